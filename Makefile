@@ -1,0 +1,87 @@
+# `make` alone lists the targets. Nothing needs to be installed first but Python 3.11 or newer.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements/dev.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# The stamps carry the version of PYTHON: another Python makes the environment anew.
+PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
+LOCKED := $(VENV)/.locked-$(PYTHON_VERSION)
+READY := $(VENV)/.ready-$(PYTHON_VERSION)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@echo 'make <target> [PYTHON=python3.13] [ARGS="..."]'
+	@echo
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-10s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
+	$(BIN)/holdfast demo $(ARGS)
+
+.PHONY: test
+test: $(READY) ## Run the tests (ARGS="-k claim -x" and so on are handed to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Lint, format, types and layers, without changing anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(READY) ## Format the code and put right what the linter can
+	$(BIN)/ruff check --fix-only --exit-zero .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(READY) ## Measure (ARGS are handed to `python -m bench`)
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: soak
+soak: $(READY) ## Run the tests that take minutes on purpose
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+.PHONY: lock
+lock: | $(READY) ## Resolve the development requirements anew (ARGS="--upgrade" for newer releases)
+	$(PIP) install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra standard --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
+		--quiet --output-file $(LOCK) $(ARGS)
+
+.PHONY: build
+build: $(READY) ## Build the sdist and the wheel into dist/
+	$(BIN)/python -m hatchling build
+
+.PHONY: clean
+clean: ## Remove everything that make and the tools have made
+	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The environment: the lock with its hashes first, then Holdfast itself, editable.
+
+.PHONY: venv
+venv: $(READY) ## Make the environment in .venv (the other targets do it themselves)
+
+$(READY): $(LOCKED) pyproject.toml
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(LOCKED): $(LOCK)
+	@$(PYTHON) -c 'import sys' 2>/dev/null || { \
+		echo 'There is no "$(PYTHON)" here. Name a Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=...' >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'Holdfast needs Python 3.11 or newer; "$(PYTHON)" is $(PYTHON_VERSION). Try: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo '"$(PYTHON)" cannot make environments (no ensurepip). On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --require-hashes --requirement $(LOCK)
+	@touch $@

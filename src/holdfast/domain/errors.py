@@ -1,0 +1,97 @@
+"""Every error Holdfast raises, and the stable code each one carries.
+
+    HoldfastError
+    ├── InvalidInput            the caller's fault, nothing was stored
+    │   ├── InvalidPayload      not JSON, too large, too deep
+    │   ├── InvalidArguments    do not fit the handler's signature
+    │   └── InvalidSetting      a bad URL, policy, name or option
+    ├── Refused                 a rule of the substrate said no (DP-3)
+    │   ├── NotFound            no such job in this tenant
+    │   ├── Conflict            another state, or another payload under the same key
+    │   ├── StaleLease          the token is not (or no longer) the holder's
+    │   └── IllegalTransition   the database refused a step that is not in the table
+    ├── JobFailed               raised by ``result()`` of a job that did not succeed
+    ├── WaitTimeout             the job had not ended in time; it goes on
+    └── StoreError              the database could not be used
+        ├── StoreUnavailable    cannot connect, connection lost, disk full
+        └── SchemaMismatch      not migrated, or migrated by a newer release
+
+A code is part of the public interface: it is stored in ledgers, printed by the
+CLI and matched by other programs. Codes are never renamed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """The root: a stable ``code``, a message, and (where there is one) the ``fix``."""
+
+    default_code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, code: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.message} [{self.code}]"
+        return f"{text} {self.fix}" if self.fix else text
+
+
+class InvalidInput(HoldfastError):
+    default_code = "invalid_input"
+
+
+class InvalidPayload(InvalidInput):
+    default_code = "invalid_payload"
+
+
+class InvalidArguments(InvalidInput):
+    default_code = "invalid_arguments"
+
+
+class InvalidSetting(InvalidInput):
+    default_code = "invalid_setting"
+
+
+class Refused(HoldfastError):
+    default_code = "refused"
+
+
+class NotFound(Refused):
+    default_code = "not_found"
+
+
+class Conflict(Refused):
+    default_code = "conflict"
+
+
+class StaleLease(Refused):
+    default_code = "stale_lease"
+
+
+class IllegalTransition(Refused):
+    default_code = "illegal_transition"
+
+
+class JobFailed(HoldfastError):
+    default_code = "job_failed"
+
+
+class WaitTimeout(HoldfastError):
+    default_code = "wait_timeout"
+
+
+class StoreError(HoldfastError):
+    default_code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    default_code = "store_unavailable"
+
+
+class SchemaMismatch(StoreError):
+    default_code = "schema_mismatch"

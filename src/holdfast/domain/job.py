@@ -1,0 +1,212 @@
+"""What a job is: its facts when it is enqueued, and what can be read of it later.
+
+Everything here is data that crosses the line between the stores and the rest. Ids are
+lower-case text, times are aware UTC datetimes, payloads are JSON text until a handler
+needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.states import State
+
+EVERY_TENANT = "*"
+DEFAULT_TENANT = "default"
+DEFAULT_QUEUE = "default"
+
+Dedupe = Literal["skip", "coalesce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job about to be enqueued. ``payload`` is JSON text that has been checked already."""
+
+    id: str
+    kind: str
+    payload: str
+    enqueued_by: str
+    source_system: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    delay: float | None = None
+    process_after: datetime | None = None
+    deadline_at: datetime | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    key: str | None = None
+    payload_hash: str | None = None
+    content_key: str | None = None
+    dedupe: Dedupe | None = None
+    tags: tuple[str, ...] = ()
+    agent: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    parent_id: str | None = None
+    workflow_id: str | None = None
+    external_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to one ``JobSpec``: the job that stands for it, and why that is not a new one."""
+
+    id: str | None
+    created: bool
+    reason: str | None = None
+    state: State | None = State.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's word that it is alive; the first half of the fence."""
+
+    id: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A job in a worker's hands. ``lease`` and ``attempt`` are the fence of every later write."""
+
+    id: str
+    lease: str
+    attempt: int
+    tenant: str
+    kind: str
+    queue: str
+    payload: str
+    retries: int
+    crashes: int
+    max_retries: int
+    max_crashes: int
+    backoff: dict[str, Any] | None
+    priority: int
+    deadline_at: datetime | None
+    created_at: datetime
+    correlation_id: str | None
+    parent_id: str | None
+    workflow_id: str | None
+    agent: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as a reader sees it: its facts and where it is now."""
+
+    id: str
+    tenant: str
+    kind: str
+    queue: str
+    state: State
+    attempt: int
+    retries: int
+    crashes: int
+    max_retries: int
+    max_crashes: int
+    priority: int
+    position: int
+    due_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+    created_at: datetime
+    process_after: datetime | None
+    deadline_at: datetime | None
+    payload: Any
+    backoff: dict[str, Any] | None
+    idempotency_key: str | None
+    content_key: str | None
+    tags: tuple[str, ...]
+    agent: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    parent_id: str | None
+    workflow_id: str | None
+    external_ref: str | None
+    enqueued_by: str
+    source_system: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the ledger. ``cursor`` is where a consumer stands after having dealt with it."""
+
+    seq: int
+    job_id: str
+    tenant: str
+    kind: str
+    verb: str
+    from_state: State | None
+    to_state: State
+    attempt: int
+    at: datetime
+    actor: str
+    meta: dict[str, Any]
+    cursor: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"job.{self.verb}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One execution, read from the ledger: began, ended, how (SC-5)."""
+
+    job_id: str
+    tenant: str
+    kind: str
+    attempt: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    error_code: str | None
+    error_message: str | None
+    exit_code: int | None
+    log: str | None
+    traceback: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file an attempt made: its name and where it is."""
+
+    job_id: str
+    attempt: int
+    name: str
+    ref: str
+    meta: dict[str, Any]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an operator's verb did to one job; a refusal is an answer (DP-3)."""
+
+    id: str
+    state: State | None
+    refused: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What one reaping found."""
+
+    leases: int
+    requeued: int
+    crashed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a job returned: the value, or where a large one was put."""
+
+    value: Any
+    ref: str | None

@@ -1,0 +1,77 @@
+"""Names and content keys: what may be called what, and when two jobs are the same work (HK-2).
+
+Invariant: two different (kind, tenant, payload) never have the same content key, and the order in which a
+payload's keys were put in never changes it. Called on enqueue, and wherever a name comes in from outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.payload import DEFAULT_LIMIT, JsonValue, canonical
+
+NO_TENANT: Final = "global"
+NAME_LIMIT: Final = 100
+
+# Control characters, line and paragraph separators, lone surrogates, and the invisible ones that make two
+# names look alike or turn their letters round. The joiners U+200C and U+200D stay: some scripts need them.
+# A list of our own, since str.isprintable changes with every Unicode version, from one worker to the next.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+
+
+def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
+    """The name as plain ``str``, or ``InvalidSetting``; ``what`` says in the message whose name it is.
+
+    For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant.
+    """
+    if not isinstance(value, str):
+        raise _invalid_name(what, f"must be text, not {type(value).__name__}")
+    # A member of a string enum prints as its class and name; its own text is what it stands for.
+    name = str.__str__(value)
+    if not name or name.isspace():
+        raise _invalid_name(what, "must not be blank")
+    if len(name) > limit:
+        raise _invalid_name(what, f"has {len(name):,} characters; at most {limit:,} are allowed")
+    if name != name.strip():
+        raise _invalid_name(what, "must not begin or end with white space")
+    # Printable ASCII, which most names are, has none of them.
+    if not (name.isascii() and name.isprintable()) and _INVISIBLE.search(name):
+        raise _invalid_name(what, "must not contain control or invisible characters")
+    if name == "*":
+        raise _invalid_name(what, "must not be '*', which stands for every tenant")
+    return name
+
+
+def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
+    """``<kind>::<tenant or global>::<payload as JSON with sorted keys>``: the same work has the same key.
+
+    A key can be taken apart in one way only, because its first two ``::`` are the ones put in here: kind and
+    tenant may neither contain ``::`` nor end in ``:`` (else ``a:`` and ``b`` would join to the same text as
+    ``a`` and ``:b``). For the same reason no tenant may be called ``global``.
+    """
+    kind = _part(kind, "kind")
+    owner = NO_TENANT if tenant is None else _part(tenant, "tenant")
+    if owner == NO_TENANT and tenant is not None:
+        raise _invalid_name("tenant", f"must not be {NO_TENANT!r}, which means none in a content key")
+    return f"{kind}::{owner}::{canonical(payload, limit=limit)}"
+
+
+def content_hash(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
+    """SHA-256 of the content key in hexadecimal, for storage: of one length for any payload."""
+    return hashlib.sha256(content_key(kind, tenant, payload, limit=limit).encode()).hexdigest()
+
+
+def _part(name: str, what: str) -> str:
+    name = check_name(name, what)
+    if "::" in name or name.endswith(":"):
+        raise _invalid_name(what, "must neither contain '::' nor end in ':' to be part of a content key")
+    return name
+
+
+def _invalid_name(what: str, why: str) -> InvalidSetting:
+    return InvalidSetting(f"the {what} {why}", code="invalid_name")

@@ -1,0 +1,34 @@
+"""How an attempt ended, as data, before any store hears of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """``result`` is JSON text, or None when the handler returned nothing."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised. ``after`` overrides the backoff; ``final`` says no further try can help."""
+
+    code: str
+    message: str
+    traceback: str | None = None
+    after: float | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler asked to be run again later; it is not a failure and costs no retry."""
+
+    delay: float
+    reason: str | None = None
+
+
+Outcome = Succeeded | Failed | Snoozed

@@ -1,0 +1,209 @@
+"""JSON in and out: what may be a payload, a result or a checkpoint, and how it is written (rule 29).
+
+Invariant: what ``encode`` lets through is held by both stores and comes back from ``decode`` with the same
+meaning (tuples as lists, enum members as their values); the rest is refused with a stable code and the
+culprit's path, never its value. Nothing recurses in Python, and the work before a refusal is bounded by
+``limit``, also for values that contain themselves. Called by the client, the settler and the codecs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import partial
+from math import isfinite
+from typing import Any, Final, TypeAlias
+
+from holdfast.domain.errors import InvalidPayload
+
+JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
+
+DEFAULT_LIMIT: Final = 1_048_576
+MAX_DEPTH: Final = 100
+# At least 309, since PostgreSQL's jsonb writes 1e308 out in full; far below the 4,300 that Python converts
+# by default, as that takes quadratic time. (Other languages may lose digits from 2**53 on: theirs to know.)
+MAX_DIGITS: Final = 1_000
+
+_TOO_BIG: Final = 10**MAX_DIGITS
+_BASES: Final = (str, int, float, dict, list, tuple)
+_BOXES: Final = frozenset({dict, list, tuple})
+_EXACT: Final = frozenset({*_BASES, bool, type(None)})
+_UNSTORED: Final = "NUL or a lone surrogate, which cannot be stored"
+_LONG: Final = f"an integer of more than {MAX_DIGITS:,} digits"
+_NOT_FINITE: Final = "NaN and Infinity are not JSON"
+_DEEP: Final = f"nested more than {MAX_DEPTH} deep"
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
+
+# Where an item lies: the trail of its container (None at the root), and its key or index in there.
+_Trail: TypeAlias = "tuple[_Trail, object] | None"
+_WRAPPING: Final[_Trail] = (None, "")
+
+# No check for cycles: by the time an encoder runs, ``_inspect`` has bounded depth and size.
+_encoder = partial(
+    json.JSONEncoder, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+)
+_COMPACT: Final = _encoder()
+_SORTED: Final = _encoder(sort_keys=True)
+
+
+def encode(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
+    """Compact JSON text of at most ``limit`` bytes in UTF-8; ``what`` names the value in a refusal."""
+    return _write(_COMPACT, value, limit, what)
+
+
+def canonical(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
+    """The same with keys sorted by code point at every depth, for hashing; ``1`` stays apart from ``1.0``."""
+    return _write(_SORTED, value, limit, what)
+
+
+def decode(text: str | bytes) -> JsonValue:
+    """Read JSON text. Whatever this returns, ``encode`` takes, if there is room."""
+    try:
+        source = text if isinstance(text, str) else str(text, "utf-8")
+        if not source.isascii():
+            source.encode()  # a str may hold lone surrogates as they are
+        value: JsonValue = _READER.decode(source)
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise _refusal("payload_bad_text", "JSON text", f"not UTF-8 at {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise _refusal("payload_not_json", "JSON text", str(error)) from None
+    except RecursionError:
+        raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
+    # Text with few brackets is not deep, and without \u it hides nothing that cannot be stored: most of what
+    # a store gives back needs no second look.
+    escapes = "\\u" in source
+    if escapes or source.count("[") + source.count("{") > MAX_DEPTH:
+        _inspect(value, len(source), "JSON text", texts=escapes)
+    return value
+
+
+def safe_text(text: str, limit: int) -> str:
+    """At most ``limit`` characters that every store can hold; for errors of handlers. Never raises.
+
+    What cannot be stored becomes U+FFFD. A note at the end counts what was cut, if the limit has room for it.
+    """
+    limit, size, note = max(limit, 0), len(text), ""
+    if size > limit:
+        # Measured with the largest count it could name; the true one is no longer.
+        kept = limit - len(f"… [{size} characters cut]")
+        if kept >= 0:
+            limit, note = kept, f"… [{size - kept} characters cut]"
+    return _UNSTORABLE.sub("\ufffd", text[:limit]) + note
+
+
+def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> str:
+    _inspect(value, limit, what)
+    try:
+        text = encoder.encode(value)
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        _inspect(value, limit, what, texts=True)
+        raise
+    except (TypeError, ValueError) as error:
+        # Left over: a class that misleads, or an interpreter told to convert fewer digits than we allow.
+        raise _refusal("payload_not_json", what, str(error)) from error
+    # This is how the encoder writes NUL, and also "u0000" after a backslash, which is harmless.
+    if "\\u0000" in text:
+        _inspect(value, limit, what, texts=True)
+    if size > limit:
+        raise _refusal("payload_too_large", what, f"more than {limit:,} bytes")
+    return text
+
+
+def _inspect(root: object, limit: int, what: str, *, texts: bool = False) -> None:
+    """Refuse, level by level, what the C encoder would rewrite, choke on or pay dearly for.
+
+    Text is looked into only on suspicion (``texts``): the encoded whole shows whether there is cause.
+    """
+    # A lower bound of the size: every item takes a character and a comma, text its length. Without it, a
+    # list that holds itself twice would take 2**100 steps to be found too deep.
+    room = limit + 2
+    bare = type(root) in _BOXES
+    level: list[tuple[Any, _Trail]] = [(root, None) if bare else ([root], _WRAPPING)]
+    for _ in range(MAX_DEPTH if bare else MAX_DEPTH + 1):
+        deeper: list[tuple[Any, _Trail]] = []
+        for box, trail in level:
+            room -= 2 * len(box)
+            if room < 0:
+                break
+            named, checked = isinstance(box, dict), False
+            items: Iterable[tuple[Any, Any]] = box.items() if named else enumerate(box)
+            for key, item in items:
+                if named:
+                    if not checked and (texts or type(key) is not str):
+                        _check_keys(box, what, trail)
+                        checked = True
+                    room -= len(key)
+                kind = type(item)
+                if kind not in _EXACT:
+                    kind = _base(kind, what, (trail, key))
+                if kind is str:
+                    room -= len(item)
+                    if texts and _UNSTORABLE.search(item):
+                        raise _refusal("payload_bad_text", what, _UNSTORED, (trail, key))
+                elif kind is int:
+                    if not -_TOO_BIG < item < _TOO_BIG:
+                        raise _refusal("payload_bad_number", what, _LONG, (trail, key))
+                elif kind is float:
+                    if not isfinite(item):
+                        raise _refusal("payload_not_finite", what, _NOT_FINITE, (trail, key))
+                elif kind in _BOXES:
+                    deeper.append((item, (trail, key)))
+        if room < 0:
+            raise _refusal("payload_too_large", what, f"more than {limit:,} bytes")
+        if not deeper:
+            return
+        level = deeper
+    raise _refusal("payload_too_deep", what, _DEEP)
+
+
+def _base(kind: type, what: str, trail: _Trail) -> type:
+    """What the encoder takes a subclass for: an IntEnum for an int, a named tuple for a list."""
+    for base in _BASES:
+        if issubclass(kind, base):
+            return base
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    raise _refusal("payload_not_json", what, f"{name} is not JSON", trail)
+
+
+def _check_keys(box: dict[Any, object], what: str, trail: _Trail) -> None:
+    """All keys of one dict, once: only where one is not exactly a str, or text is under suspicion."""
+    for key in box:
+        # The encoder would make text of 1, True and None, and nobody could tell them from text again.
+        if not issubclass(type(key), str):
+            raise _refusal("payload_bad_key", what, f"a key is {type(key).__name__}, not str", trail)
+        if _UNSTORABLE.search(key):
+            raise _refusal("payload_bad_text", what, f"a key has {_UNSTORED}", trail)
+    # An enum member hashes by its name, so it and its own value can both be keys of a dict.
+    if len(set(map(str.__str__, box))) < len(box):
+        raise _refusal("payload_bad_key", what, "two keys are the same text", trail)
+
+
+def _refusal(code: str, what: str, why: str, trail: _Trail = None) -> InvalidPayload:
+    """``payload $.items[3].when: …``; of a long trail, the end is shown."""
+    steps = []
+    where = what if trail is None else f"{what} $"
+    while trail is not None and trail[0] is not _WRAPPING:
+        trail, key = trail
+        plain = isinstance(key, str) and _PLAIN_KEY.fullmatch(key)
+        steps.append(f".{plain[0]}" if plain else f"[{json.dumps(key)[:60]}]")
+    path = "".join(reversed(steps[:12]))
+    return InvalidPayload(f"{where}{'…' if len(steps) > 12 else ''}{path}: {why}", code=code)
+
+
+def _read_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS + digits.startswith("-"):  # before the quadratic conversion
+        raise _refusal("payload_bad_number", "JSON text", _LONG)
+    return int(digits)
+
+
+def _read_float(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise _refusal("payload_not_finite", "JSON text", _NOT_FINITE)
+    return number
+
+
+_READER: Final = json.JSONDecoder(parse_int=_read_int, parse_float=_read_float, parse_constant=_read_float)

@@ -1,0 +1,66 @@
+"""Outcome to settlement: the whole policy of what happens after an attempt, in one pure function.
+
+Stores apply settlements and decide nothing. Data flows one way:
+``Claim`` → handler → ``Outcome`` → ``decide`` → ``Settlement`` → store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.payload import safe_text
+from holdfast.domain.policies import Backoff
+
+Ending = Literal["succeeded", "retry", "bury", "fail", "snooze"]
+
+MESSAGE_LIMIT = 2_000
+TRACEBACK_LIMIT = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One attempt's end, complete: nothing is left for the store to choose."""
+
+    id: str
+    attempt: int
+    ending: Ending
+    delay: float = 0.0
+    code: str | None = None
+    message: str | None = None
+    result: str | None = None
+    note: dict[str, Any] | None = None
+
+
+def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
+    """``random01`` is the jitter, drawn by the caller so that this stays a function."""
+    match outcome:
+        case Succeeded(result):
+            return Settlement(claim.id, claim.attempt, "succeeded", result=result)
+        case Snoozed(delay, reason):
+            note = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
+            return Settlement(claim.id, claim.attempt, "snooze", delay=max(0.0, delay), note=note)
+        case Failed():
+            return _after_failure(claim, outcome, random01)
+        case _:
+            assert_never(outcome)
+
+
+def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
+    again = not failure.final and claim.retries < claim.max_retries
+    delay = 0.0
+    if again:
+        backoff = Backoff.from_json(claim.backoff) if claim.backoff else Backoff()
+        asked = failure.after
+        delay = max(0.0, asked) if asked is not None else backoff.delay(claim.retries + 1, random01)
+    return Settlement(
+        claim.id,
+        claim.attempt,
+        "retry" if again else "bury",
+        delay=delay,
+        code=safe_text(failure.code, 100),
+        message=safe_text(failure.message, MESSAGE_LIMIT),
+        note={"traceback": safe_text(failure.traceback, TRACEBACK_LIMIT)} if failure.traceback else None,
+    )

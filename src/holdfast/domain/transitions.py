@@ -1,0 +1,104 @@
+"""The one table of legal steps: (from, verb, to).
+
+Each database enforces the same pairs with its own triggers; a test tries every ordered
+pair of states by raw SQL on both stores and compares the answer with this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from holdfast.domain.states import ACTIVE, State
+
+
+class Verb(StrEnum):
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    TAKE = "take"
+    START = "start"
+    RELEASE = "release"
+    LAPSE = "lapse"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    ASK = "ask"
+    SNOOZE = "snooze"
+    APPROVE = "approve"
+    DENY = "deny"
+    EXPIRE = "expire"
+    RETRY = "retry"
+    BURY = "bury"
+    DUE = "due"
+    REDRIVE = "redrive"
+    DISCARD = "discard"
+    CANCEL = "cancel"
+    CLEAN = "clean"
+
+
+class Transition(NamedTuple):
+    source: State | None
+    verb: Verb
+    target: State
+
+
+S, V = State, Verb
+
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(None, V.ENQUEUE, S.QUEUED),
+    Transition(S.QUEUED, V.CLAIM, S.LEASED),
+    Transition(S.QUEUED, V.TAKE, S.IN_PROGRESS),
+    Transition(S.QUEUED, V.EXPIRE, S.FAILED),
+    Transition(S.LEASED, V.START, S.IN_PROGRESS),
+    Transition(S.LEASED, V.RELEASE, S.QUEUED),
+    Transition(S.LEASED, V.LAPSE, S.QUEUED),
+    Transition(S.IN_PROGRESS, V.SUCCEED, S.SUCCEEDED),
+    Transition(S.IN_PROGRESS, V.FAIL, S.FAILED),
+    Transition(S.IN_PROGRESS, V.LAPSE, S.FAILED),
+    Transition(S.IN_PROGRESS, V.ASK, S.WAITING_FOR_APPROVAL),
+    Transition(S.IN_PROGRESS, V.SNOOZE, S.RETRY_WAITING),
+    Transition(S.WAITING_FOR_APPROVAL, V.APPROVE, S.QUEUED),
+    Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.FAILED),
+    Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.FAILED),
+    Transition(S.FAILED, V.RETRY, S.RETRY_WAITING),
+    Transition(S.FAILED, V.BURY, S.DEAD_LETTER),
+    Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
+    Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
+    Transition(S.DEAD_LETTER, V.REDRIVE, S.QUEUED),
+    Transition(S.DEAD_LETTER, V.DISCARD, S.CANCELLED),
+    *(Transition(state, V.CANCEL, S.CANCELLED) for state in sorted(ACTIVE)),
+    *(Transition(state, V.CLEAN, S.CLEANED) for state in (S.SUCCEEDED, S.FAILED, S.CANCELLED)),
+)
+
+PAIRS: frozenset[tuple[State | None, State]] = frozenset((t.source, t.target) for t in TRANSITIONS)
+_STEPS = frozenset(TRANSITIONS)
+
+
+def is_legal(source: State | None, target: State) -> bool:
+    return (source, target) in PAIRS
+
+
+class Step(NamedTuple):
+    """One row of a job's ledger, as far as replaying it needs."""
+
+    verb: str
+    source: State | None
+    target: State
+
+
+def replay(steps: Iterable[Step]) -> State:
+    """Follow a job's ledger from its creation and answer where it ends.
+
+    Raises ``ValueError`` naming the first step that does not follow from the one before,
+    so that a checker can say what is wrong rather than that something is.
+    """
+    state: State | None = None
+    for number, step in enumerate(steps, 1):
+        if step.source != state:
+            raise ValueError(f"step {number} starts from {step.source}, but the job was {state}")
+        if Transition(step.source, Verb(step.verb), step.target) not in _STEPS:
+            raise ValueError(f"step {number}: {step.source} -{step.verb}-> {step.target} is not in the table")
+        state = step.target
+    if state is None:
+        raise ValueError("the ledger is empty")
+    return state

@@ -1,0 +1,160 @@
+"""The port: what every store can do, and nothing about how.
+
+``Verbs`` makes flows; a ``Store`` runs them, in the caller's thread (``run``) or on an
+event loop (``arun``). One contract suite exercises every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast.domain.job import (
+    EVERY_TENANT,
+    Artifact,
+    Attempt,
+    Claim,
+    Enqueued,
+    Event,
+    Job,
+    JobSpec,
+    Lease,
+    Result,
+    Sweep,
+    Verdict,
+)
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.flow import Flow
+
+T = TypeVar("T")
+
+OperatorVerb = Literal["cancel", "redrive", "discard"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """``begin`` starts what is claimed at once; without it jobs wait as leased. ``kinds`` None takes any kind."""
+
+    lease: str
+    queues: tuple[str, ...]
+    want: int
+    begin: bool = True
+    kinds: tuple[str, ...] | None = None
+    tenant: str = EVERY_TENANT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """What to list, newest first. ``before`` is the id of the last job of the page before (CX-14)."""
+
+    tenant: str
+    state: State | None = None
+    kind: str | None = None
+    queue: str | None = None
+    agent: str | None = None
+    tag: str | None = None
+    correlation_id: str | None = None
+    parent_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A first look at the substrate; the verdict's reasons are words for people."""
+
+    backlog: int
+    scheduled: int
+    in_progress: int
+    dead_letter_open: int
+    oldest_queued_age_s: float | None
+    lease_active: int
+    waiting_kinds: tuple[str, ...]
+    verdict: Literal["ok", "attention"]
+    reasons: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """``pending`` names what ``migrate`` would apply; ``unknown`` what a newer release has applied."""
+
+    applied: tuple[str, ...]
+    pending: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def current(self) -> bool:
+        return not self.pending and not self.unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing the doctor looked at."""
+
+    name: str
+    ok: bool
+    says: str
+    fix: str | None = None
+
+
+class Verbs(Protocol):
+    """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
+
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
+    def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Flow[Lease]: ...
+    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
+    def end_lease(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
+    def claim(self, request: ClaimRequest) -> Flow[list[Claim]]: ...
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[dict[str, int]]: ...
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[list[str]]: ...
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Flow[list[str]]: ...
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Flow[bool]: ...
+    def add_artifact(
+        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str
+    ) -> Flow[bool]: ...
+    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...
+    def operate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+    ) -> Flow[list[Verdict]]: ...
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
+    def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...
+    def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Flow[bool]: ...
+    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
+    def now(self) -> Flow[datetime]: ...
+
+    def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
+    def list_jobs(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
+    def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
+    def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
+    def checkpoints(self, job_id: str, tenant: str) -> Flow[dict[str, Any]]: ...
+    def result(self, job_id: str, tenant: str) -> Flow[Result | None]: ...
+    def health(self, tenant: str, stale_after: float = 300.0) -> Flow[Health]: ...
+    def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+
+
+class Store(Protocol):
+    """A database with Holdfast's tables in it."""
+
+    @property
+    def verbs(self) -> Verbs: ...
+    @property
+    def url(self) -> str: ...
+
+    def run(self, flow: Flow[T]) -> T: ...
+    async def arun(self, flow: Flow[T]) -> T: ...
+    def migrate(self) -> SchemaStatus: ...
+    def schema(self) -> SchemaStatus: ...
+    def migration_sql(self) -> str: ...
+    def diagnose(self) -> list[Finding]: ...
+    def close(self) -> None: ...
+    async def aclose(self) -> None: ...

@@ -1,0 +1,82 @@
+"""Values between Python and a database: one small codec a store, one decoder a record, shared by all reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+
+from holdfast.domain.states import State
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+R = TypeVar("R")
+
+
+class Codec(Protocol):
+    """How one store hands over what is not plain text or a number."""
+
+    def time(self, value: Any) -> datetime: ...
+    def json(self, value: Any) -> Any: ...
+    def id(self, value: Any) -> str: ...
+    def tags(self, value: Any) -> tuple[str, ...]: ...
+
+
+def micros(moment: datetime) -> int:
+    """An aware datetime as microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def from_micros(value: int) -> datetime:
+    return EPOCH + timedelta(microseconds=value)
+
+
+class Record:
+    """Builds a dataclass from a row whose columns are its fields, in their order.
+
+    The decoder of each column follows from the field: its name where the name says it
+    (``*_id``, ``*_at``, ``meta``), its type otherwise.
+    """
+
+    ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "parent_id", "workflow_id", "lease"})
+    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value"})
+
+    @classmethod
+    def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
+        names = [field.name for field in dataclasses.fields(record) if field.name not in skip]
+        return ", ".join(prefix + name for name in names)
+
+    @classmethod
+    def decoder(
+        cls, record: type[R], codec: Codec, *, raw: Sequence[str] = (), skip: Sequence[str] = ()
+    ) -> Callable[[Sequence[Any]], R]:
+        hints = get_type_hints(record)
+        names = [f.name for f in dataclasses.fields(record) if f.name not in skip]  # type: ignore[arg-type]
+        wanted: list[tuple[int, Callable[[Any], Any]]] = []
+        for index, name in enumerate(names):
+            if name in raw:
+                continue
+            if name in cls.ids:
+                wanted.append((index, codec.id))
+            elif name == "tags":
+                wanted.append((index, codec.tags))
+            elif name in cls.documents:
+                wanted.append((index, codec.json))
+            elif hints[name] in (State, State | None):
+                wanted.append((index, State))
+            elif name.endswith("_at") or name in ("at", "until", "process_after"):
+                wanted.append((index, codec.time))
+
+        def decode(row: Sequence[Any]) -> R:
+            values = list(row)
+            for index, convert in wanted:
+                value = values[index]
+                if value is not None:
+                    values[index] = convert(value)
+            if "meta" in names and values[names.index("meta")] is None:
+                values[names.index("meta")] = {}
+            return record(**dict(zip(names, values, strict=True)))
+
+        return decode

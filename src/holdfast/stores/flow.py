@@ -1,0 +1,73 @@
+"""Store operations as generators: written once, run in either colour.
+
+An operation yields the statements it wants executed and is sent the rows of each. The
+runner decides how that happens: in this thread, in another one, or on an event loop.
+The body of an operation therefore holds no I/O and no ``await``, and there is one of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Row = Sequence[Any]
+Rows = list[Row]
+Params = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement for the database. With ``many`` it is run once for each of ``params``."""
+
+    sql: str
+    params: Params | Sequence[Params] = ()
+    many: bool = False
+
+
+Steps = Generator[Statement, Rows, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow(Generic[T]):
+    """An operation that can be started as often as needed: a transaction lost to a deadlock starts it again.
+
+    ``writes`` takes the write lock at the beginning where the store has one; ``single`` promises one
+    statement, which then needs no explicit transaction.
+    """
+
+    start: Callable[[], Steps[T]]
+    writes: bool = True
+    single: bool = False
+
+
+def flow(
+    *, writes: bool = True, single: bool = False
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+    """Turn a generator function into one that returns a ``Flow``."""
+
+    def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
+        @functools.wraps(steps)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+            return Flow(functools.partial(steps, *args, **kwargs), writes, single)
+
+        return make
+
+    return wrap
+
+
+def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
+    """Run an operation to its end in this thread."""
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(execute(statement))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        steps.close()

@@ -1,0 +1,19 @@
+-- A job's facts have been written: give each its state and the first row of its ledger.
+create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_now timestamptz := clock_now();
+begin
+    insert into job_state (id, tenant, kind, queue, state, priority, position,
+                           max_retries, max_crashes, due_at, deadline_at)
+    select id, tenant, kind, queue, 'queued', priority, nextval('position_seq') * 100,
+           max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at
+      from added;
+    insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
+    select id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
+      from added;
+    return null;
+end $$;
+
+create or replace trigger on_insert after insert on job
+    referencing new table as added
+    for each statement execute function on_job_insert();

@@ -1,0 +1,25 @@
+-- Row-level security on every table, for the owner too, failing closed (JF-1, JF-2).
+-- `scope()` in a sub-select is asked once a statement, not once a row.
+do $$
+declare
+    v_table text;
+begin
+    for v_table in
+        select c.relname from pg_class c where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
+    loop
+        execute format('alter table %I enable row level security', v_table);
+        execute format('alter table %I force row level security', v_table);
+        execute format('drop policy if exists tenancy on %I', v_table);
+        if exists (select from pg_attribute a where a.attrelid = v_table::regclass and a.attname = 'tenant') then
+            execute format('create policy tenancy on %I using (tenant = (select scope()) or (select scope()) = ''*'')', v_table);
+        else
+            execute format('create policy tenancy on %I using (true)', v_table);  -- holds nothing of anybody's
+        end if;
+    end loop;
+end $$;
+
+alter table job alter column id set default uuid7();
+alter table job alter column tenant set default nullif(scope(), '*');
+alter table job alter column enqueued_by set default actor();
+alter table job alter column source_system set default 'sql';
+alter table job alter column created_at set default clock_now();

@@ -1,0 +1,45 @@
+-- A lease is a worker's word that it is alive. Jobs name the lease that holds them; the fence of every later
+-- write is (lease, attempt). One renewal a process, however many jobs it runs (DP-7).
+create or replace function open_lease(holder text, ttl interval default '30 s', name text default 'worker',
+                                      for_tenant text default null, token uuid default null)
+returns table (lease uuid, until timestamptz)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_id    uuid := coalesce(open_lease.token, uuid7());
+    v_scope text := enter(open_lease.for_tenant);
+begin
+    return query
+    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at)
+    values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now)
+    returning l.id, l.until;
+end $$;
+
+-- False: the lease has ended, its jobs are somebody else's, stop.
+create or replace function renew_lease(lease uuid, ttl interval default '30 s', for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(renew_lease.for_tenant);
+begin
+    update lease l set until = greatest(l.until, v_now + renew_lease.ttl), renewed_at = v_now
+     where l.id = renew_lease.lease and l.ended_at is null and l.tenant = v_scope;
+    return found;
+end $$;
+
+-- A worker that leaves says so: what it still holds is free at the next sweep, without waiting for the lease to lapse.
+create or replace function end_lease(lease uuid, why text default 'closed', for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(end_lease.for_tenant);
+begin
+    update lease l set ended_at = v_now, ended_why = end_lease.why
+     where l.id = end_lease.lease and l.ended_at is null and l.tenant = v_scope;
+    return found;
+end $$;

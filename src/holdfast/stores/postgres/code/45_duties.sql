@@ -1,0 +1,105 @@
+-- What any process does now and then, in small batches, safe to run everywhere at once. Each answers how many.
+
+-- Jobs whose time has come enter the claim index.
+create or replace function promote_due(want integer default 1000, for_tenant text default '*')
+returns integer
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(promote_due.for_tenant, 'promoter');
+    v_count integer;
+begin
+    with due as materialized (
+        select s.id from job_state s
+         where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
+           and (v_scope = '*' or s.tenant = v_scope)
+         order by s.due_at limit promote_due.want for update skip locked
+    )
+    update job_state s set state = 'queued', due_at = null, note = null from due where s.id = due.id;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- Jobs past their deadline are not started any more (DP-9).
+create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
+returns integer
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(expire_overdue.for_tenant, 'promoter');
+    v_count integer;
+begin
+    with overdue as materialized (
+        select s.id from job_state s
+         where s.deadline_at <= v_now and s.deadline_at is not null and s.state in ('queued', 'retry_waiting')
+           and (v_scope = '*' or s.tenant = v_scope)
+         order by s.deadline_at limit expire_overdue.want for update skip locked
+    )
+    update job_state s
+       set state = 'failed', due_at = null, finished_at = v_now, note = null,
+           error_code = 'deadline_passed', error_message = 'the deadline passed before the job was started'
+      from overdue where s.id = overdue.id;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- End leases that lapsed and free what ended leases held (DP-8): claimed jobs go back at no cost; begun ones count
+-- as a crash, and either wait to be taken up again or, past the crash limit, are buried. A lease is swept when
+-- nothing names it any more; until then every sweep comes back to it, so a sweep may die half-way.
+create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
+returns table (leases integer, requeued integer, crashed integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(reap_lapsed.for_tenant, 'reaper');
+    v_lost  uuid[];
+    v_jobs  uuid[];
+begin
+    with lapsed as materialized (
+        select l.id from lease l
+         where l.ended_at is null and l.until <= v_now and (v_scope = '*' or l.tenant = v_scope)
+         order by l.until limit reap_lapsed.want for update skip locked
+    )
+    update lease l set ended_at = v_now, ended_why = 'lapsed' from lapsed where l.id = lapsed.id;
+    get diagnostics leases = row_count;
+    requeued := 0;
+    crashed := 0;
+
+    select array_agg(l.id) into v_lost from (
+        select l.id from lease l
+         where l.ended_at is not null and l.swept_at is null and (v_scope = '*' or l.tenant = v_scope)
+         order by l.ended_at limit reap_lapsed.want for update skip locked) l;
+    if v_lost is null then
+        return next;
+        return;
+    end if;
+
+    select array_agg(h.id) into v_jobs from (
+        select s.id from job_state s where s.lease = any (v_lost)
+         order by s.id limit reap_lapsed.want for update skip locked) h;
+    update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
+     where s.id = any (v_jobs) and s.state = 'leased';
+    get diagnostics requeued = row_count;
+    update job_state s
+       set state = 'failed', lease = null, finished_at = v_now, note = jsonb_build_object('lease', s.lease),
+           error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
+     where s.id = any (v_jobs) and s.state = 'in_progress';
+    get diagnostics crashed = row_count;
+    update job_state s
+       set state = case when s.crashes < s.max_crashes then 'retry_waiting' else 'dead_letter' end::state,
+           crashes = s.crashes + 1,
+           due_at = case when s.crashes < s.max_crashes then v_now end,
+           finished_at = case when s.crashes < s.max_crashes then null else v_now end,
+           note = null
+     where s.id = any (v_jobs) and s.state = 'failed';
+
+    update lease l set swept_at = v_now
+     where l.id = any (v_lost) and not exists (select from job_state s where s.lease = l.id);
+    return next;
+end $$;

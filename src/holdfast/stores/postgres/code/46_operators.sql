@@ -1,0 +1,56 @@
+-- What people do to jobs. Each takes ids and answers one row an id; a refusal is an answer (DP-3).
+create or replace function operate(p_verb text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text)
+returns table (id uuid, state state, refused boolean, reason text)
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(p_tenant, p_actor);
+    v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', p_reason));
+    v_done  uuid[];
+begin
+    select array_agg(h.id) into v_done from (
+        select s.id from job_state s
+         where s.id = any (p_jobs) and (v_scope = '*' or s.tenant = v_scope)
+           and case when p_verb = 'cancel'
+                    then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
+                    else s.state = 'dead_letter' end
+         order by s.id for update) h;
+    update job_state s
+       set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
+           lease = null, due_at = null, gate_id = null, note = nullif(v_note, '{}'),
+           finished_at = case p_verb when 'redrive' then null else v_now end,
+           -- A redriven job has its full number of tries before it again.
+           retries = case p_verb when 'redrive' then 0 else s.retries end,
+           crashes = case p_verb when 'redrive' then 0 else s.crashes end,
+           error_code = case p_verb when 'redrive' then null else s.error_code end,
+           error_message = case p_verb when 'redrive' then null else s.error_message end
+     where s.id = any (v_done);
+    return query
+    select o.id, s.state, not coalesce(o.id = any (v_done), false),
+           case when s.id is null then 'not_found'
+                when not coalesce(o.id = any (v_done), false) then
+                    case p_verb when 'cancel' then 'already_finished' else 'not_dead' end end
+      from unnest(p_jobs) with ordinality as o(id, ord)
+      left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
+     order by o.ord;
+end $$;
+
+create or replace function cancel_many(jobs uuid[], reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;
+
+create or replace function redrive_many(jobs uuid[], reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant); end $$;
+
+create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin
+    if coalesce(discard_many.reason, '') !~ '\S' then
+        return query select o.id, null::state, true, 'reason_required' from unnest(jobs) o(id);
+    else
+        return query select * from operate('discard', jobs, discard_many.reason, discard_many.actor, for_tenant);
+    end if;
+end $$;

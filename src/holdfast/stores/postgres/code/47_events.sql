@@ -1,0 +1,81 @@
+-- Read the ledger in commit order, every event once, none skipped because its transaction committed late (DP-12).
+--
+-- Sequence numbers are taken before commit, so "greater than the last one seen" would skip late commits; waiting for
+-- the oldest open transaction would stall behind any long one. Instead the cursor remembers the snapshot it has
+-- read up to: an event is new when that snapshot does not see its transaction and the present one does. Whoever
+-- builds on another's commit is never seen before it, and within one reading `seq` tells the order.
+--
+--   cursor at rest     floor;snapshot              all that snapshot sees has been read; later transactions
+--                                                  number their events above floor
+--   cursor half-way    floor;snapshot;next;seq     reading from snapshot to next, up to seq
+create or replace function events_after(cursor text default null, want integer default 100, for_tenant text default null)
+returns table (seq bigint, job_id uuid, tenant text, kind text, verb text, from_state state, to_state state,
+               attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_parts text[] := string_to_array(coalesce(events_after.cursor, ''), ';');
+    v_floor bigint := coalesce(nullif(v_parts[1], '')::bigint, 0);
+    v_past  pg_snapshot := nullif(v_parts[2], '')::pg_snapshot;
+    v_next  pg_snapshot := nullif(v_parts[3], '')::pg_snapshot;
+    v_seq   bigint := coalesce(nullif(v_parts[4], '')::bigint, 0);
+    v_late  bigint[];
+    v_last  bigint := 0;
+    v_count integer;
+begin
+    if v_next is null then
+        -- Read the counter before the snapshot: what it says then bounds every later transaction from below.
+        -- Under a snapshot older than this call that would not hold, and the last event read has to do.
+        if current_setting('transaction_isolation') = 'read committed' then
+            select last_value into v_last from event_seq;
+        end if;
+        select pg_current_snapshot() into v_next;
+    end if;
+    if v_past is not null then
+        select array_agg(x::text::bigint) into v_late from pg_snapshot_xip(v_past) x;
+    end if;
+    return query
+    with page as (
+        (select e.* from event e
+          where e.seq > greatest(v_seq, v_floor)
+            and (v_past is null or not pg_visible_in_snapshot(e.xid::text::xid8, v_past))
+            and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+            and (v_scope = '*' or e.tenant = v_scope)
+          order by e.seq limit events_after.want)
+        union all
+        (select e.* from event e
+          where e.xid = any (v_late) and e.seq > v_seq and e.seq <= v_floor
+            and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+            and (v_scope = '*' or e.tenant = v_scope)
+          order by e.seq limit events_after.want)
+    ), numbered as (
+        select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
+         order by p.seq limit events_after.want
+    )
+    select p.seq, p.job_id, p.tenant, p.kind, p.verb, p.from_state, p.to_state, p.attempt, p.at, p.actor, p.meta,
+           case when p.n = p.total and p.total < events_after.want
+                then greatest(v_floor, p.seq, v_last) || ';' || v_next::text
+                else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end
+      from numbered p order by p.seq;
+end $$;
+
+-- A consumer's place, kept for it (DP-12). Moving on needs the place one came from: of two processes that read as the same
+-- consumer, the second is told.
+create or replace function save_cursor(consumer text, cursor text, was text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(for_tenant);
+begin
+    if save_cursor.was is null then
+        insert into consumer as c (tenant, name, cursor, updated_at)
+        values (v_scope, save_cursor.consumer, save_cursor.cursor, v_now) on conflict do nothing;
+    else
+        update consumer c set cursor = save_cursor.cursor, updated_at = v_now
+         where c.tenant = v_scope and c.name = save_cursor.consumer and c.cursor = save_cursor.was;
+    end if;
+    return found;
+end $$;

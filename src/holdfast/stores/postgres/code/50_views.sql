@@ -1,0 +1,34 @@
+-- Reading, for people and other tools. Lease tokens are not shown.
+create or replace view jobs as
+select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
+       s.priority, s.position, s.due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
+       j.created_at, j.process_after, j.deadline_at, j.payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
+       j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
+       j.enqueued_by, j.source_system
+  from job j join job_state s on s.id = j.id;
+
+-- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
+create or replace view attempts as
+select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
+       case e.verb when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed'
+                   when 'ask' then 'suspended' when 'snooze' then 'suspended' when 'cancel' then 'cancelled' end as outcome,
+       e.meta ->> 'error_code' as error_code, e.meta ->> 'error_message' as error_message,
+       (e.meta ->> 'exit_code')::integer as exit_code, e.meta ->> 'log' as log, e.meta ->> 'traceback' as traceback,
+       b.seq as started_seq
+  from event b
+  left join lateral (
+       select n.* from event n where n.job_id = b.job_id and n.seq > b.seq and n.from_state = 'in_progress'
+        order by n.seq limit 1) e on true
+ where b.to_state = 'in_progress';
+
+create or replace view present as select actor() as actor, clock_now() as now;
+
+do $$
+begin
+    -- Before 15 a view reads as its owner, whom forced row-level security binds as well.
+    if current_setting('server_version_num')::integer >= 150000 then
+        alter view jobs set (security_invoker = true);
+        alter view present set (security_invoker = true);
+        alter view attempts set (security_invoker = true);
+    end if;
+end $$;

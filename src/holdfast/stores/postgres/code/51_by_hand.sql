@@ -1,0 +1,132 @@
+-- One job at a time, for psql and for other languages. A refusal is an answer, never an exception (DP-3):
+--   select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}');
+--   select * from holdfast.claim('default', 'my-worker');
+--   select * from holdfast.succeed(job, lease);
+
+create or replace function enqueue(kind text, payload jsonb default '{}', queue text default 'default',
+    key text default null, priority integer default 0, process_after timestamptz default null,
+    deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
+    correlation_id text default null, external_ref text default null, agent text default null,
+    max_retries integer default 4, backoff jsonb default null, enqueued_by text default null,
+    source_system text default 'sql', for_tenant text default null)
+returns table (id uuid, state state, created boolean, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select e.id, e.state, e.created, not e.created and e.reason in ('idempotency_conflict', 'parent_not_found'), e.reason
+      from enqueue_many(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+               'kind', $1, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6,
+               'deadline_at', $7, 'tags', to_jsonb($8), 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12,
+               'max_retries', $13, 'backoff', $14, 'enqueued_by', $15, 'source_system', $16))
+           || jsonb_build_object('payload', $2)), $17) e;
+$$;
+
+-- Claim and begin one job under a lease of its own.
+create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
+                                 for_tenant text default null)
+returns table (id uuid, lease uuid, attempt integer, kind text, payload jsonb, until timestamptz, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_lease record;
+begin
+    select * into v_lease from open_lease(claim.holder, claim.ttl, 'job', v_scope);
+    return query
+    select c.id, v_lease.lease, c.attempt, c.kind, c.payload::jsonb, v_lease.until, false, null::text
+      from claim_many(v_lease.lease, array[claim.queue], 1, true, claim.kinds, v_scope) c;
+    if not found then
+        delete from lease l where l.id = v_lease.lease;
+        return query select null::uuid, null::uuid, null::integer, null::text, null::jsonb, null::timestamptz, true, 'nothing_to_do';
+    end if;
+end $$;
+
+create or replace function settle_one(p_job uuid, p_lease uuid, p_outcome text, p_detail jsonb, p_tenant text)
+returns table (id uuid, state state, refused boolean, reason text)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(p_tenant);
+    v_row   record;
+begin
+    select s.state, s.attempt, s.lease into v_row from job_state s
+     where s.id = p_job and (v_scope = '*' or s.tenant = v_scope);
+    if not found then
+        return query select p_job, null::state, true, 'not_found';
+    elsif v_row.lease is distinct from p_lease or not exists (select from lease l where l.id = p_lease and l.tenant = v_scope)
+       or exists (select from settle_many(p_lease, array[p_job], array[v_row.attempt], array[p_outcome], array[p_detail], v_scope)) then
+        return query select p_job, s.state, true, 'stale_lease' from job_state s where s.id = p_job;
+    else
+        update lease l set ended_at = clock_now(), ended_why = 'settled', swept_at = clock_now()
+         where l.id = p_lease and l.name = 'job' and l.ended_at is null;
+        return query select p_job, s.state, false, null::text from job_state s where s.id = p_job;
+    end if;
+end $$;
+
+create or replace function succeed(job uuid, lease uuid, result jsonb default null, result_ref text default null,
+                                   for_tenant text default null)
+returns table (id uuid, state state, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select * from settle_one($1, $2, 'succeeded',
+        jsonb_strip_nulls(jsonb_build_object('result_ref', $4))
+        || case when $3 is null then '{}' else jsonb_build_object('result', $3) end, $5);
+$$;
+
+-- The attempt failed. Tried again by the job's own policy while it has tries left; buried when it has none or
+-- when the failure is permanent.
+create or replace function fail(job uuid, lease uuid, code text, message text, permanent boolean default false,
+                                for_tenant text default null)
+returns table (id uuid, state state, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select a.* from (
+        select case when $5 or s.retries >= s.max_retries then 'bury' else 'retry' end as outcome,
+               extract(epoch from backoff_delay(j.backoff, s.retries + 1)) as delay
+          from (select $1 as id) w left join job_state s on s.id = w.id left join job j on j.id = w.id) d,
+        lateral settle_one($1, $2, d.outcome, jsonb_build_object('code', $3, 'message', $4, 'delay', d.delay), $6) a;
+$$;
+
+create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
+returns table (lease uuid, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select $1, not kept, case when not kept then 'stale_lease' end from renew_lease($1, $2, $3) kept;
+$$;
+
+create or replace function progress(job uuid, lease uuid, value jsonb, name text default 'progress', for_tenant text default null)
+returns table (id uuid, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_saved boolean := false;
+begin
+    if exists (select from lease l where l.id = progress.lease and l.tenant = v_scope) then
+        select save_checkpoint(progress.job, progress.lease, s.attempt, progress.name, progress.value, v_scope) into v_saved
+          from job_state s where s.id = progress.job;
+    end if;
+    v_saved := coalesce(v_saved, false);
+    return query select progress.job, not v_saved, case when not v_saved then 'stale_lease' end;
+end $$;
+
+create or replace function release(job uuid, lease uuid, for_tenant text default null)
+returns table (id uuid, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_done  boolean := false;
+begin
+    if exists (select from lease l where l.id = release.lease and l.tenant = v_scope) then
+        v_done := exists (select from release_many(release.lease, array[release.job], v_scope));
+    end if;
+    return query select release.job, not v_done, case when not v_done then 'stale_lease' end;
+end $$;
+
+create or replace function cancel(job uuid, reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
+
+create or replace function redrive(job uuid, reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4) $$;
+
+create or replace function discard(job uuid, reason text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from discard_many(array[$1], $2, $3, $4) $$;

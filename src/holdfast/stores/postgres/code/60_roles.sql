@@ -1,0 +1,61 @@
+-- Who may do what (DP-17). Roles belong to the whole server, so they may exist already; creating them is the one
+-- thing that may need somebody else. Without them the owner alone can call the functions.
+do $$
+declare
+    v_role text;
+begin
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+        if not exists (select from pg_roles where rolname = v_role) then
+            begin
+                execute format('create role %I nologin', v_role);
+            exception
+                when duplicate_object or unique_violation then null;   -- another database is being migrated just now
+                when insufficient_privilege then
+                    raise notice 'role % could not be created; ask an administrator to', v_role;
+            end;
+        end if;
+    end loop;
+end $$;
+
+do $$
+declare
+    v_schema  text := current_schema();
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after',
+                              'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7'];
+    v_produce text[] := array['enqueue', 'enqueue_many', 'cancel', 'cancel_many'];
+    v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'start_many',
+                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
+                              'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
+                              'enqueue', 'enqueue_many', 'save_cursor', 'act_under'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many'];
+    v_routine record;
+    v_role    text;
+begin
+    execute format('revoke all on schema %I from public', v_schema);
+    execute format('revoke all on all tables in schema %I from public', v_schema);
+    for v_routine in
+        select p.oid::regprocedure as signature, p.proname as name
+          from pg_proc p where p.pronamespace = v_schema::regnamespace
+    loop
+        execute format('revoke all on function %s from public', v_routine.signature);
+        foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+            continue when not exists (select from pg_roles where rolname = v_role);
+            if v_routine.name = any (v_reads)
+               or v_role = 'holdfast_producer' and v_routine.name = any (v_produce)
+               or v_role = 'holdfast_executor' and v_routine.name = any (v_execute)
+               or v_role = 'holdfast_admin' and v_routine.name = any (v_produce || v_execute || v_admin) then
+                execute format('grant execute on function %s to %I', v_routine.signature, v_role);
+            end if;
+        end loop;
+    end loop;
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+        continue when not exists (select from pg_roles where rolname = v_role);
+        execute format('grant usage on schema %I to %I', v_schema, v_role);
+        execute format('grant select on job, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present to %I', v_role);
+        execute format('grant select on sequence event_seq to %I', v_role);
+        -- Everything but the tokens.
+        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
+            ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note) on job_state to %I', v_role);
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why) on lease to %I', v_role);
+    end loop;
+end $$;

@@ -1,0 +1,81 @@
+"""Values as psycopg hands them over, and the JSON document that ``enqueue_many`` takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from holdfast.domain.job import JobSpec
+from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
+
+
+class PostgresCodec:
+    """Connections of ours give ids as text already; on a user's own connection they may be UUIDs."""
+
+    def time(self, value: datetime) -> datetime:
+        return value.astimezone(UTC)
+
+    def json(self, value: Any) -> Any:
+        return value
+
+    def id(self, value: Any) -> str:
+        return str(value)
+
+    def tags(self, value: Sequence[str]) -> tuple[str, ...]:
+        return tuple(value)
+
+
+@lru_cache(maxsize=4096)
+def _text(value: str) -> str:
+    return json.dumps(value)
+
+
+@lru_cache(maxsize=256)
+def _policy(retry: RetryPolicy) -> str:
+    text = f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
+    if retry.backoff != EXPONENTIAL:
+        text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
+    return text
+
+
+_OPTIONAL = (
+    "key",
+    "content_key",
+    "agent",
+    "correlation_id",
+    "causation_id",
+    "parent_id",
+    "workflow_id",
+    "external_ref",
+)
+
+
+def enqueue_document(specs: Sequence[JobSpec]) -> str:
+    """The batch as one JSON text. Payloads are JSON already and are put in as they are: none is parsed here."""
+    return "[" + ",".join(map(_document, specs)) + "]"
+
+
+def _document(spec: JobSpec) -> str:
+    text = (
+        f'{{"id":"{spec.id}","kind":{_text(spec.kind)},"queue":{_text(spec.queue)},"payload":{spec.payload},'
+        f'"priority":{spec.priority},"enqueued_by":{_text(spec.enqueued_by)},'
+        f'"source_system":{_text(spec.source_system)}{_policy(spec.retry)}'
+    )
+    for name in _OPTIONAL:
+        value = getattr(spec, name)
+        if value is not None:
+            text += f',"{name}":{json.dumps(value)}'
+    if spec.dedupe == "coalesce":
+        text += ',"content_waiting_only":true'
+    if spec.tags:
+        text += f',"tags":{json.dumps(spec.tags)}'
+    if spec.delay is not None:
+        text += f',"delay":{spec.delay!r}'
+    if spec.process_after is not None:
+        text += f',"process_after":"{spec.process_after.isoformat()}"'
+    if spec.deadline_at is not None:
+        text += f',"deadline_at":"{spec.deadline_at.isoformat()}"'
+    return text + "}"

@@ -1,0 +1,289 @@
+"""The PostgreSQL store: two pools (one a colour), errors in our words, migrations."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.domain.errors import (
+    Conflict,
+    HoldfastError,
+    IllegalTransition,
+    InvalidInput,
+    InvalidSetting,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
+from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.postgres.doctor import diagnose
+from holdfast.stores.postgres.verbs import PostgresVerbs
+
+try:
+    import psycopg
+    import psycopg_pool
+    from psycopg.types.string import TextLoader
+except ImportError as missing:
+    raise InvalidSetting(
+        "PostgreSQL support is not installed",
+        code="missing_extra",
+        fix="Install it with: pip install 'holdfast[postgres-binary]'",
+    ) from missing
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+T = TypeVar("T")
+
+SCHEMA_NAME = re.compile(r"^[a-z_][a-z0-9_]{0,40}$")
+RETRIES = 6
+
+
+class PostgresStore:
+    def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
+        if not SCHEMA_NAME.match(schema):
+            raise InvalidSetting(
+                f"{schema!r} cannot be a schema name", code="invalid_schema", fix=f"It must match {SCHEMA_NAME.pattern}"
+            )
+        self.url = url
+        self.schema_name = schema
+        self.verbs = PostgresVerbs(schema)
+        self._plan = Plan.of(__package__)
+        self._size = pool_size
+        self._pool: psycopg_pool.ConnectionPool[Connection[Any]] | None = None
+        # A pool belongs to the loop it was opened on; a program may have several, one after another.
+        self._pools: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
+        ] = weakref.WeakKeyDictionary()
+
+    # --- running flows ---
+
+    def run(self, flow: Flow[T]) -> T:
+        for attempt in range(RETRIES):
+            try:
+                with self._sync_pool().connection() as connection:
+                    return run_on(connection, flow)
+            except Exception as error:
+                if not self._again(error, flow, attempt):
+                    raise translate(error) from error
+            time.sleep(_pause(attempt))
+        raise AssertionError("unreachable")  # the last attempt returns or raises
+
+    async def arun(self, flow: Flow[T]) -> T:
+        for attempt in range(RETRIES):
+            try:
+                pool = await self._async_pool()
+                async with pool.connection() as connection:
+                    return await arun_on(connection, flow)
+            except Exception as error:
+                if not self._again(error, flow, attempt):
+                    raise translate(error) from error
+            await asyncio.sleep(_pause(attempt))
+        raise AssertionError("unreachable")
+
+    def _again(self, error: Exception, flow: Flow[Any], attempt: int) -> bool:
+        """A transaction that lost a race starts again; a lost connection only where nothing can have been written."""
+        if attempt + 1 >= RETRIES:
+            return False
+        if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
+            return True
+        return isinstance(error, psycopg.OperationalError) and not flow.writes and attempt == 0
+
+    def _sync_pool(self) -> psycopg_pool.ConnectionPool[Connection[Any]]:
+        if self._pool is None:
+            self._pool = psycopg_pool.ConnectionPool(
+                self.url,
+                min_size=0,
+                max_size=self._size,
+                kwargs=CONNECTION,
+                configure=prepare_connection,
+                open=True,
+                timeout=15,
+                name="holdfast",
+            )
+        return self._pool
+
+    async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]:
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+
+            async def prepare(connection: AsyncConnection[Any]) -> None:
+                prepare_connection(connection)
+
+            pool = psycopg_pool.AsyncConnectionPool(
+                self.url,
+                min_size=0,
+                max_size=self._size,
+                kwargs=CONNECTION,
+                configure=prepare,
+                open=False,
+                timeout=15,
+                name="holdfast",
+            )
+            self._pools[loop] = pool
+            await pool.open()
+        return pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    async def aclose(self) -> None:
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+        self.close()
+
+    # --- schema ---
+
+    def schema(self) -> SchemaStatus:
+        with self._connect() as connection:
+            return self._plan.status(self._applied(connection))
+
+    def migrate(self) -> SchemaStatus:
+        with self._connect() as connection, connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",))
+            applied = self._applied(connection)
+            self._plan.check_not_newer(applied)
+            for script in self._plan.pending(applied):
+                if not applied:
+                    connection.execute(f'create schema if not exists "{self.schema_name}"')
+                    applied = {"": ""}
+                connection.execute(self._search_path())
+                connection.execute(script.sql)  # no parameters: several statements in one go
+                connection.execute(*self._mark(script))
+            return self._plan.status(self._applied(connection))
+
+    def migration_sql(self) -> str:
+        """The whole schema as one script, for those who apply such things themselves."""
+        parts = ["begin;", f'create schema if not exists "{self.schema_name}";', self._search_path() + ";"]
+        for script in (*self._plan.migrations, self._plan.code):
+            parts.append(f"-- {script.name}\n{script.sql}")
+            parts.append(f"insert into migration (name, digest) values ('{script.name}', '{script.digest}');")
+        return "\n".join([*parts, "commit;\n"])
+
+    def _search_path(self) -> str:
+        return f'set local search_path = "{self.schema_name}", pg_catalog, pg_temp'
+
+    def _mark(self, script: Script) -> tuple[str, tuple[str, str]]:
+        return (
+            "insert into migration (name, digest) values (%s, %s) on conflict (name)"
+            " do update set digest = excluded.digest, applied_at = clock_timestamp()",
+            (script.name, script.digest),
+        )
+
+    def _applied(self, connection: Connection[Any]) -> dict[str, str]:
+        there = connection.execute("select to_regclass(%s)", (f'"{self.schema_name}".migration',)).fetchone()
+        if there is None or there[0] is None:
+            return {}
+        return dict(connection.execute(f'select name, digest from "{self.schema_name}".migration').fetchall())
+
+    def _connect(self) -> Connection[Any]:
+        try:
+            return psycopg.connect(self.url, **CONNECTION)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def diagnose(self) -> list[Finding]:
+        with self._connect() as connection:
+            return diagnose(connection, self.schema_name, self._plan.status(self._applied(connection)))
+
+
+CONNECTION: dict[str, Any] = {
+    "autocommit": True,
+    "connect_timeout": 10,
+    "application_name": "holdfast",
+    "keepalives": 1,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+
+def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Ids come as text: making UUID objects of them only to print them again is most of the cost of a claim."""
+    connection.adapters.register_loader("uuid", TextLoader)
+
+
+def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
+    """Run a flow on a connection, in a transaction of its own unless the flow is one statement."""
+
+    def execute(statement: Statement) -> Rows:
+        cursor = connection.execute(statement.sql, statement.params)
+        return cursor.fetchall() if cursor.description else []
+
+    if flow.single:
+        return drive(flow.start(), execute)
+    with connection.transaction():
+        return drive(flow.start(), execute)
+
+
+async def arun_on(connection: AsyncConnection[Any], flow: Flow[T]) -> T:
+    if flow.single:
+        return await _adrive(flow.start(), connection)
+    async with connection.transaction():
+        return await _adrive(flow.start(), connection)
+
+
+async def _adrive(steps: Steps[T], connection: AsyncConnection[Any]) -> T:
+    try:
+        statement = next(steps)
+        while True:
+            cursor = await connection.execute(statement.sql, statement.params)
+            statement = steps.send(await cursor.fetchall() if cursor.description else [])
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        steps.close()
+
+
+def _pause(attempt: int) -> float:
+    return random.uniform(0.2, 1.0) * 0.01 * 2**attempt
+
+
+_OURS: dict[str, tuple[type[HoldfastError], str]] = {
+    "ZH001": (IllegalTransition, "illegal_transition"),
+    "ZH002": (Refused, "immutable"),
+    "ZH003": (StaleLease, "stale_lease"),
+    "ZH004": (Refused, "not_allowed"),
+    "ZH010": (InvalidInput, "invalid_input"),
+}
+
+
+def translate(error: Exception) -> Exception:
+    """A driver's error in our words; anything else stays what it is."""
+    if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
+        return error
+    state = getattr(error, "sqlstate", None) or ""
+    message = str(error).strip().split("\n")[0]
+    if state in _OURS:
+        kind, code = _OURS[state]
+        return kind(message, code=code)
+    if state in ("3F000", "42P01", "42883"):
+        return SchemaMismatch(
+            "the tables of Holdfast are not in this database, or are older than this release",
+            code="not_migrated",
+            fix="Run: holdfast migrate",
+        )
+    if state == "42501":
+        return Refused(message, code="not_allowed", fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.")
+    if state == "23514":
+        return Refused(message, code="broken_invariant")
+    if state == "23505":
+        return Conflict(message, code="already_exists")
+    if state.startswith("22"):
+        return InvalidInput(message, code="invalid_input")
+    if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
+        return StoreUnavailable(f"the database cannot be reached: {message}")
+    return StoreError(message, code="store_error")

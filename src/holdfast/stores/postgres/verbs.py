@@ -1,0 +1,176 @@
+"""Each verb is one call of one function; the functions are in ``code/``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, JobSpec, Lease, Sweep, Verdict
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, OperatorVerb
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.postgres.codec import PostgresCodec, enqueue_document
+from holdfast.stores.reads import Dialect, Reads
+
+CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
+
+
+class PostgresVerbs(Reads):
+    def __init__(self, schema: str) -> None:
+        self._s = f'"{schema}".'
+        self.dialect = Dialect(
+            PostgresCodec(),
+            self._s,
+            percent=True,
+            tagged="j.tags @> array[:tag] and j.tags <> '{}'",
+            bind=lambda tenant: Statement("select set_config('holdfast.tenant', %s, true)", (tenant,)),
+        )
+
+    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
+        return Statement(f"select * from {self._s}{name}({arguments})", params)
+
+    @cached_property
+    def _claim(self) -> Callable[[Row], Claim]:
+        return Record.decoder(Claim, self.dialect.codec, raw=("payload",))
+
+    @flow(single=True)
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        rows = yield self._call("enqueue_many", "%s::jsonb, %s", enqueue_document(specs), tenant)
+        return [
+            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None)
+            for job_id, state, created, reason in rows
+        ]
+
+    @flow(single=True)
+    def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
+        rows = yield self._call("open_lease", "%s, make_interval(secs => %s), %s, %s", holder, ttl, name, tenant)
+        return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
+
+    @flow(single=True)
+    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+        rows = yield self._call("renew_lease", "%s, make_interval(secs => %s), %s", lease, ttl, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
+        kinds = None if request.kinds is None else list(request.kinds)
+        rows = yield Statement(
+            f"select c.id, %s, {CLAIM_COLUMNS.removeprefix('c.id, ')}"
+            f" from {self._s}claim_many(%s, %s, %s, %s, %s, %s) c",
+            (
+                request.lease,
+                request.lease,
+                list(request.queues),
+                request.want,
+                request.begin,
+                kinds,
+                request.tenant,
+            ),
+        )
+        return [self._claim(row) for row in rows]
+
+    @flow(single=True)
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
+        rows = yield self._call("start_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
+        return {str(job_id): attempt for job_id, attempt in rows}
+
+    @flow(single=True)
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("release_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
+        return [str(row[0]) for row in rows]
+
+    @flow(single=True)
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        details = [_detail(item) for item in settlements]
+        rows = yield self._call(
+            "settle_many",
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::jsonb[], %s",
+            lease,
+            [item.id for item in settlements],
+            [item.attempt for item in settlements],
+            [item.ending for item in settlements],
+            details if any(details) else None,
+            tenant,
+        )
+        return [str(row[0]) for row in rows]
+
+    @flow(single=True)
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Steps[bool]:
+        rows = yield self._call(
+            "save_checkpoint", "%s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, value, tenant
+        )
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def add_artifact(
+        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str
+    ) -> Steps[bool]:
+        rows = yield self._call(
+            "add_artifact", "%s, %s, %s, %s, %s, null, %s", claim_id, lease, attempt, name, ref, tenant
+        )
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("promote_due", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("expire_overdue", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
+        return Sweep(*rows[0])
+
+    @flow(single=True)
+    def operate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+    ) -> Steps[list[Verdict]]:
+        rows = yield self._call(f"{verb}_many", "%s::uuid[], %s, %s, %s", list(ids), reason, actor, tenant)
+        return [
+            Verdict(str(job_id), State(state) if state else None, refused, why)
+            for job_id, state, refused, why in rows
+        ]
+
+    @flow(single=True)
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+        decode = Record.decoder(Event, self.dialect.codec)
+        rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
+        return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
+        rows = yield self._call("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
+        yield Statement(f"update {self._s}clock set shift = %s, stopped = %s", (shift, stopped))
+
+    @flow(writes=False, single=True)
+    def now(self) -> Steps[datetime]:
+        rows = yield self._call("clock_now", "")
+        return self.dialect.codec.time(rows[0][0])
+
+
+def _detail(item: Settlement) -> str | None:
+    """What goes with an ending, as JSON text; nothing for a plain success."""
+    if item.ending == "succeeded":
+        return f'{{"result":{item.result}}}' if item.result is not None else None
+    detail = {"delay": item.delay, "code": item.code, "message": item.message, "note": item.note}
+    return json.dumps({name: value for name, value in detail.items() if value is not None})

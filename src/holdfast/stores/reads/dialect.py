@@ -1,0 +1,41 @@
+"""What a shared read must know about the store it is running on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.stores.codecs import Codec
+from holdfast.stores.flow import Statement
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """``percent`` writes ``:name`` as ``%(name)s``; ``schema`` is put before each ``{table}``."""
+
+    codec: Codec
+    schema: str
+    percent: bool
+    tagged: str
+    """The condition that a job ``j`` carries the tag ``:tag``, by an index."""
+    bind: Callable[[str], Statement | None]
+    """Binds the transaction to a tenant, where the database itself keeps tenants apart."""
+
+    def read(self, text: str, **params: object) -> Statement:
+        return Statement(_written(text, self.schema, self.percent), params)
+
+
+@lru_cache(maxsize=512)
+def _written(text: str, schema: str, percent: bool) -> str:
+    named = re.sub(r"\{(\w+)\}", lambda match: schema + match.group(1), text)
+    return _PARAMETER.sub(r"%(\1)s", named.replace("%", "%%")) if percent else named
+
+
+def within(tenant: str, column: str) -> str:
+    """The condition that keeps a read inside its tenant, also where nothing else does."""
+    return "1 = 1" if tenant == EVERY_TENANT else f"{column} = :tenant"

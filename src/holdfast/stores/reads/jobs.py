@@ -1,0 +1,129 @@
+"""Looking at jobs: one, a page of them, what they returned and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from holdfast.domain.ids import parse_id, uuid7
+from holdfast.domain.job import Artifact, Job, Result
+from holdfast.stores.base import JobFilter
+from holdfast.stores.codecs import Record, micros
+from holdfast.stores.flow import Row, Rows, Steps, flow
+from holdfast.stores.reads.dialect import Dialect, within
+
+JOB_COLUMNS = Record.columns(Job, "j.")
+STATE_COLUMNS = frozenset(
+    {
+        *("state", "attempt", "retries", "crashes", "max_retries", "max_crashes", "priority", "position"),
+        *("due_at", "started_at", "finished_at", "error_code", "error_message"),
+    }
+)
+LISTED_COLUMNS = ", ".join(
+    f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
+)
+
+
+class Reader:
+    """Common ground of the reads: bind the tenant, then ask."""
+
+    dialect: Dialect
+
+    def _ask(self, tenant: str, text: str, /, **params: object) -> Steps[Rows]:
+        binding = self.dialect.bind(tenant)
+        if binding is not None:
+            yield binding
+        rows = yield self.dialect.read(text, tenant=tenant, **params)
+        return rows
+
+
+class JobReads(Reader):
+    @cached_property
+    def _job(self) -> Callable[[Row], Job]:
+        return Record.decoder(Job, self.dialect.codec)
+
+    @flow(writes=False)
+    def get(self, job_id: str, tenant: str) -> Steps[Job | None]:
+        text = f"select {JOB_COLUMNS} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return self._job(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def list_jobs(self, wanted: JobFilter) -> Steps[list[Job]]:
+        conditions, params = _conditions(wanted, self.dialect.tagged)
+        # With a state the index of job_state leads; without one those of job do. The id column decides which.
+        order = "s.id" if wanted.state is not None else "j.id"
+        text = (
+            f"select {LISTED_COLUMNS} from {{job}} j join {{job_state}} s on s.id = j.id"
+            f" where {' and '.join(conditions)} order by {order} desc limit :limit"
+        )
+        rows = yield from self._ask(wanted.tenant, text, **params)
+        return [self._job(row) for row in rows]
+
+    @flow(writes=False)
+    def result(self, job_id: str, tenant: str) -> Steps[Result | None]:
+        text = f"select r.value, r.ref from {{result}} r where r.job_id = :id and {within(tenant, 'r.tenant')}"
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        if not rows:
+            return None
+        value, ref = rows[0]
+        return Result(None if value is None else self.dialect.codec.json(value), ref)
+
+    @flow(writes=False)
+    def checkpoints(self, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
+        text = (
+            f"select c.name, c.value from {{checkpoint}} c"
+            f" where c.job_id = :id and {within(tenant, 'c.tenant')} order by c.saved_at, c.name"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return {name: self.dialect.codec.json(value) for name, value in rows}
+
+    @flow(writes=False)
+    def artifacts(self, job_id: str, tenant: str) -> Steps[list[Artifact]]:
+        text = (
+            f"select {Record.columns(Artifact, 'a.')} from {{artifact}} a"
+            f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt, a.name"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        decode = Record.decoder(Artifact, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+def _conditions(wanted: JobFilter, tagged: str) -> tuple[list[str], dict[str, Any]]:
+    lead = "s" if wanted.state is not None else "j"
+    conditions = [within(wanted.tenant, f"{lead}.tenant")]
+    params: dict[str, Any] = {"limit": max(1, min(wanted.limit, 1000))}
+    equal: Sequence[tuple[str, Any]] = (
+        ("s.state", wanted.state),
+        ("j.kind", wanted.kind),
+        ("j.queue", wanted.queue),
+        ("j.agent", wanted.agent),
+        ("j.correlation_id", wanted.correlation_id),
+        ("j.parent_id", wanted.parent_id and parse_id(wanted.parent_id)),
+    )
+    for column, value in equal:
+        if value is not None:
+            name = column.split(".")[1]
+            conditions.append(f"{column} = :{name}")
+            params[name] = str(value)
+    if wanted.tag is not None:
+        conditions.append(tagged)
+        params["tag"] = wanted.tag
+    if wanted.before is not None:
+        conditions.append(f"{lead}.id < :before")
+        params["before"] = parse_id(wanted.before)
+    # Ids sort by creation, so a span of time is a span of ids, and needs no index of its own.
+    if wanted.since is not None:
+        conditions.append(f"{lead}.id >= :since")
+        params["since"] = _first_id(wanted.since)
+    if wanted.until is not None:
+        conditions.append(f"{lead}.id < :until")
+        params["until"] = _first_id(wanted.until)
+    return conditions, params
+
+
+def _first_id(moment: datetime) -> str:
+    return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))
+

@@ -1,0 +1,69 @@
+"""Looking at the whole: how much there is of what, and whether somebody should look closer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Health
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.jobs import Reader
+
+_CLAIMABLE = "s.state = 'queued' and s.due_at is null"
+
+
+class OverviewReads(Reader):
+    @flow(writes=False)
+    def counts(self, tenant: str) -> Steps[dict[State, int]]:
+        text = (
+            f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
+        )
+        rows = yield from self._ask(tenant, text)
+        return {State(state): count for state, count in rows}
+
+    @flow(writes=False)
+    def health(self, tenant: str, stale_after: float = 300.0) -> Steps[Health]:
+        own = within(tenant, "s.tenant")
+        leases = "1 = 1" if own == "1 = 1" else "l.tenant in (:tenant, '*')"
+        text = (
+            f"select (select count(*) from {{job_state}} s where {_CLAIMABLE} and {own}),"
+            f" (select count(*) from {{job_state}} s where s.due_at is not null"
+            f"   and s.state in ('queued', 'retry_waiting') and {own}),"
+            f" (select count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {own}),"
+            f" (select count(*) from {{job_state}} s where s.state = 'dead_letter' and {own}),"
+            f" (select min(j.created_at) from {{job_state}} s join {{job}} j on j.id = s.id"
+            f"   where {_CLAIMABLE} and {own}),"
+            f" (select count(*) from {{lease}} l where l.ended_at is null and l.until > :now and {leases})"
+        )
+        now = yield from self._now()
+        rows = yield from self._ask(tenant, text, now=now)
+        backlog, scheduled, running, dead, oldest, alive = rows[0]
+        kinds = yield from self._ask(
+            tenant, f"select distinct s.kind from {{job_state}} s where {_CLAIMABLE} and {own} order by s.kind"
+        )
+        codec = self.dialect.codec
+        age = None if oldest is None else (codec.time(now) - codec.time(oldest)) / timedelta(seconds=1)
+        reasons = []
+        if backlog and not alive:
+            reasons.append(f"{backlog} jobs wait and no worker is alive")
+        elif age is not None and age > stale_after:
+            reasons.append(f"the oldest waiting job has waited {age:.0f} s")
+        if dead:
+            reasons.append(f"{dead} dead letters wait for somebody to redrive or discard them")
+        return Health(
+            backlog,
+            scheduled,
+            running,
+            dead,
+            age,
+            alive,
+            tuple(str(row[0]) for row in kinds),
+            "attention" if reasons else "ok",
+            tuple(reasons),
+        )
+
+    def _now(self) -> Steps[object]:
+        """The store's present, in the store's own form."""
+        rows = yield self.dialect.read("select now from {present}")
+        return rows[0][0]

@@ -1,0 +1,29 @@
+-- The present: who writes and when, with the clock's own time where no verb has said.
+DROP VIEW IF EXISTS present;
+CREATE VIEW present AS
+SELECT coalesce(w.actor, 'sql') AS actor,
+       coalesce(w.now, c.stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + c.shift) AS now
+  FROM writer w, clock c;
+
+DROP VIEW IF EXISTS jobs;
+CREATE VIEW jobs AS
+SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
+       s.priority, s.position, s.due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
+       j.created_at, j.process_after, j.deadline_at, j.payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
+       j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
+       j.enqueued_by, j.source_system
+  FROM job j JOIN job_state s ON s.n = j.n;
+
+-- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
+DROP VIEW IF EXISTS attempts;
+CREATE VIEW attempts AS
+SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
+       CASE e.verb WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed'
+                   WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
+       json_extract(e.meta, '$.error_code') AS error_code, json_extract(e.meta, '$.error_message') AS error_message,
+       json_extract(e.meta, '$.exit_code') AS exit_code, json_extract(e.meta, '$.log') AS log,
+       json_extract(e.meta, '$.traceback') AS traceback, b.seq AS started_seq
+  FROM event b
+  LEFT JOIN event e ON e.seq = (SELECT min(n.seq) FROM event n
+                                 WHERE n.job_id = b.job_id AND n.seq > b.seq AND n.from_state = 'in_progress')
+ WHERE b.to_state = 'in_progress';

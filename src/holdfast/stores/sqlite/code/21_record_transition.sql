@@ -1,0 +1,35 @@
+-- The ledger: one event a transition, in the same transaction, whoever made it (CX-4). What happened is told from
+-- the row alone, so that a step taken by hand is named as well as one of ours.
+DROP TRIGGER IF EXISTS record_transition;
+CREATE TRIGGER record_transition AFTER UPDATE OF state ON job_state WHEN OLD.state <> NEW.state
+BEGIN
+    INSERT INTO event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
+    SELECT NEW.id, NEW.tenant, NEW.kind,
+           CASE NEW.state
+               WHEN 'in_progress' THEN CASE OLD.state WHEN 'queued' THEN 'take' ELSE 'start' END
+               WHEN 'succeeded' THEN 'succeed'
+               WHEN 'leased' THEN 'claim'
+               WHEN 'failed' THEN CASE
+                   WHEN NEW.error_code = 'worker_lost' THEN 'lapse'
+                   WHEN OLD.state = 'in_progress' THEN 'fail'
+                   WHEN NEW.error_code IN ('deadline_passed', 'gate_expired') THEN 'expire'
+                   ELSE 'deny' END
+               WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' ELSE 'snooze' END
+               WHEN 'queued' THEN CASE OLD.state
+                   WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_lapsed' THEN 'lapse' ELSE 'release' END
+                   WHEN 'retry_waiting' THEN 'due'
+                   WHEN 'dead_letter' THEN 'redrive'
+                   ELSE 'approve' END
+               WHEN 'dead_letter' THEN 'bury'
+               WHEN 'cancelled' THEN CASE OLD.state WHEN 'dead_letter' THEN 'discard' ELSE 'cancel' END
+               WHEN 'waiting_for_approval' THEN 'ask'
+               WHEN 'cleaned' THEN 'clean'
+           END,
+           OLD.state, NEW.state, NEW.attempt, now, actor,
+           CASE WHEN NEW.state IN ('failed', 'dead_letter') THEN
+                    json_set(coalesce(NEW.note, '{}'), '$.error_code', NEW.error_code, '$.error_message', NEW.error_message)
+                WHEN NEW.state = 'retry_waiting' THEN json_set(coalesce(NEW.note, '{}'), '$.due_at',
+                    strftime('%Y-%m-%dT%H:%M:%fZ', NEW.due_at / 1000000.0, 'unixepoch'))
+                ELSE NEW.note END
+      FROM present;
+END;

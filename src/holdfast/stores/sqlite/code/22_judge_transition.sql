@@ -1,0 +1,122 @@
+-- The judge of every update of a state row (CX-1). The pairs are those of domain/transitions.py: a test tries every
+-- ordered pair. RAISE takes only a literal before SQLite 3.47, so each refusal that names two states is spelt out.
+DROP TRIGGER IF EXISTS judge_transition;
+CREATE TRIGGER judge_transition BEFORE UPDATE OF state ON job_state
+WHEN OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
+        WHEN 'queued' THEN NEW.state IN ('leased', 'in_progress', 'failed', 'cancelled')
+        WHEN 'leased' THEN NEW.state IN ('queued', 'in_progress', 'cancelled')
+        WHEN 'in_progress' THEN NEW.state IN ('succeeded', 'failed', 'retry_waiting', 'cancelled', 'waiting_for_approval')
+        WHEN 'succeeded' THEN NEW.state IN ('cleaned')
+        WHEN 'failed' THEN NEW.state IN ('retry_waiting', 'dead_letter', 'cleaned')
+        WHEN 'retry_waiting' THEN NEW.state IN ('queued', 'failed', 'cancelled')
+        WHEN 'dead_letter' THEN NEW.state IN ('queued', 'cancelled')
+        WHEN 'cancelled' THEN NEW.state IN ('cleaned')
+        WHEN 'waiting_for_approval' THEN NEW.state IN ('queued', 'failed', 'cancelled')
+    END, 0)
+BEGIN
+    SELECT CASE OLD.state || ' ' || NEW.state
+        WHEN 'queued succeeded' THEN RAISE(ABORT, 'illegal transition queued -> succeeded')
+        WHEN 'queued retry_waiting' THEN RAISE(ABORT, 'illegal transition queued -> retry_waiting')
+        WHEN 'queued dead_letter' THEN RAISE(ABORT, 'illegal transition queued -> dead_letter')
+        WHEN 'queued cleaned' THEN RAISE(ABORT, 'illegal transition queued -> cleaned')
+        WHEN 'queued waiting_for_approval' THEN RAISE(ABORT, 'illegal transition queued -> waiting_for_approval')
+        WHEN 'leased succeeded' THEN RAISE(ABORT, 'illegal transition leased -> succeeded')
+        WHEN 'leased failed' THEN RAISE(ABORT, 'illegal transition leased -> failed')
+        WHEN 'leased retry_waiting' THEN RAISE(ABORT, 'illegal transition leased -> retry_waiting')
+        WHEN 'leased dead_letter' THEN RAISE(ABORT, 'illegal transition leased -> dead_letter')
+        WHEN 'leased cleaned' THEN RAISE(ABORT, 'illegal transition leased -> cleaned')
+        WHEN 'leased waiting_for_approval' THEN RAISE(ABORT, 'illegal transition leased -> waiting_for_approval')
+        WHEN 'in_progress queued' THEN RAISE(ABORT, 'illegal transition in_progress -> queued')
+        WHEN 'in_progress leased' THEN RAISE(ABORT, 'illegal transition in_progress -> leased')
+        WHEN 'in_progress dead_letter' THEN RAISE(ABORT, 'illegal transition in_progress -> dead_letter')
+        WHEN 'in_progress cleaned' THEN RAISE(ABORT, 'illegal transition in_progress -> cleaned')
+        WHEN 'succeeded queued' THEN RAISE(ABORT, 'illegal transition succeeded -> queued')
+        WHEN 'succeeded leased' THEN RAISE(ABORT, 'illegal transition succeeded -> leased')
+        WHEN 'succeeded in_progress' THEN RAISE(ABORT, 'illegal transition succeeded -> in_progress')
+        WHEN 'succeeded failed' THEN RAISE(ABORT, 'illegal transition succeeded -> failed')
+        WHEN 'succeeded retry_waiting' THEN RAISE(ABORT, 'illegal transition succeeded -> retry_waiting')
+        WHEN 'succeeded dead_letter' THEN RAISE(ABORT, 'illegal transition succeeded -> dead_letter')
+        WHEN 'succeeded cancelled' THEN RAISE(ABORT, 'illegal transition succeeded -> cancelled')
+        WHEN 'succeeded waiting_for_approval' THEN RAISE(ABORT, 'illegal transition succeeded -> waiting_for_approval')
+        WHEN 'failed queued' THEN RAISE(ABORT, 'illegal transition failed -> queued')
+        WHEN 'failed leased' THEN RAISE(ABORT, 'illegal transition failed -> leased')
+        WHEN 'failed in_progress' THEN RAISE(ABORT, 'illegal transition failed -> in_progress')
+        WHEN 'failed succeeded' THEN RAISE(ABORT, 'illegal transition failed -> succeeded')
+        WHEN 'failed cancelled' THEN RAISE(ABORT, 'illegal transition failed -> cancelled')
+        WHEN 'failed waiting_for_approval' THEN RAISE(ABORT, 'illegal transition failed -> waiting_for_approval')
+        WHEN 'retry_waiting leased' THEN RAISE(ABORT, 'illegal transition retry_waiting -> leased')
+        WHEN 'retry_waiting in_progress' THEN RAISE(ABORT, 'illegal transition retry_waiting -> in_progress')
+        WHEN 'retry_waiting succeeded' THEN RAISE(ABORT, 'illegal transition retry_waiting -> succeeded')
+        WHEN 'retry_waiting dead_letter' THEN RAISE(ABORT, 'illegal transition retry_waiting -> dead_letter')
+        WHEN 'retry_waiting cleaned' THEN RAISE(ABORT, 'illegal transition retry_waiting -> cleaned')
+        WHEN 'retry_waiting waiting_for_approval' THEN RAISE(ABORT, 'illegal transition retry_waiting -> waiting_for_approval')
+        WHEN 'dead_letter leased' THEN RAISE(ABORT, 'illegal transition dead_letter -> leased')
+        WHEN 'dead_letter in_progress' THEN RAISE(ABORT, 'illegal transition dead_letter -> in_progress')
+        WHEN 'dead_letter succeeded' THEN RAISE(ABORT, 'illegal transition dead_letter -> succeeded')
+        WHEN 'dead_letter failed' THEN RAISE(ABORT, 'illegal transition dead_letter -> failed')
+        WHEN 'dead_letter retry_waiting' THEN RAISE(ABORT, 'illegal transition dead_letter -> retry_waiting')
+        WHEN 'dead_letter cleaned' THEN RAISE(ABORT, 'illegal transition dead_letter -> cleaned')
+        WHEN 'dead_letter waiting_for_approval' THEN RAISE(ABORT, 'illegal transition dead_letter -> waiting_for_approval')
+        WHEN 'cancelled queued' THEN RAISE(ABORT, 'illegal transition cancelled -> queued')
+        WHEN 'cancelled leased' THEN RAISE(ABORT, 'illegal transition cancelled -> leased')
+        WHEN 'cancelled in_progress' THEN RAISE(ABORT, 'illegal transition cancelled -> in_progress')
+        WHEN 'cancelled succeeded' THEN RAISE(ABORT, 'illegal transition cancelled -> succeeded')
+        WHEN 'cancelled failed' THEN RAISE(ABORT, 'illegal transition cancelled -> failed')
+        WHEN 'cancelled retry_waiting' THEN RAISE(ABORT, 'illegal transition cancelled -> retry_waiting')
+        WHEN 'cancelled dead_letter' THEN RAISE(ABORT, 'illegal transition cancelled -> dead_letter')
+        WHEN 'cancelled waiting_for_approval' THEN RAISE(ABORT, 'illegal transition cancelled -> waiting_for_approval')
+        WHEN 'cleaned queued' THEN RAISE(ABORT, 'illegal transition cleaned -> queued')
+        WHEN 'cleaned leased' THEN RAISE(ABORT, 'illegal transition cleaned -> leased')
+        WHEN 'cleaned in_progress' THEN RAISE(ABORT, 'illegal transition cleaned -> in_progress')
+        WHEN 'cleaned succeeded' THEN RAISE(ABORT, 'illegal transition cleaned -> succeeded')
+        WHEN 'cleaned failed' THEN RAISE(ABORT, 'illegal transition cleaned -> failed')
+        WHEN 'cleaned retry_waiting' THEN RAISE(ABORT, 'illegal transition cleaned -> retry_waiting')
+        WHEN 'cleaned dead_letter' THEN RAISE(ABORT, 'illegal transition cleaned -> dead_letter')
+        WHEN 'cleaned cancelled' THEN RAISE(ABORT, 'illegal transition cleaned -> cancelled')
+        WHEN 'cleaned waiting_for_approval' THEN RAISE(ABORT, 'illegal transition cleaned -> waiting_for_approval')
+        WHEN 'waiting_for_approval leased' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> leased')
+        WHEN 'waiting_for_approval in_progress' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> in_progress')
+        WHEN 'waiting_for_approval succeeded' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> succeeded')
+        WHEN 'waiting_for_approval retry_waiting' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> retry_waiting')
+        WHEN 'waiting_for_approval dead_letter' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> dead_letter')
+        WHEN 'waiting_for_approval cleaned' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> cleaned')
+        ELSE RAISE(ABORT, 'illegal transition to an unknown state')
+    END;
+END;
+
+-- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
+DROP TRIGGER IF EXISTS judge_fence;
+CREATE TRIGGER judge_fence BEFORE UPDATE OF state ON job_state
+WHEN OLD.state = 'in_progress' AND NEW.state NOT IN ('in_progress', 'cancelled') AND NEW.settled_by IS NOT OLD.lease
+BEGIN
+    SELECT CASE
+        WHEN NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'
+            THEN RAISE(ABORT, 'stale lease: ending an attempt needs the lease token of its holder')
+        WHEN EXISTS (SELECT 1 FROM lease l, present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)
+            THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
+    END;
+END;
+
+DROP TRIGGER IF EXISTS judge_taking;
+CREATE TRIGGER judge_taking BEFORE UPDATE OF state, lease ON job_state
+WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
+BEGIN
+    SELECT CASE
+        WHEN OLD.lease IS NOT NULL THEN RAISE(ABORT, 'stale lease: a held job does not change hands')
+        WHEN NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
+            THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
+    END;
+END;
+
+DROP TRIGGER IF EXISTS judge_attempt;
+CREATE TRIGGER judge_attempt BEFORE UPDATE OF attempt, state ON job_state
+WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them');
+END;
+
+DROP TRIGGER IF EXISTS judge_identity;
+CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes ON job_state
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind and crash limit never change');
+END;

@@ -1,0 +1,92 @@
+-- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
+
+-- REPLACE deletes what is in its way without asking the delete triggers, so rows in its way are looked for first.
+DROP TRIGGER IF EXISTS judge_job_insert;
+CREATE TRIGGER judge_job_insert BEFORE INSERT ON job
+WHEN EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.id) OR EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: there is a job with this id already');
+END;
+
+DROP TRIGGER IF EXISTS judge_artifact_insert;
+CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
+WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: there is an artifact of this name already');
+END;
+
+-- A state row is born with its job and only then.
+DROP TRIGGER IF EXISTS judge_state_insert;
+CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
+WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
+     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind)
+     OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job');
+END;
+
+-- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
+DROP TRIGGER IF EXISTS judge_event_insert;
+CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
+WHEN NEW.from_state IS NEW.to_state
+     OR NEW.to_state IS NOT (SELECT s.state FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant)
+     OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
+END;
+
+DROP TRIGGER IF EXISTS refuse_event_update;
+CREATE TRIGGER refuse_event_update BEFORE UPDATE ON event
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never changed');
+END;
+
+DROP TRIGGER IF EXISTS judge_event_delete;
+CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists');
+END;
+
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, nothing else.
+DROP TRIGGER IF EXISTS refuse_job_update;
+CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, process_after, deadline_at, max_retries,
+    max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
+    external_ref, enqueued_by, source_system, created_at ON job
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
+END;
+
+DROP TRIGGER IF EXISTS judge_payload_update;
+CREATE TRIGGER judge_payload_update BEFORE UPDATE OF payload ON job
+WHEN NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n AND s.state = 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the payload never changes');
+END;
+
+-- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger.
+DROP TRIGGER IF EXISTS judge_state_delete;
+CREATE TRIGGER judge_state_delete BEFORE DELETE ON job_state WHEN OLD.state <> 'cleaned'
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: only a cleaned job can be purged');
+END;
+
+DROP TRIGGER IF EXISTS judge_job_delete;
+CREATE TRIGGER judge_job_delete BEFORE DELETE ON job
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a job is never deleted while it has a state');
+END;
+
+DROP TRIGGER IF EXISTS refuse_artifact_update;
+CREATE TRIGGER refuse_artifact_update BEFORE UPDATE ON artifact
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: artifacts are added, never changed');
+END;
+
+DROP TRIGGER IF EXISTS refuse_artifact_delete;
+CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+END;

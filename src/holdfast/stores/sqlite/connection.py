@@ -1,0 +1,154 @@
+"""Connections to one SQLite file: how they are set up, shared between threads, and checkpointed.
+
+Invariants: every write transaction begins with the write lock (``BEGIN IMMEDIATE``); nothing is
+reported as written before it is synced (``synchronous=FULL``); only one process at a time moves
+the write-ahead log into the file, under a lock file of its own, because before 3.51.3 two at once
+could damage it; a connection is never used in a process that was forked from its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.domain.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.sqlite.filesystem import refuse_network_file_system
+
+BUSY_SECONDS = 60.0
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+OLDEST = (3, 38, 0)
+
+
+def database_path(url: str) -> str:
+    """The file a URL names: three slashes for a relative path, four for an absolute one."""
+    prefix = "sqlite:///"
+    path = url.removeprefix(prefix).split("?", 1)[0]
+    if not url.startswith(prefix) or not path or path == "/":
+        raise InvalidSetting(
+            f"{url!r} names no database file",
+            code="invalid_url",
+            fix="Use sqlite:///jobs.db, sqlite:////var/lib/app/jobs.db or sqlite:///:memory:.",
+        )
+    return path
+
+
+class Connections:
+    """A small pool. A database in memory lives in one connection, which everybody takes turns with."""
+
+    def __init__(self, path: str) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise InvalidSetting(
+                f"SQLite {sqlite3.sqlite_version} is too old",
+                code="sqlite_too_old",
+                fix="Holdfast needs 3.38 or newer; a newer Python brings one.",
+            )
+        self.path = path
+        self.in_memory = path == ":memory:"
+        if not self.in_memory:
+            refuse_network_file_system(Path(path))
+        self._idle: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
+        self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[sqlite3.Connection]:
+        with self._turn if self.in_memory else contextlib.nullcontext():
+            connection = self._take()
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                with self._guard:
+                    self._idle.append(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        with self._guard:
+            if self._pid != os.getpid():
+                # Closing the parent's connections here would drop the parent's locks: leave them alone.
+                self._idle, self._pid = [], os.getpid()
+            if self._idle:
+                return self._idle.pop()
+        return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
+        if not self.in_memory:
+            _switch_to_wal(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cache_size = -16000")
+        return connection
+
+    def after_write(self, connection: sqlite3.Connection) -> None:
+        """Move a grown log into the file, if no other process is at it."""
+        if self.in_memory:
+            return
+        try:
+            if os.stat(self.path + "-wal").st_size < CHECKPOINT_BYTES:
+                return
+        except FileNotFoundError:
+            return
+        with _only_one(self.path + "-checkpoint") as mine:
+            if mine:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def close(self) -> None:
+        with self._guard:
+            idle, self._idle = self._idle, []
+            if self._pid != os.getpid():
+                return
+        for connection in idle:
+            connection.close()
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Changing the journal mode of a new file is not covered by the busy timeout: several openers race for it."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise StoreUnavailable(f"cannot open the database: {error}") from error
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise StoreUnavailable(f"the database cannot use a write-ahead log (journal mode {mode})", code="no_wal")
+        return
+
+
+@contextlib.contextmanager
+def _only_one(path: str) -> Iterator[bool]:
+    """Hold an advisory lock on ``path`` if nobody else does."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this platform; checkpoints then happen when the last connection closes
+        yield False
+        return
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)

@@ -1,0 +1,61 @@
+"""What can be wrong with a SQLite deployment without anything failing yet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+
+from holdfast.stores.base import Finding, SchemaStatus
+
+WAL_ALARM = 256 * 1024 * 1024
+DISK_ALARM = 200 * 1024 * 1024
+
+
+def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) -> list[Finding]:
+    def pragma(name: str) -> object:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    synchronous = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}.get(int(str(pragma("synchronous"))), "?")
+    findings = [
+        Finding("library", True, f"SQLite {sqlite3.sqlite_version}"),
+        Finding(
+            "schema",
+            status.current,
+            "up to date" if status.current else f"pending: {', '.join(status.pending) or 'none'}; "
+            f"from a newer release: {', '.join(status.unknown) or 'none'}",
+            None if status.current else "Run: holdfast migrate",
+        ),
+    ]
+    if path == ":memory:":
+        return [*findings, Finding("durability", False, "the database is in memory", "Use a file for anything real.")]
+    mode = pragma("journal_mode")
+    safe = mode == "wal" and synchronous in ("FULL", "EXTRA")
+    findings.append(
+        Finding(
+            "durability",
+            safe,
+            f"journal_mode = {mode}, synchronous = {synchronous}",
+            None if safe else "Accepted jobs can be lost in a power cut: use WAL and FULL.",
+        )
+    )
+    sound = pragma("quick_check(1)")
+    findings.append(
+        Finding("integrity", sound == "ok", str(sound), None if sound == "ok" else "Restore from a backup.")
+    )
+    size = os.path.getsize(path + "-wal") if os.path.exists(path + "-wal") else 0
+    findings.append(
+        Finding(
+            "write-ahead log",
+            size < WAL_ALARM,
+            f"{size / 1e6:.1f} MB",
+            None if size < WAL_ALARM else "A long reader keeps it from being moved into the file; find and end it.",
+        )
+    )
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+    findings.append(
+        Finding(
+            "disk", free > DISK_ALARM, f"{free / 1e9:.1f} GB free", None if free > DISK_ALARM else "Make room soon."
+        )
+    )
+    return findings

@@ -1,0 +1,89 @@
+"""What any process does now and then: promote what is due, expire what is late, free what ended leases held."""
+
+from __future__ import annotations
+
+from holdfast.domain.job import EVERY_TENANT, Sweep
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+
+_PROMOTE = (
+    "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
+    "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
+    " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+)
+_EXPIRE = (
+    "UPDATE job_state SET state = 'failed', due_at = NULL, finished_at = :now, note = NULL,"
+    " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was started' WHERE n IN ("
+    "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    " AND state IN ('queued', 'retry_waiting') AND (:any OR tenant = :tenant) ORDER BY deadline_at LIMIT :want)"
+    " RETURNING 1"
+)
+_LAPSE = (
+    "UPDATE lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
+    "SELECT id FROM lease WHERE ended_at IS NULL AND until <= :now AND (:any OR tenant = :tenant)"
+    " ORDER BY until LIMIT :want) RETURNING 1"
+)
+_UNSWEPT = (
+    "SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL AND (:any OR tenant = :tenant)"
+    " ORDER BY ended_at LIMIT :want"
+)
+_HELD = (
+    "SELECT n, state FROM job_state WHERE lease IS NOT NULL AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+)
+_REQUEUE = (
+    "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
+    " WHERE n IN (SELECT value FROM json_each(?))"
+)
+_CRASH = (
+    "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = json_object('lease', lease),"
+    " error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'"
+    " WHERE n IN (SELECT value FROM json_each(?))"
+)
+_RESCUE = (
+    "UPDATE job_state SET state = CASE WHEN crashes < max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
+    " crashes = crashes + 1, due_at = CASE WHEN crashes < max_crashes THEN :now END,"
+    " finished_at = CASE WHEN crashes < max_crashes THEN NULL ELSE :now END, note = NULL"
+    " WHERE n IN (SELECT value FROM json_each(:numbers))"
+)
+_SWEPT = (
+    "UPDATE lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
+    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id)"
+)
+
+
+class DutyVerbs:
+    @flow()
+    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @flow()
+    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @flow()
+    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        now = yield from sign("reaper")
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
+        lapsed = yield Statement(_LAPSE, {"now": now, **scope})
+        unswept = yield Statement(_UNSWEPT, scope)
+        leased: list[int] = []
+        begun: list[int] = []
+        if unswept:
+            leases = ids_json(row[0] for row in unswept)
+            held = yield Statement(_HELD, (leases, want))
+            leased = [number for number, state in held if state == "leased"]
+            begun = [number for number, state in held if state == "in_progress"]
+            if leased:
+                yield Statement(_REQUEUE, (ids_json(leased),))
+            if begun:
+                yield Statement(_CRASH, (now, ids_json(begun)))
+                yield Statement(_RESCUE, {"now": now, "numbers": ids_json(begun)})
+            yield Statement(_SWEPT, (now, leases))
+        yield from unsign()
+        return Sweep(len(lapsed), len(leased), len(begun))

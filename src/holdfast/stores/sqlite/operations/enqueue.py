@@ -1,0 +1,103 @@
+"""Enqueue: keys are settled first, then what is new goes in as one batch; the triggers do the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.domain.payload import canonical, decode
+from holdfast.domain.states import ACTIVE, State
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.codec import INSERT_JOB, job_row
+from holdfast.stores.sqlite.operations.writer import sign, unsign
+
+_ADD_KEY = (
+    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_OF_KEY = (
+    "SELECT i.job_id, i.payload_hash, s.state FROM idempotency i LEFT JOIN job_state s ON s.id = i.job_id"
+    " WHERE i.tenant = ? AND i.kind = ? AND i.key = ?"
+)
+_OF_CONTENT = (
+    "SELECT c.job_id, s.state, s.attempt FROM content c LEFT JOIN job_state s ON s.id = c.job_id"
+    " WHERE c.tenant = ? AND c.key = ?"
+)
+_SET_CONTENT = (
+    "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+)
+_MOVE_KEY = "UPDATE idempotency SET job_id = ? WHERE tenant = ? AND kind = ? AND key = ?"
+_PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tenant = ?"
+
+
+class EnqueueVerb:
+    @flow()
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        now = yield from sign(None)
+        answers: list[Enqueued] = []
+        new: list[JobSpec] = []
+        for spec in specs:
+            if spec.parent_id is not None:
+                heir = yield from _inherit(spec, tenant)
+                if heir is None:
+                    answers.append(Enqueued(None, False, "parent_not_found", None))
+                    continue
+                spec = heir  # noqa: PLW2901  the spec as its parent completes it
+            standing = yield from _standing(spec, tenant)
+            if standing is None:
+                new.append(spec)
+                answers.append(Enqueued(spec.id, True))
+            else:
+                answers.append(standing)
+        if new:
+            yield Statement(INSERT_JOB, [job_row(spec, tenant, now) for spec in new], many=True)
+        yield from unsign()
+        return answers
+
+
+def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
+    """A child carries its parent's correlation and workflow unless it has its own (DP-10)."""
+    rows = yield Statement(_PARENT, (spec.parent_id, tenant))
+    if not rows:
+        return None
+    parent, correlation, workflow = rows[0]
+    return dataclasses.replace(
+        spec,
+        correlation_id=spec.correlation_id or correlation or parent,
+        workflow_id=spec.workflow_id or workflow,
+    )
+
+
+def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
+    """The job that already stands for this one by its key or its content, if there is one."""
+    if spec.key is not None:
+        fingerprint = hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+        added = yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint))
+        if not added:
+            rows = yield Statement(_OF_KEY, (tenant, spec.kind, spec.key))
+            job_id, seen, state = rows[0]
+            reason = "duplicate_key" if seen == fingerprint else "idempotency_conflict"
+            return Enqueued(job_id, False, reason, _state(state))
+    if spec.content_key is not None:
+        rows = yield Statement(_OF_CONTENT, (tenant, spec.content_key))
+        if rows and _stands(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
+            job_id, state = rows[0][0], rows[0][1]
+            if spec.key is not None:
+                yield Statement(_MOVE_KEY, (job_id, tenant, spec.kind, spec.key))
+            return Enqueued(job_id, False, "duplicate_content", _state(state))
+        yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
+    return None
+
+
+def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:
+    if state is None:  # further up in this very batch
+        return True
+    if waiting_only:
+        return state == State.QUEUED and attempt == 0
+    return state in ACTIVE
+
+
+def _state(value: str | None) -> State:
+    return State(value) if value else State.QUEUED

@@ -1,0 +1,164 @@
+"""Leases, and what is done under one short of ending an attempt: claim, start, release, checkpoint, artifact."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import Claim, Lease
+from holdfast.stores.base import ClaimRequest
+from holdfast.stores.codecs import Record, from_micros
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
+
+_OPEN = (
+    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_RENEW = (
+    "UPDATE lease SET until = max(until, :until), renewed_at = :now"
+    " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
+)
+_END = (
+    "UPDATE lease SET ended_at = :now, ended_why = :why"
+    " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
+)
+_LIVE = "SELECT holder FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+
+# Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
+_PICK = (
+    "SELECT s.n, j.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes, s.max_retries,"
+    " s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at, j.correlation_id, j.parent_id,"
+    " j.workflow_id, j.agent, j.tags"
+    " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
+    " WHERE s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
+    " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
+    " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
+    " AND (:any OR s.tenant = :tenant)"
+    " ORDER BY s.priority DESC, s.position LIMIT :want"
+)
+_TAKE = (
+    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, attempt = attempt + 1,"
+    " started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
+)
+_CLAIM = (
+    "UPDATE job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL"
+    " WHERE n IN (SELECT value FROM json_each(?))"
+)
+_START = (
+    "UPDATE job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = NULL"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease = :lease AND state = 'leased' RETURNING id, attempt"
+)
+_RELEASE = (
+    "UPDATE job_state SET state = 'queued', lease = NULL, note = NULL"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease = :lease AND state = 'leased' RETURNING id"
+)
+_SAVE = (
+    "INSERT INTO checkpoint (job_id, tenant, name, value, attempt, saved_at)"
+    " SELECT id, tenant, :name, :value, attempt, :now FROM job_state"
+    " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
+    " ON CONFLICT (job_id, name) DO UPDATE"
+    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at RETURNING 1"
+)
+_ADD_ARTIFACT = (
+    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, at)"
+    " SELECT id, tenant, attempt, :name, :ref, :now FROM job_state"
+    " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
+)
+
+
+class LeaseVerbs:
+    @cached_property
+    def _claim(self) -> Callable[[Row], Claim]:
+        return Record.decoder(Claim, SqliteCodec(), raw=("payload",))
+
+    @flow()
+    def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
+        now = yield from sign(None)
+        lease, until = str(uuid.uuid4()), now + int(ttl * 1_000_000)
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now))
+        yield from unsign()
+        return Lease(lease, from_micros(until))
+
+    @flow()
+    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+        now = yield from sign(None)
+        params = {"until": now + int(ttl * 1_000_000), "now": now, "lease": lease, "tenant": tenant}
+        rows = yield Statement(_RENEW, params)
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(None)
+        rows = yield Statement(_END, {"now": now, "why": why, "lease": lease, "tenant": tenant})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
+        now = yield from act_under(request.lease, request.tenant)
+        live = yield Statement(_LIVE, (request.lease, request.tenant, now))
+        if not live:
+            raise StaleLease(f"lease {request.lease} is not live")
+        picked: list[Row] = []
+        for queue in request.queues:
+            if len(picked) >= request.want:
+                break
+            rows = yield Statement(
+                _PICK,
+                {
+                    "queue": queue,
+                    "now": now,
+                    "kinds": None if request.kinds is None else ids_json(request.kinds),
+                    "any": any_tenant(request.tenant),
+                    "tenant": request.tenant,
+                    "want": request.want - len(picked),
+                },
+            )
+            picked += rows
+        if picked:
+            numbers = ids_json(row[0] for row in picked)
+            if request.begin:
+                yield Statement(_TAKE, (request.lease, now, numbers))
+            else:
+                yield Statement(_CLAIM, (request.lease, numbers))
+        yield from unsign()
+        begun = int(request.begin)
+        return [self._claim((row[1], request.lease, row[2] + begun, *row[3:])) for row in picked]
+
+    @flow()
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
+        now = yield from act_under(lease, tenant)
+        rows = yield Statement(_START, {"now": now, "ids": ids_json(ids), "lease": lease})
+        yield from unsign()
+        return dict(rows)  # type: ignore[arg-type]
+
+    @flow()
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:
+        yield from act_under(lease, tenant)
+        rows = yield Statement(_RELEASE, {"ids": ids_json(ids), "lease": lease})
+        yield from unsign()
+        return [row[0] for row in rows]
+
+    @flow()
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "value": value, "now": now}
+        rows = yield Statement(_SAVE, params)
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def add_artifact(
+        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str
+    ) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "ref": ref, "now": now}
+        rows = yield Statement(_ADD_ARTIFACT, params)
+        yield from unsign()
+        return bool(rows)

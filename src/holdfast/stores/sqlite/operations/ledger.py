@@ -1,0 +1,46 @@
+"""Reading the ledger in commit order. SQLite has one writer at a time, so that is the order of the numbers."""
+
+from __future__ import annotations
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import Event
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+
+_AFTER = (
+    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq FROM event"
+    " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
+)
+_ADD_CURSOR = (
+    "INSERT INTO consumer (tenant, name, cursor, updated_at) VALUES (:tenant, :name, :cursor, :now)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_MOVE_CURSOR = (
+    "UPDATE consumer SET cursor = :cursor, updated_at = :now"
+    " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
+)
+
+
+class LedgerVerbs:
+    @flow(writes=False)
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+        if cursor and not cursor.isdigit():
+            raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
+        rows = yield Statement(
+            _AFTER, {"seq": int(cursor or 0), "any": any_tenant(tenant), "tenant": tenant, "want": want}
+        )
+        decode = Record.decoder(Event, SqliteCodec())
+        return [decode((*row[:-1], str(row[-1]))) for row in rows]
+
+    @flow()
+    def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
+        now = yield from sign(None)
+        params = {"tenant": tenant, "name": consumer, "cursor": cursor, "now": now}
+        if was is None:
+            rows = yield Statement(_ADD_CURSOR, params)
+        else:
+            rows = yield Statement(_MOVE_CURSOR, {**params, "was": was})
+        yield from unsign()
+        return bool(rows)

@@ -1,0 +1,90 @@
+"""Settle: end attempts, each guarded by its id, attempt and lease; the rest was decided before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.domain.settlement import Settlement
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.writer import act_under, unsign
+
+_OURS = "job_state.id = o.id AND job_state.attempt = o.attempt AND job_state.lease = :lease AND job_state.state = 'in_progress'"
+_OFFERED = "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt FROM json_each(:pairs)) o"
+
+_SUCCEED = (
+    "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
+    " error_code = NULL, error_message = NULL, due_at = NULL, note = NULL"
+    f" FROM {_OFFERED} WHERE {_OURS} RETURNING id"
+)
+_END = (
+    "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
+    " error_code = :code, error_message = :message, note = :note"
+    " WHERE id = :id AND attempt = :attempt AND lease = :lease AND state = 'in_progress' RETURNING id"
+)
+_PASS_ON = (
+    "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
+    " note = NULL WHERE id = :id"
+)
+_RESULT = (
+    "INSERT INTO result (job_id, tenant, value) SELECT id, tenant, ? FROM job_state WHERE id = ?"
+    " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value"
+)
+
+
+class SettleVerb:
+    @flow()
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        now = yield from act_under(lease, tenant)
+        applied: set[str] = set()
+        successes = [item for item in settlements if item.ending == "succeeded"]
+        if successes:
+            pairs = json.dumps([[item.id, item.attempt] for item in successes])
+            rows = yield Statement(_SUCCEED, {"pairs": pairs, "lease": lease, "now": now})
+            applied.update(row[0] for row in rows)
+            results = [
+                (item.result, item.id) for item in successes if item.result is not None and item.id in applied
+            ]
+            if results:
+                yield Statement(_RESULT, results, many=True)
+        for item in settlements:
+            if item.ending != "succeeded":
+                rows = yield Statement(_END, _ending(item, lease, now))
+                if rows:
+                    applied.add(item.id)
+                    if item.ending in ("retry", "bury"):
+                        # `failed` passes on at once, in the same transaction.
+                        yield Statement(_PASS_ON, _passing_on(item, now))
+        yield from unsign()
+        return [item.id for item in settlements if item.id not in applied]
+
+
+def _due(item: Settlement, now: int) -> int:
+    return now + int(item.delay * 1_000_000)
+
+
+def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
+    snoozed = item.ending == "snooze"
+    return {
+        "id": item.id,
+        "attempt": item.attempt,
+        "lease": lease,
+        "state": "retry_waiting" if snoozed else "failed",
+        "finished": None if snoozed else now,
+        "due": _due(item, now) if snoozed else None,
+        "code": item.code,
+        "message": item.message,
+        "note": None if item.note is None else json.dumps(item.note),
+    }
+
+
+def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
+    again = item.ending == "retry"
+    return {
+        "id": item.id,
+        "state": "retry_waiting" if again else "dead_letter",
+        "retried": int(again),
+        "due": _due(item, now) if again else None,
+        "finished": None if again else now,
+    }

@@ -1,0 +1,42 @@
+"""Signing a write: the triggers read from here who is writing and what time it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.stores.flow import Statement, Steps
+
+_SIGN = "UPDATE writer SET actor = ?, now = (SELECT now FROM present) RETURNING now"
+_UNSIGN = Statement("UPDATE writer SET actor = NULL, now = NULL")
+
+
+def sign(actor: str | None) -> Steps[int]:
+    """Begin a write as ``actor``; answers the time it happens at."""
+    rows = yield Statement(_SIGN, (actor,))
+    return int(rows[0][0])
+
+
+def unsign() -> Steps[None]:
+    """Every flow that signed ends with this, or is rolled back."""
+    yield _UNSIGN
+
+
+def act_under(lease: str, tenant: str) -> Steps[int]:
+    """Sign as the holder of a lease, which must be known in this very scope."""
+    rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
+    if not rows:
+        raise StaleLease(f"lease {lease} is not known here")
+    now = yield from sign(rows[0][0])
+    return now
+
+
+def ids_json(ids: Iterable[object]) -> str:
+    """A list as one parameter, for ``IN (SELECT value FROM json_each(?))``."""
+    return json.dumps(list(ids))
+
+
+def any_tenant(tenant: str) -> int:
+    return int(tenant == EVERY_TENANT)

@@ -1,0 +1,185 @@
+"""The SQLite store: flows in this thread or in a helper thread, errors in our words, migrations."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from holdfast.domain.errors import (
+    Conflict,
+    IllegalTransition,
+    InvalidInput,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.flow import Flow, Rows, Statement, drive
+from holdfast.stores.migrate import Plan
+from holdfast.stores.sqlite.connection import Connections, database_path
+from holdfast.stores.sqlite.doctor import diagnose
+from holdfast.stores.sqlite.verbs import SqliteVerbs
+
+T = TypeVar("T")
+
+RETRIES = 5
+
+
+class SqliteStore:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.verbs = SqliteVerbs()
+        self._connections = Connections(database_path(url))
+        self._plan = Plan.of(__package__)
+        self._threads: ThreadPoolExecutor | None = None
+
+    # --- running flows ---
+
+    def run(self, flow: Flow[T]) -> T:
+        for attempt in range(RETRIES):
+            try:
+                with self._connections.borrow() as connection:
+                    result = run_on(connection, flow)
+                    if flow.writes:
+                        self._connections.after_write(connection)
+                    return result
+            except sqlite3.Error as error:
+                if not _is_busy(error) or attempt + 1 == RETRIES:
+                    raise translate(error) from error
+            time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
+        raise AssertionError("unreachable")  # the last attempt returns or raises
+
+    async def arun(self, flow: Flow[T]) -> T:
+        """In a thread: a commit waits for the disk, and the loop must not."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, flow)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+            self._threads = None
+        self._connections.close()
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self.close)
+
+    # --- schema ---
+
+    def schema(self) -> SchemaStatus:
+        with self._connections.borrow() as connection:
+            return self._plan.status(_applied(connection))
+
+    def migrate(self) -> SchemaStatus:
+        with self._connections.borrow() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                applied = _applied(connection)
+                self._plan.check_not_newer(applied)
+                for script in self._plan.pending(applied):
+                    for statement in split(script.sql):
+                        connection.execute(statement)
+                    connection.execute(
+                        "INSERT INTO migration (name, digest) VALUES (?, ?)"
+                        " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
+                        (script.name, script.digest),
+                    )
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise translate(error) from error
+            return self._plan.status(_applied(connection))
+
+    def migration_sql(self) -> str:
+        parts = ["BEGIN IMMEDIATE;"]
+        for script in (*self._plan.migrations, self._plan.code):
+            parts.append(f"-- {script.name}\n{script.sql}")
+            parts.append(f"INSERT INTO migration (name, digest) VALUES ('{script.name}', '{script.digest}');")
+        return "\n".join([*parts, "COMMIT;\n"])
+
+    def diagnose(self) -> list[Finding]:
+        with self._connections.borrow() as connection:
+            return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
+
+
+def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
+    """Run a flow in a transaction of its own; one that writes takes the write lock first, so that it never has
+    to give up half-way because somebody else wrote in between."""
+
+    def execute(statement: Statement) -> Rows:
+        if statement.many:
+            connection.executemany(statement.sql, statement.params)
+            return []
+        return connection.execute(statement.sql, statement.params).fetchall()  # type: ignore[arg-type]
+
+    connection.execute("BEGIN IMMEDIATE" if flow.writes else "BEGIN")
+    try:
+        result = drive(flow.start(), execute)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def split(script: str) -> list[str]:
+    """The statements of a script; triggers have semicolons inside them, which SQLite can tell."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current.strip())
+            current = ""
+    return statements
+
+
+def _applied(connection: sqlite3.Connection) -> dict[str, str]:
+    try:
+        return dict(connection.execute("SELECT name, digest FROM migration").fetchall())
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return {}
+        raise translate(error) from error
+    except sqlite3.DatabaseError as error:
+        raise translate(error) from error
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error) -> Exception:
+    """SQLite's error in our words. The triggers' messages begin with what kind of refusal they are."""
+    message = str(error)
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if message.startswith("illegal transition"):
+        return IllegalTransition(message)
+    if message.startswith("stale lease"):
+        return StaleLease(message)
+    if message.startswith("immutable"):
+        return Refused(message, code="immutable")
+    if message.startswith(("CHECK constraint", "NOT NULL constraint")):
+        return Refused(message, code="broken_invariant")
+    if message.startswith("UNIQUE constraint"):
+        return Conflict(message, code="already_exists")
+    if message.startswith("no such table"):
+        return SchemaMismatch(
+            "the tables of Holdfast are not in this database", code="not_migrated", fix="Run: holdfast migrate"
+        )
+    if _is_busy(error):
+        return StoreUnavailable("another process kept the database locked", code="database_locked")
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreUnavailable("there is no space left for the database", code="disk_full")
+    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return StoreUnavailable(f"the database file cannot be used: {message}")
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StoreUnavailable(f"the file is not a sound SQLite database: {message}", code="not_a_database")
+    if primary in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE):
+        return InvalidInput(message, code="invalid_input")
+    return StoreError(message)

@@ -1,0 +1,36 @@
+"""All verbs of the SQLite store."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.stores.codecs import MICROSECOND, micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.reads import Dialect, Reads
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.duties import DutyVerbs
+from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
+from holdfast.stores.sqlite.operations.leases import LeaseVerbs
+from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
+from holdfast.stores.sqlite.operations.operators import OperatorVerbs
+from holdfast.stores.sqlite.operations.settle import SettleVerb
+
+
+class SqliteVerbs(EnqueueVerb, LeaseVerbs, SettleVerb, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads):
+    dialect = Dialect(
+        SqliteCodec(),
+        "",
+        percent=False,
+        tagged="j.id in (select t.job_id from job_tag t where t.tag = :tag and (:tenant = '*' or t.tenant = :tenant))",
+        bind=lambda tenant: None,
+    )
+
+    @flow()
+    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
+        moment = None if stopped is None else micros(stopped)
+        yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))
+
+    @flow(writes=False)
+    def now(self) -> Steps[datetime]:
+        rows = yield Statement("SELECT now FROM present")
+        return self.dialect.codec.time(rows[0][0])

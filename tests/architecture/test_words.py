@@ -1,0 +1,31 @@
+"""Only the store, and what chooses or shows one, knows which databases there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.req("ARCH")
+
+PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
+ALLOWED = {"stores", "config.py", "cli", "testing"}
+WORDS = re.compile(r"sqlite|postgres", re.IGNORECASE)
+
+
+def sources() -> list[Path]:
+    paths = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return sorted(path for path in paths if path.relative_to(PACKAGE).parts[0] not in ALLOWED)
+
+
+def test_database_names_stay_in_their_layers() -> None:
+    if not PACKAGE.is_dir():
+        pytest.skip("there is no source tree here")
+    found = []
+    for path in sources():
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if WORDS.search(line):
+                found.append(f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)

@@ -1,0 +1,80 @@
+"""Fixtures for every test: real databases, each test its own. No server starts before a test asks for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import TemplateDatabases
+from tests.support.given_server import GivenServer
+from tests.support.servers import PostgresServer
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer | GivenServer]:
+    """PostgreSQL 18, or the server that HOLDFAST_TEST_POSTGRES names."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if given:
+        yield GivenServer(given)
+        return
+    server = PostgresServer(18, in_memory=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def postgres_server_16() -> Iterator[PostgresServer]:
+    """PostgreSQL 16, the oldest that is at hand."""
+    server = PostgresServer(16, in_memory=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_server: PostgresServer | GivenServer) -> Iterator[TemplateDatabases]:
+    databases = TemplateDatabases(postgres_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_databases_16(postgres_server_16: PostgresServer) -> Iterator[TemplateDatabases]:
+    databases = TemplateDatabases(postgres_server_16)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
+    """A fresh, migrated database."""
+    with postgres_databases.fresh() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def postgres_url_16(postgres_databases_16: TemplateDatabases) -> Iterator[str]:
+    """A fresh, migrated database on PostgreSQL 16."""
+    with postgres_databases_16.fresh() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
+    """A fresh database with nothing in it, for tests of the migrations."""
+    with postgres_databases.empty() as dsn:
+        yield dsn

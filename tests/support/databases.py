@@ -1,0 +1,98 @@
+"""A fresh PostgreSQL database per test, cheaply: one template is migrated once, every test gets a copy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+from psycopg import sql
+
+# Shared by all, so that no two databases of one run have the same name.
+_numbers = itertools.count(1)
+
+
+class Databases(ABC):
+    """What every server can do, whoever started it: make and drop databases."""
+
+    version: int
+
+    @abstractmethod
+    def dsn(self, dbname: str = "postgres", *, user: str | None = None, password: str | None = None) -> str:
+        """A URL for that database."""
+
+    def create_database(self, name: str, *, template: str | None = None) -> str:
+        """Create a database, empty or a copy of `template` (which nobody may be using); returns its URL."""
+        statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+        if template is not None:
+            statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
+        self._execute(statement)
+        return self.dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, its connections included."""
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(statement)
+
+
+def make_template(dsn: str) -> None:
+    """Bring an empty database to the current schema.
+
+    No connection may stay open: a template in use cannot be copied.
+    """
+    from holdfast.stores.open import open_store  # here, so that tests of pure code need no store
+
+    with closing(open_store(dsn)) as store:
+        store.migrate()
+
+
+class TemplateDatabases:
+    """Makes databases on one server: `fresh()` is migrated, `empty()` is not."""
+
+    def __init__(self, server: Databases) -> None:
+        self._server = server
+        # The pid keeps several test runs on one given server apart.
+        self._prefix = f"holdfast_test_{os.getpid()}"
+        self._template: str | None = None
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        with self._database(template=self._migrated_template()) as dsn:
+            yield dsn
+
+    @contextmanager
+    def empty(self) -> Iterator[str]:
+        with self._database(template=None) as dsn:
+            yield dsn
+
+    def close(self) -> None:
+        if self._template is not None:
+            self._server.drop_database(self._template)
+            self._template = None
+
+    @contextmanager
+    def _database(self, *, template: str | None) -> Iterator[str]:
+        name = f"{self._prefix}_{next(_numbers)}"
+        dsn = self._server.create_database(name, template=template)
+        try:
+            yield dsn
+        finally:
+            self._server.drop_database(name)
+
+    def _migrated_template(self) -> str:
+        if self._template is None:
+            name = f"{self._prefix}_template_{next(_numbers)}"
+            dsn = self._server.create_database(name)
+            try:
+                make_template(dsn)
+            except BaseException:
+                self._server.drop_database(name)
+                raise
+            self._template = name
+        return self._template

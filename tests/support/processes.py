@@ -1,0 +1,46 @@
+"""Small things around server processes: a port to listen on, and a guard that outlives this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+from pathlib import Path
+
+# Below the range from which systems take the ports of outgoing connections (32768 on Linux, 49152 elsewhere).
+# A client that keeps dialling a stopped server's port from that range can connect to itself, and then
+# the port is taken when the server comes back.
+_PORTS = range(20000, 32000)
+
+# Reads from a pipe whose other end only this process holds: the read returns when this process is gone.
+_GUARD = 'read -r _; kill -QUIT "$1"; sleep 1; kill -KILL "$1"; shift; rm -rf -- "$@"'
+
+
+def free_port() -> int:
+    for port in random.Random(os.urandom(8)).sample(_PORTS, k=200):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port on 127.0.0.1")
+
+
+class Guard:
+    """Ends the process `pid` and removes `directories` when this process is killed before it could."""
+
+    def __init__(self, pid: int, *directories: Path) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "holdfast-guard", str(pid), *map(str, directories)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C must not reach it
+        )
+
+    def dismiss(self) -> None:
+        """The process has ended: the guard must not act on a pid that may be another's soon."""
+        self._shell.kill()  # before its pipe closes
+        self._shell.wait(timeout=10)
+        if self._shell.stdin is not None:
+            self._shell.stdin.close()

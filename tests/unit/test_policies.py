@@ -1,0 +1,181 @@
+"""The delays are the promised ones, stay within their bounds for any input, and survive JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.payload import decode, encode
+from holdfast.domain.policies import (
+    EXPONENTIAL,
+    GENTLE,
+    HOURLY_CAP,
+    MAX_DELAY,
+    PRESETS,
+    Backoff,
+    RetryPolicy,
+    can_retry,
+    fixed,
+    preset,
+)
+from holdfast.domain.states import State
+
+pytestmark = pytest.mark.req("CX-9")
+
+backoffs = st.builds(
+    Backoff,
+    base=st.floats(0, MAX_DELAY),
+    factor=st.floats(1, 1_000),
+    cap=st.floats(0, MAX_DELAY),
+    jitter=st.booleans(),
+    head=st.integers(0, 100),
+)
+
+
+def table(backoff: Backoff, retries: int) -> list[float]:
+    return [backoff.ceiling(retry) for retry in range(1, retries + 1)]
+
+
+def test_the_default_is_the_promised_one() -> None:
+    assert Backoff() == EXPONENTIAL == Backoff(base=1, factor=2, cap=300, jitter=True)
+    assert table(EXPONENTIAL, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+
+
+@pytest.mark.req("HK-3")
+def test_the_gentle_one_waits_a_second_twice() -> None:
+    assert table(GENTLE, 10) == [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_the_others() -> None:
+    assert table(HOURLY_CAP, 14) == [2**n for n in range(12)] + [3_600, 3_600]
+    assert table(fixed(2.5), 100) == [2.5] * 100
+    assert fixed(7).delay(3, 0.1) == 7
+
+
+def test_without_jitter_the_delay_is_the_ceiling_and_with_it_a_share() -> None:
+    assert GENTLE.delay(5, 0.25) == 8
+    assert EXPONENTIAL.delay(5, 0.25) == 4
+    assert EXPONENTIAL.delay(5, 0.0) == 0
+
+
+@given(backoffs, st.integers(1, 10_000), st.floats(0, 1))
+def test_delays_are_finite_bounded_and_never_shrink(backoff: Backoff, retry: int, random01: float) -> None:
+    ceiling = backoff.ceiling(retry)
+    assert math.isfinite(ceiling)
+    assert min(backoff.base, backoff.cap) <= ceiling <= backoff.cap or backoff.base == ceiling == 0
+    assert ceiling <= backoff.ceiling(retry + 1)
+    assert 0 <= backoff.delay(retry, random01) <= ceiling
+
+
+@given(backoffs, st.integers(1, 100))
+def test_the_power_is_finite_for_every_retry_the_database_allows(backoff: Backoff, retry: int) -> None:
+    # So the SQL twin needs no guard against overflow, and both are the rule itself.
+    power = backoff.base * backoff.factor ** max(0, retry - 1 - backoff.head)
+    assert math.isfinite(power)
+    assert backoff.ceiling(retry) == min(backoff.cap, power)
+
+
+@given(st.integers(0, 10), st.integers(1, 4), st.integers(0, 5_000), st.integers(0, 3), st.integers(1, 100))
+def test_small_whole_numbers_are_exact(base: int, factor: int, cap: int, head: int, retry: int) -> None:
+    exact = min(Fraction(cap), base * Fraction(factor) ** max(0, retry - 1 - head))
+    assert Backoff(base, factor, cap, head=head).ceiling(retry) == exact
+
+
+@given(backoffs)
+def test_a_backoff_survives_json(backoff: Backoff) -> None:
+    written = decode(encode(backoff.to_json()))
+    assert Backoff.from_json(written) == backoff
+    assert json.dumps(Backoff.from_json(written).to_json()) == json.dumps(backoff.to_json())
+
+
+def test_reading_fills_in_defaults_and_passes_over_what_a_newer_release_wrote() -> None:
+    assert Backoff.from_json({}) == EXPONENTIAL
+    assert Backoff.from_json({"cap": 60, "jitter": False, "head": 1, "shape": "new"}) == GENTLE
+
+
+@pytest.mark.parametrize("wrong", [None, [], "gentle", 5])
+def test_what_is_no_object_is_no_backoff(wrong: object) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        Backoff.from_json(wrong)
+    assert caught.value.code == "invalid_backoff"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("base", value) for value in (-1, math.nan, math.inf, 10**400, MAX_DELAY + 1, "1", None, True)),
+        *(("factor", value) for value in (0, 0.99, -2, math.nan, math.inf, 1_001, "2")),
+        *(("cap", value) for value in (-0.1, math.nan, math.inf, 2_592_001, "x")),
+        *(("jitter", value) for value in (1, 0, None, "yes")),
+        *(("head", value) for value in (-1, 101, 1.0, True, "1")),
+    ],
+)
+def test_a_bad_backoff_is_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        Backoff.from_json({field: value})
+    assert caught.value.code == "invalid_backoff"
+    assert caught.value.message.startswith(field)
+
+
+@pytest.mark.req("HK-3")
+def test_presets_are_found_by_name() -> None:
+    assert {name: preset(name) for name in PRESETS} == dict(PRESETS)
+    assert (preset("exponential"), preset("gentle"), preset("hourly_cap")) == (
+        EXPONENTIAL,
+        GENTLE,
+        HOURLY_CAP,
+    )
+    with pytest.raises(InvalidSetting) as caught:
+        preset("brutal")
+    assert caught.value.code == "invalid_backoff"
+    assert "gentle" in str(caught.value)
+    with pytest.raises(TypeError):
+        PRESETS["mine"] = EXPONENTIAL  # type: ignore[index]
+
+
+@pytest.mark.req("JF-5")
+def test_the_default_policy_begins_a_job_five_times() -> None:
+    policy = RetryPolicy()
+    assert (policy.max_attempts, policy.max_retries, policy.max_crashes) == (5, 4, 3)
+    assert policy.backoff == EXPONENTIAL
+
+
+@pytest.mark.parametrize(("attempts", "retries"), [(1, 0), (101, 100)])
+def test_the_bounds_of_a_policy(attempts: int, retries: int) -> None:
+    assert RetryPolicy(max_attempts=attempts).max_retries == retries
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("max_attempts", value) for value in (0, -1, 102, 5.0, True, None, "5")),
+        *(("max_crashes", value) for value in (-1, 101, 3.0, None, False)),
+        *(("backoff", value) for value in (None, "gentle", 5)),
+    ],
+)
+def test_a_bad_policy_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        RetryPolicy(**{field: value})
+    assert caught.value.code == "invalid_retry"
+
+
+@pytest.mark.req("HK-3")
+@given(st.sampled_from(State), st.integers(0, 20), st.integers(0, 20))
+def test_can_retry_counts_for_every_state_but_two(state: State, attempts: int, most: int) -> None:
+    if state in (State.SUCCEEDED, State.IN_PROGRESS):
+        assert not can_retry(state, attempts, most)
+    else:
+        assert can_retry(state, attempts, most) is (attempts < most)
+    assert can_retry(state.value, attempts, most) == can_retry(state, attempts, most)
+
+
+@pytest.mark.req("HK-3")
+def test_can_retry_allows_five_attempts_by_default() -> None:
+    assert [can_retry("failed", attempts) for attempts in (0, 4, 5, 6)] == [True, True, False, False]
