@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import psycopg
@@ -55,8 +55,9 @@ def make_template(dsn: str) -> None:
 class TemplateDatabases:
     """Makes databases on one server: `fresh()` is migrated, `empty()` is not."""
 
-    def __init__(self, server: Databases) -> None:
+    def __init__(self, server: Databases, migrate: Callable[[str], None] = make_template) -> None:
         self._server = server
+        self._migrate = migrate
         # The pid keeps several test runs on one given server apart.
         self._prefix = f"holdfast_test_{os.getpid()}"
         self._template: str | None = None
@@ -90,7 +91,7 @@ class TemplateDatabases:
             name = f"{self._prefix}_template_{next(_numbers)}"
             dsn = self._server.create_database(name)
             try:
-                make_template(dsn)
+                self._migrate(dsn)
             except BaseException:
                 self._server.drop_database(name)
                 raise

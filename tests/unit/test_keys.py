@@ -20,12 +20,8 @@ pytestmark = pytest.mark.req("HK-2")
 # Few letters and many colons, so that the seams of a key are tried.
 names = st.text(st.sampled_from("ab: "), min_size=1, max_size=5) | st.sampled_from(["global", "{}", "1", '"'])
 tenants = st.none() | names
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 2)
-    | st.sampled_from([0.0, 1.0, "", "a", "::", ":a::1", "global"])
-)
+odd: list[JsonValue] = [0.0, 1.0, "", "a", "::", ":a::1", "global"]
+leaves: st.SearchStrategy[JsonValue] = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(odd)
 payloads: st.SearchStrategy[JsonValue] = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc:"), inner, max_size=4),
@@ -55,6 +51,7 @@ def shuffled(value: Any, rng: random.Random) -> Any:
 def test_the_format() -> None:
     assert content_key("mail.send", None, {"b": 1, "a": [True]}) == 'mail.send::global::{"a":[true],"b":1}'
     assert content_key("mail:send", ":acme", "é") == 'mail:send:::acme::"é"'
+    assert content_key(Queue.MAIL, Queue.MAIL, 1) == "mail::mail::1"
 
 
 @given(names, tenants, payloads, st.randoms(use_true_random=False))

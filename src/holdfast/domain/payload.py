@@ -21,7 +21,7 @@ JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | flo
 
 DEFAULT_LIMIT: Final = 1_048_576
 MAX_DEPTH: Final = 100
-# At least 309, since PostgreSQL's jsonb writes 1e308 out in full; far below the 4,300 that Python converts
+# At least 309, since a store may hand back 1e308 written out in full; far below the 4,300 Python converts
 # by default, as that takes quadratic time. (Other languages may lose digits from 2**53 on: theirs to know.)
 MAX_DIGITS: Final = 1_000
 
@@ -69,6 +69,8 @@ def decode(text: str | bytes) -> JsonValue:
         raise _refusal("payload_bad_text", "JSON text", f"not UTF-8 at {error.start}") from None
     except json.JSONDecodeError as error:
         raise _refusal("payload_not_json", "JSON text", str(error)) from None
+    except ValueError as error:  # an interpreter told to convert fewer digits than we allow
+        raise _refusal("payload_bad_number", "JSON text", str(error)) from None
     except RecursionError:
         raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
     # Text with few brackets is not deep, and without \u it hides nothing that cannot be stored: most of what
@@ -101,9 +103,10 @@ def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> s
     except UnicodeEncodeError:
         _inspect(value, limit, what, texts=True)
         raise
-    except (TypeError, ValueError) as error:
-        # Left over: a class that misleads, or an interpreter told to convert fewer digits than we allow.
+    except TypeError as error:  # a class that misleads about itself
         raise _refusal("payload_not_json", what, str(error)) from error
+    except ValueError as error:  # an interpreter told to convert fewer digits than we allow
+        raise _refusal("payload_bad_number", what, str(error)) from error
     # This is how the encoder writes NUL, and also "u0000" after a backslash, which is harmless.
     if "\\u0000" in text:
         _inspect(value, limit, what, texts=True)
@@ -176,9 +179,6 @@ def _check_keys(box: dict[Any, object], what: str, trail: _Trail) -> None:
             raise _refusal("payload_bad_key", what, f"a key is {type(key).__name__}, not str", trail)
         if _UNSTORABLE.search(key):
             raise _refusal("payload_bad_text", what, f"a key has {_UNSTORED}", trail)
-    # An enum member hashes by its name, so it and its own value can both be keys of a dict.
-    if len(set(map(str.__str__, box))) < len(box):
-        raise _refusal("payload_bad_key", what, "two keys are the same text", trail)
 
 
 def _refusal(code: str, what: str, why: str, trail: _Trail = None) -> InvalidPayload:

@@ -21,3 +21,131 @@ MAX_DELAY: Final = 30 * 86_400.0
 MAX_FACTOR: Final = 1_000.0
 MAX_RETRIES: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 5
+
+
+def _number(field: str, value: object, least: float, most: float) -> float:
+    # A bool is an int to Python, and never meant as a number of seconds.
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most:
+        return float(value)
+    raise _invalid(f"{field} must be a number from {least:g} to {most:g}")
+
+
+def _whole(field: str, value: object, least: int, most: int, code: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidSetting(f"{field} must be a whole number from {least} to {most}", code=code)
+
+
+def _invalid(why: str, fix: str | None = None) -> InvalidSetting:
+    return InvalidSetting(why, code="invalid_backoff", fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays in seconds: ``base``, then ``factor`` times as long each time, up to ``cap``.
+
+    ``head`` is how many more delays stay at ``base`` before the growth sets in. With ``jitter`` a delay is
+    drawn evenly from zero to what the rule says, so that jobs that failed together do not return together.
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: bool = True
+    head: int = 0
+
+    def __post_init__(self) -> None:
+        # Whole numbers become floats, so that equal policies are written alike. (Frozen, hence object.)
+        object.__setattr__(self, "base", _number("base", self.base, 0.0, MAX_DELAY))
+        object.__setattr__(self, "factor", _number("factor", self.factor, 1.0, MAX_FACTOR))
+        object.__setattr__(self, "cap", _number("cap", self.cap, 0.0, MAX_DELAY))
+        if not isinstance(self.jitter, bool):
+            raise _invalid("jitter must be true or false")
+        _whole("head", self.head, 0, MAX_RETRIES, "invalid_backoff")
+
+    def ceiling(self, retry: int) -> float:
+        """The delay before retry number ``retry`` (the first is 1), or with jitter the longest it can be."""
+        try:
+            return min(self.cap, self.base * self.factor ** max(0, retry - 1 - self.head))
+        except OverflowError:
+            # Far behind any retry the database allows. Zero times whatever it was is still zero.
+            return self.cap if self.base else 0.0
+
+    def delay(self, retry: int, random01: float) -> float:
+        """The delay itself; ``random01`` is drawn by the caller, evenly from 0 to 1."""
+        return random01 * self.ceiling(retry) if self.jitter else self.ceiling(retry)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {
+            "base": self.base,
+            "factor": self.factor,
+            "cap": self.cap,
+            "jitter": self.jitter,
+            "head": self.head,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Backoff:
+        """Read what ``to_json`` wrote, in this release or another.
+
+        Missing fields have their defaults, and unknown ones are passed over: a worker must be able to settle
+        what a newer release has enqueued.
+        """
+        if not isinstance(value, Mapping):
+            raise _invalid(f"a backoff is an object, not {type(value).__name__}")
+        known: dict[str, Any] = {name: value[name] for name in cls.__slots__ if name in value}
+        return cls(**known)
+
+
+def fixed(seconds: float) -> Backoff:
+    """The same delay every time."""
+    return Backoff(base=seconds, factor=1.0, cap=seconds, jitter=False)
+
+
+EXPONENTIAL: Final = Backoff()
+"""1, 2, 4, … 256, 300, 300 … seconds, with jitter: the default."""
+GENTLE: Final = Backoff(cap=60.0, jitter=False, head=1)
+"""1, 1, 2, 4, 8, 16, 32, 60, 60 … seconds."""
+HOURLY_CAP: Final = Backoff(cap=3_600.0, jitter=False)
+"""1, 2, 4, … 2,048, 3,600, 3,600 … seconds."""
+
+PRESETS: Final[Mapping[str, Backoff]] = MappingProxyType(
+    {"exponential": EXPONENTIAL, "gentle": GENTLE, "hourly_cap": HOURLY_CAP}
+)
+
+
+def preset(name: str) -> Backoff:
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise _invalid(f"there is no backoff called {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How many times a job is begun before it is a dead letter, and how many lost workers it may cost.
+
+    The database holds the count of retries within 0 and ``max_retries``; this refuses what it would refuse.
+    """
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: Backoff = EXPONENTIAL
+    max_crashes: int = 3
+
+    def __post_init__(self) -> None:
+        _whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
+        _whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidSetting("backoff must be a Backoff", code="invalid_retry")
+
+    @property
+    def max_retries(self) -> int:
+        """The first attempt is no retry."""
+        return self.max_attempts - 1
+
+
+def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
+    """Whether attempts are left for a job in this state (HK-3): none for one that succeeded or is running.
+
+    It counts, and that is all: whether the step is legal is for the table of transitions to say.
+    """
+    return state not in (State.SUCCEEDED, State.IN_PROGRESS) and attempts < max_attempts

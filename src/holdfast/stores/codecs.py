@@ -29,6 +29,11 @@ def micros(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
+def in_micros(seconds: float) -> int:
+    """A span of time in whole microseconds, rounded as PostgreSQL rounds one."""
+    return round(seconds * 1_000_000)
+
+
 def from_micros(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 

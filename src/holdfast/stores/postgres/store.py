@@ -48,6 +48,8 @@ RETRIES = 6
 
 
 class PostgresStore:
+    embedded = False
+
     def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
         if not SCHEMA_NAME.match(schema):
             raise InvalidSetting(

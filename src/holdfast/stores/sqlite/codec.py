@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.domain.job import JobSpec
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
-from holdfast.stores.codecs import from_micros, micros
+from holdfast.stores.codecs import from_micros, in_micros, micros
 
 
 class SqliteCodec:
@@ -43,7 +43,7 @@ def job_row(spec: JobSpec, tenant: str, now: int) -> tuple[Any, ...]:
     if spec.process_after is not None:
         process_after: int | None = micros(spec.process_after)
     else:
-        process_after = None if spec.delay is None else now + int(spec.delay * 1_000_000)
+        process_after = None if spec.delay is None else now + in_micros(spec.delay)
     return (
         spec.id,
         tenant,

@@ -32,6 +32,8 @@ RETRIES = 5
 
 
 class SqliteStore:
+    embedded = True
+
     def __init__(self, url: str) -> None:
         self.url = url
         self.verbs = SqliteVerbs()
@@ -166,7 +168,7 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="immutable")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):
         return Refused(message, code="broken_invariant")
-    if message.startswith("UNIQUE constraint"):
+    if message.startswith(("UNIQUE constraint", "already exists")):
         return Conflict(message, code="already_exists")
     if message.startswith("no such table"):
         return SchemaMismatch(

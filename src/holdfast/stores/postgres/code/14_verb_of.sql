@@ -5,11 +5,10 @@ return case now_is
     when 'in_progress' then case was when 'queued' then 'take' else 'start' end
     when 'succeeded' then 'succeed'
     when 'leased' then 'claim'
-    when 'failed' then case
-        when error_code = 'worker_lost' then 'lapse'
-        when was = 'in_progress' then 'fail'
-        when error_code in ('deadline_passed', 'gate_expired') then 'expire'
-        else 'deny' end
+    when 'failed' then case was
+        when 'in_progress' then case when error_code = 'worker_lost' then 'lapse' else 'fail' end
+        when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'gate_expired') then 'expire' else 'deny' end
+        else 'expire' end
     when 'retry_waiting' then case was when 'failed' then 'retry' else 'snooze' end
     when 'queued' then case was
         when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end

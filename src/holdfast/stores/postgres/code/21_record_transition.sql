@@ -13,8 +13,10 @@ declare
     v_bad   record;
 begin
     insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
-    select n.id, n.tenant, n.kind, verb_of(o.state, n.state, n.error_code, n.note), o.state, n.state, n.attempt,
-           v_now, v_actor,
+    select n.id, n.tenant, n.kind,
+           -- Whoever shows the lease was not lost, whatever its handler calls the error.
+           verb_of(o.state, n.state, case when n.settled_by = o.lease then null else n.error_code end, n.note),
+           o.state, n.state, n.attempt, v_now, v_actor,
            case when n.state in ('failed', 'dead_letter') then
                     coalesce(n.note, '{}') || jsonb_build_object('error_code', n.error_code,
                                                                  'error_message', n.error_message)
@@ -33,7 +35,7 @@ begin
      where o.state <> n.state
        and case when n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
                     then l.id is null or l.ended_at is not null
-                when n.state = 'failed' and n.error_code = 'worker_lost'
+                when n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease
                     then l.ended_at is null and l.until > v_now
                 else false end
      limit 1;

@@ -44,7 +44,7 @@ begin
             update job_state s
                set state = v_state, lease = claim_many.lease, settled_by = null, note = null,
                    attempt = s.attempt + case when claim_many.begin then 1 else 0 end,
-                   started_at = case when claim_many.begin then v_now end
+                   started_at = case when claim_many.begin then v_now else s.started_at end
               from picked p
              where s.id = p.id
             returning s.id, s.attempt, s.retries, s.crashes, s.priority, s.position, s.max_retries

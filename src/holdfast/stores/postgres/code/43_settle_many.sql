@@ -9,11 +9,20 @@ language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    v_now     timestamptz := clock_now();
-    v_applied uuid[];
+    v_now      timestamptz := clock_now();
+    v_jobs     uuid[];
+    v_tenants  text[];
+    v_outcomes text[];
+    v_details  jsonb[];
 begin
     perform act_under(settle_many.lease, settle_many.for_tenant);
-    with ended as (
+    -- In ascending order of id, as every batch locks; of several settlements of one attempt the first one counts.
+    with offered as materialized (
+        select distinct on (o.id, o.attempt) o.id, o.attempt, o.outcome, o.detail
+          from unnest(settle_many.jobs, settle_many.attempts, settle_many.outcomes, settle_many.details)
+               with ordinality as o(id, attempt, outcome, detail, ord)
+         order by o.id, o.attempt, o.ord
+    ), ended as (
         update job_state s
            set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
                        else 'failed' end::state,
@@ -24,19 +33,21 @@ begin
                error_code = case when o.outcome not in ('succeeded', 'snooze') then o.detail ->> 'code' end,
                error_message = case when o.outcome not in ('succeeded', 'snooze') then o.detail ->> 'message' end,
                note = o.detail -> 'note'
-          from unnest(settle_many.jobs, settle_many.attempts, settle_many.outcomes, settle_many.details)
-               as o(id, attempt, outcome, detail)
+          from offered o
          where s.id = o.id and s.lease = settle_many.lease and s.attempt = o.attempt and s.state = 'in_progress'
-        returning s.id
+        returning s.id, s.tenant, o.outcome, o.detail
     )
-    select array_agg(id) into v_applied from ended;
+    select array_agg(id),
+           array_agg(tenant) filter (where settle_many.details is not null),
+           array_agg(outcome) filter (where settle_many.details is not null),
+           array_agg(detail) filter (where settle_many.details is not null)
+      into v_jobs, v_tenants, v_outcomes, v_details from ended;
 
     if settle_many.details is not null then
         insert into result as r (job_id, tenant, value, ref)
-        select s.id, s.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
-          from unnest(settle_many.jobs, settle_many.details) as o(id, detail)
-          join job_state s on s.id = o.id
-         where o.id = any (v_applied) and (o.detail ? 'result' or o.detail ? 'result_ref') and s.state = 'succeeded'
+        select o.id, o.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
+          from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
+         where o.outcome = 'succeeded' and (o.detail ? 'result' or o.detail ? 'result_ref')
         on conflict (job_id) do update set value = excluded.value, ref = excluded.ref;
 
         -- `failed` passes on at once, in the same transaction.
@@ -47,11 +58,11 @@ begin
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
                finished_at = case o.outcome when 'retry' then null else v_now end,
                note = null
-          from unnest(settle_many.jobs, settle_many.outcomes, settle_many.details) as o(id, outcome, detail)
-         where s.id = o.id and o.id = any (v_applied) and o.outcome in ('retry', 'bury');
+          from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
+         where s.id = o.id and o.outcome in ('retry', 'bury');
     end if;
 
-    if coalesce(cardinality(v_applied), 0) < cardinality(settle_many.jobs) then
-        return query select unnest(settle_many.jobs) except select unnest(v_applied);
+    if coalesce(cardinality(v_jobs), 0) < cardinality(settle_many.jobs) then
+        return query select unnest(settle_many.jobs) except select unnest(v_jobs);
     end if;
 end $$;

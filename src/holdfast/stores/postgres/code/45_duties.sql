@@ -87,7 +87,7 @@ begin
      where s.id = any (v_jobs) and s.state = 'leased';
     get diagnostics requeued = row_count;
     update job_state s
-       set state = 'failed', lease = null, finished_at = v_now, note = jsonb_build_object('lease', s.lease),
+       set state = 'failed', lease = null, finished_at = v_now, note = null,
            error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
      where s.id = any (v_jobs) and s.state = 'in_progress';
     get diagnostics crashed = row_count;

@@ -7,7 +7,7 @@ language plpgsql set search_path from current
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, p_actor);
-    v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', p_reason));
+    v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, '')));
     v_done  uuid[];
 begin
     select array_agg(h.id) into v_done from (

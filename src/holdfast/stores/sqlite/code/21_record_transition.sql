@@ -9,11 +9,13 @@ BEGIN
                WHEN 'in_progress' THEN CASE OLD.state WHEN 'queued' THEN 'take' ELSE 'start' END
                WHEN 'succeeded' THEN 'succeed'
                WHEN 'leased' THEN 'claim'
-               WHEN 'failed' THEN CASE
-                   WHEN NEW.error_code = 'worker_lost' THEN 'lapse'
-                   WHEN OLD.state = 'in_progress' THEN 'fail'
-                   WHEN NEW.error_code IN ('deadline_passed', 'gate_expired') THEN 'expire'
-                   ELSE 'deny' END
+               WHEN 'failed' THEN CASE OLD.state
+                   -- Whoever shows the lease was not lost, whatever its handler calls the error.
+                   WHEN 'in_progress' THEN
+                       CASE WHEN NEW.error_code = 'worker_lost' AND NEW.settled_by IS NOT OLD.lease THEN 'lapse' ELSE 'fail' END
+                   WHEN 'waiting_for_approval' THEN
+                       CASE WHEN NEW.error_code IN ('deadline_passed', 'gate_expired') THEN 'expire' ELSE 'deny' END
+                   ELSE 'expire' END
                WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' ELSE 'snooze' END
                WHEN 'queued' THEN CASE OLD.state
                    WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_lapsed' THEN 'lapse' ELSE 'release' END
@@ -29,7 +31,7 @@ BEGIN
            CASE WHEN NEW.state IN ('failed', 'dead_letter') THEN
                     json_set(coalesce(NEW.note, '{}'), '$.error_code', NEW.error_code, '$.error_message', NEW.error_message)
                 WHEN NEW.state = 'retry_waiting' THEN json_set(coalesce(NEW.note, '{}'), '$.due_at',
-                    strftime('%Y-%m-%dT%H:%M:%fZ', NEW.due_at / 1000000.0, 'unixepoch'))
+                    strftime('%Y-%m-%dT%H:%M:%S', NEW.due_at / 1000000, 'unixepoch') || printf('.%03dZ', NEW.due_at / 1000 % 1000))
                 ELSE NEW.note END
       FROM present;
 END;

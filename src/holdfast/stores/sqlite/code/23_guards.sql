@@ -5,14 +5,14 @@ DROP TRIGGER IF EXISTS judge_job_insert;
 CREATE TRIGGER judge_job_insert BEFORE INSERT ON job
 WHEN EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.id) OR EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: there is a job with this id already');
+    SELECT RAISE(ABORT, 'already exists: there is a job with this id');
 END;
 
 DROP TRIGGER IF EXISTS judge_artifact_insert;
 CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
 WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: there is an artifact of this name already');
+    SELECT RAISE(ABORT, 'already exists: there is an artifact of this name');
 END;
 
 -- A state row is born with its job and only then.

@@ -7,10 +7,15 @@
 --   lease       one row a worker process; a job names the lease that holds it.
 --
 -- Rows enter `job` only; triggers make the state row and the first event (code/20_on_job_insert.sql).
+-- A name is not blank: trim() alone would take off spaces only, hence the list of white characters.
 
 CREATE TABLE job (
-    n                INTEGER PRIMARY KEY,
-    id               TEXT    NOT NULL UNIQUE,
+    n                INTEGER PRIMARY KEY CHECK (n > 0),
+    -- A UUIDv7, for rows inserted by hand (CX-2).
+    id               TEXT    NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) & 0xffff,
+        random() & 0xfff, random() & 0x3fff | 0x8000, random() & 0xffffffffffff)),
     tenant           TEXT    NOT NULL DEFAULT 'default',
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL DEFAULT 'default',
@@ -33,11 +38,11 @@ CREATE TABLE job (
     enqueued_by      TEXT    NOT NULL DEFAULT 'sql',
     source_system    TEXT    NOT NULL DEFAULT 'sql',
     created_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    CONSTRAINT kind_named          CHECK (trim(kind) <> '' AND length(kind) <= 100),
-    CONSTRAINT queue_named         CHECK (trim(queue) <> '' AND length(queue) <= 100),
-    CONSTRAINT tenant_named        CHECK (trim(tenant) <> '' AND length(tenant) <= 100 AND tenant <> '*'),
-    CONSTRAINT enqueued_by_named   CHECK (trim(enqueued_by) <> ''),
-    CONSTRAINT source_system_named CHECK (trim(source_system) <> ''),
+    CONSTRAINT kind_named          CHECK (trim(kind, char(9, 10, 11, 12, 13, 32)) <> '' AND length(kind) <= 100),
+    CONSTRAINT queue_named         CHECK (trim(queue, char(9, 10, 11, 12, 13, 32)) <> '' AND length(queue) <= 100),
+    CONSTRAINT tenant_named        CHECK (trim(tenant, char(9, 10, 11, 12, 13, 32)) <> '' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT enqueued_by_named   CHECK (trim(enqueued_by, char(9, 10, 11, 12, 13, 32)) <> ''),
+    CONSTRAINT source_system_named CHECK (trim(source_system, char(9, 10, 11, 12, 13, 32)) <> ''),
     CONSTRAINT payload_is_json     CHECK (json_valid(payload)),
     CONSTRAINT priority_bounded    CHECK (priority BETWEEN -32768 AND 32767),
     CONSTRAINT retries_bounded     CHECK (max_retries BETWEEN 0 AND 100),
@@ -133,8 +138,8 @@ CREATE TABLE lease (
     ended_at   INTEGER,
     ended_why  TEXT,
     swept_at   INTEGER,                    -- nothing names it any more
-    CONSTRAINT name_named CHECK (trim(name) <> ''),
-    CONSTRAINT holder_named CHECK (trim(holder) <> ''),
+    CONSTRAINT name_named CHECK (trim(name, char(9, 10, 11, 12, 13, 32)) <> ''),
+    CONSTRAINT holder_named CHECK (trim(holder, char(9, 10, 11, 12, 13, 32)) <> ''),
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lease_live ON lease (until) WHERE ended_at IS NULL;

@@ -35,7 +35,7 @@ _REQUEUE = (
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _CRASH = (
-    "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = json_object('lease', lease),"
+    "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = NULL,"
     " error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )

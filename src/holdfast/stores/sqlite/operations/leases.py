@@ -9,7 +9,7 @@ from functools import cached_property
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import Claim, Lease
 from holdfast.stores.base import ClaimRequest
-from holdfast.stores.codecs import Record, from_micros
+from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
@@ -77,7 +77,7 @@ class LeaseVerbs:
     @flow()
     def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
         now = yield from sign(None)
-        lease, until = str(uuid.uuid4()), now + int(ttl * 1_000_000)
+        lease, until = str(uuid.uuid4()), now + in_micros(ttl)
         yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now))
         yield from unsign()
         return Lease(lease, from_micros(until))
@@ -85,7 +85,7 @@ class LeaseVerbs:
     @flow()
     def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
-        params = {"until": now + int(ttl * 1_000_000), "now": now, "lease": lease, "tenant": tenant}
+        params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
         yield from unsign()
         return bool(rows)
@@ -104,7 +104,7 @@ class LeaseVerbs:
         if not live:
             raise StaleLease(f"lease {request.lease} is not live")
         picked: list[Row] = []
-        for queue in request.queues:
+        for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
             if len(picked) >= request.want:
                 break
             rows = yield Statement(

@@ -16,7 +16,7 @@ _OFFERED = "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]
 _SUCCEED = (
     "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
     " error_code = NULL, error_message = NULL, due_at = NULL, note = NULL"
-    f" FROM {_OFFERED} WHERE {_OURS} RETURNING id"
+    f" FROM {_OFFERED} WHERE {_OURS} RETURNING id, attempt"
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
@@ -37,27 +37,29 @@ class SettleVerb:
     @flow()
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         now = yield from act_under(lease, tenant)
-        applied: set[str] = set()
-        successes = [item for item in settlements if item.ending == "succeeded"]
+        # Of several settlements of one attempt the first one counts.
+        offered: dict[tuple[str, int], Settlement] = {}
+        for item in settlements:
+            offered.setdefault((item.id, item.attempt), item)
+        applied: set[tuple[str, int]] = set()
+        successes = [key for key, item in offered.items() if item.ending == "succeeded"]
         if successes:
-            pairs = json.dumps([[item.id, item.attempt] for item in successes])
-            rows = yield Statement(_SUCCEED, {"pairs": pairs, "lease": lease, "now": now})
-            applied.update(row[0] for row in rows)
-            results = [
-                (item.result, item.id) for item in successes if item.result is not None and item.id in applied
-            ]
+            rows = yield Statement(_SUCCEED, {"pairs": json.dumps(successes), "lease": lease, "now": now})
+            applied.update((job_id, attempt) for job_id, attempt in rows)
+            results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
             if results:
                 yield Statement(_RESULT, results, many=True)
-        for item in settlements:
+        for key, item in offered.items():
             if item.ending != "succeeded":
                 rows = yield Statement(_END, _ending(item, lease, now))
                 if rows:
-                    applied.add(item.id)
+                    applied.add(key)
                     if item.ending in ("retry", "bury"):
                         # `failed` passes on at once, in the same transaction.
                         yield Statement(_PASS_ON, _passing_on(item, now))
         yield from unsign()
-        return [item.id for item in settlements if item.id not in applied]
+        done = {job_id for job_id, _ in applied}
+        return list(dict.fromkeys(item.id for item in settlements if item.id not in done))
 
 
 def _due(item: Settlement, now: int) -> int:

@@ -1,0 +1,259 @@
+"""The app: where kinds are declared, jobs are enqueued, and a worker finds its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from holdfast import config
+from holdfast.arguments import Signature
+from holdfast.client import Client
+from holdfast.context import Context, enter
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import Claim, Enqueued, Event, Job, JobSpec, Verdict
+from holdfast.domain.keys import check_name
+from holdfast.domain.payload import encode
+from holdfast.domain.policies import RetryPolicy
+from holdfast.handle import Handle
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.runtime.execution import Handler
+from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.stores.base import Health, JobFilter
+from holdfast.stores.flow import Flow
+from holdfast.stores.open import open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RESULT_LIMIT = 1_048_576
+
+
+class App:
+    """``App("sqlite:///jobs.db")``, ``App("postgresql://…")``, or ``App()`` with HOLDFAST_URL set."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        tenant: str = "default",
+        name: str | None = None,
+        schema: str = "holdfast",
+        enqueued_by: str | None = None,
+    ) -> None:
+        self.store = open_store(config.database_url(url), schema=schema)
+        self.client = Client(
+            self.store,
+            tenant=check_name(tenant, "tenant"),
+            name=check_name(name or config.program_name(), "name"),
+            actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
+        )
+        self.kinds: dict[str, tuple[Kind[..., Any], float | None]] = {}
+
+    # --- declaring ---
+
+    def job(
+        self,
+        name: str | None = None,
+        *,
+        queue: str = "default",
+        priority: int = 0,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        tags: Sequence[str] = (),
+    ) -> JobDecorator:
+        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``."""
+        if callable(name):
+            raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
+        options = Options(queue=queue, priority=priority, tags=tags, retry=retry or RetryPolicy())
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return JobDecorator(self, name, options, limit)
+
+    def declare(
+        self, function: Callable[..., Any], name: str | None, options: Options, timeout: float | None
+    ) -> Kind[..., Any]:
+        kind = check_name(name or function.__name__, "kind")
+        if kind in self.kinds:
+            raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
+        signature = Signature(function, kind, skip=int(_wants_context(function)))
+        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options)
+        self.kinds[kind] = (declared, timeout)
+        return declared
+
+    # --- enqueuing ---
+
+    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+        """Enqueue by name, also what is handled elsewhere; arguments are checked where the kind is known."""
+        prepared = self._prepare(kind, payload, options)
+        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+
+    async def aenqueue(
+        self, kind: str, payload: Any = None, **options: Unpack[Options]
+    ) -> Handle[Any]:
+        prepared = self._prepare(kind, payload, options)
+        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+
+    def enqueue_many(self, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
+        """Enqueue many in one transaction a tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
+
+        Answers in the same order. One that was refused has ``created`` False and says why in ``reason``.
+        """
+        calls = list(calls)
+        answers = {tenant: iter(self.client.run(batch)) for tenant, batch in self._batches(calls)}
+        return [self.client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+
+    async def aenqueue_many(self, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
+        calls = list(calls)
+        answers = {tenant: iter(await self.client.arun(batch)) for tenant, batch in self._batches(calls)}
+        return [self.client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+
+    def _batches(self, calls: Iterable[Prepared[Any]]) -> Iterator[tuple[str, Flow[list[Enqueued]]]]:
+        groups: dict[str, list[JobSpec]] = {}
+        for call in calls:
+            groups.setdefault(call.tenant, []).append(call.spec)
+        for tenant, specs in groups.items():
+            yield tenant, self.client.verbs.enqueue(specs, tenant)
+
+    def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
+        name = check_name(kind, "kind")
+        known = self.kinds.get(name)
+        values = {} if payload is None else payload
+        if known is not None:
+            text = known[0].signature.pack((), values, limit=PAYLOAD_LIMIT)
+            decode: Callable[[Any], Any] = known[0].signature.unpack_result
+            options = {**known[0].defaults, **options}
+        else:
+            text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
+        spec, tenant = make_spec(name, text, options, self.client)
+        return Prepared(spec, tenant, decode)
+
+    # --- looking and acting ---
+
+    def get(self, job_id: str, *, tenant: str | None = None) -> Job | None:
+        return self.client.run(self.client.verbs.get(job_id, tenant or self.client.tenant))
+
+    async def aget(self, job_id: str, *, tenant: str | None = None) -> Job | None:
+        return await self.client.arun(self.client.verbs.get(job_id, tenant or self.client.tenant))
+
+    def jobs(self, **wanted: Any) -> list[Job]:
+        """A page of jobs, newest first: ``app.jobs(state="dead_letter", kind="pay", limit=20)``."""
+        return self.client.run(self.client.verbs.list_jobs(self._filter(wanted)))
+
+    async def ajobs(self, **wanted: Any) -> list[Job]:
+        return await self.client.arun(self.client.verbs.list_jobs(self._filter(wanted)))
+
+    def _filter(self, wanted: dict[str, Any]) -> JobFilter:
+        return JobFilter(**{"tenant": self.client.tenant, **wanted})
+
+    def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
+        return self.client.operate("cancel", job_ids, reason)
+
+    def redrive(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
+        return self.client.operate("redrive", job_ids, reason)
+
+    def discard(self, *job_ids: str, reason: str) -> list[Verdict]:
+        return self.client.operate("discard", job_ids, reason)
+
+    def events(self, consumer: str, *, page: int = 100) -> Iterator[Event]:
+        return self.client.events(consumer, page=page)
+
+    def health(self) -> Health:
+        return self.client.run(self.client.verbs.health(self.client.tenant))
+
+    # --- running ---
+
+    def worker(self, options: WorkerOptions | None = None) -> Worker:
+        """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
+        options = options or WorkerOptions()
+        self.client.make_ready()
+        serving = Client(self.store, tenant=options.tenant, name=self.client.name, actor=self.client.actor)
+        threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
+        handlers = {
+            name: Handler(name, _caller(kind, serving, threads), timeout)
+            for name, (kind, timeout) in self.kinds.items()
+        }
+        return Worker(self.store, handlers, options)
+
+    def run_worker(self, **options: Any) -> None:
+        """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
+
+        async def serve() -> None:
+            await self.worker(WorkerOptions(**options)).run()
+
+        asyncio.run(serve())
+
+    def close(self) -> None:
+        self.store.close()
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+class JobDecorator:
+    """What ``@app.job()`` returns. The overloads give ``enqueue`` the handler's parameters (less the context)
+    and the handle its result."""
+
+    def __init__(self, app: App, name: str | None, options: Options, timeout: float | None) -> None:
+        self._app = app
+        self._name = name
+        self._options = options
+        self._timeout = timeout
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
+        return self._app.declare(function, self._name, self._options, self._timeout)
+
+
+def _caller(
+    kind: Kind[..., Any], client: Client, threads: Executor
+) -> Callable[[Claim], Awaitable[str | None]]:
+    """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
+    log = logging.getLogger(f"holdfast.job.{kind.name}")
+    wants_context = _wants_context(kind.function)
+    is_async = inspect.iscoroutinefunction(kind.function)
+
+    async def call(claim: Claim) -> str | None:
+        context = Context(claim, client, log)
+        enter(context)
+        args, kwargs = kind.signature.unpack(claim.payload)
+        if wants_context:
+            args = (context, *args)
+        if is_async:
+            value = await kind.function(*args, **kwargs)
+        else:
+            bound = copy_context()
+            value = await asyncio.get_running_loop().run_in_executor(
+                threads, lambda: bound.run(kind.function, *args, **kwargs)
+            )
+        return kind.signature.pack_result(value, limit=RESULT_LIMIT)
+
+    return call
+
+
+def _wants_context(function: Callable[..., Any]) -> bool:
+    """By annotation; a first parameter that is just called ``ctx`` counts as well."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        return False
+    first = parameters[0]
+    if first.annotation is inspect.Parameter.empty:
+        return first.name == "ctx"
+    return first.annotation is Context or (
+        isinstance(first.annotation, str) and first.annotation.split(".")[-1] == "Context"
+    )
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,110 @@
+"""A handler's arguments as a JSON object, and back; its result likewise.
+
+With pydantic installed, values are checked against the annotations when they are enqueued and rebuilt
+from JSON when the handler runs, so dataclasses, models and datetimes work. Without it, arguments are
+bound to the signature and must be JSON as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.domain.errors import InvalidArguments
+from holdfast.domain.payload import decode, encode
+
+try:
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+except ImportError:  # the extra is optional
+    TypeAdapter = None  # type: ignore[assignment,misc]
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Signature:
+    """How one handler is called. ``skip`` leading parameters (the context) are not the caller's."""
+
+    def __init__(self, function: Callable[..., Any], kind: str, *, skip: int = 0) -> None:
+        self._kind = kind
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        self._signature = inspect.Signature(parameters)
+        hints = _hints(function)
+        self._adapters = {
+            parameter.name: adapter
+            for parameter in parameters
+            if parameter.kind not in _VARIADIC
+            and (adapter := _adapter(hints.get(parameter.name, parameter.annotation))) is not None
+        }
+        self._result = _adapter(hints.get("return", inspect.Signature.empty))
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
+        """The payload for this call, or ``InvalidArguments`` that says which argument is wrong."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{self._kind}: {error}") from None
+        values: dict[str, Any] = dict(bound.arguments)
+        for name, adapter in self._adapters.items():
+            if name in values:
+                checked = self._checked(name, adapter, values[name])
+                values[name] = adapter.dump_python(checked, mode="json", warnings=False)
+        return encode(values, limit=limit, what=f"payload of {self._kind}")
+
+    def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a stored payload, which another release may have written."""
+        values = decode(payload)
+        if not isinstance(values, dict):
+            raise InvalidArguments(f"{self._kind}: the payload is not an object of arguments")
+        unknown = values.keys() - self._signature.parameters.keys()
+        if unknown:
+            raise InvalidArguments(f"{self._kind}: unexpected arguments {', '.join(sorted(unknown))}")
+        bound = inspect.BoundArguments(self._signature, {})  # type: ignore[arg-type]
+        for name, parameter in self._signature.parameters.items():
+            if name in values:
+                value: Any = values[name]
+                adapter = self._adapters.get(name)
+                bound.arguments[name] = value if adapter is None else self._checked(name, adapter, value)
+            elif parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC:
+                raise InvalidArguments(f"{self._kind}: missing a required argument: {name!r}")
+            elif parameter.default is not inspect.Parameter.empty:
+                bound.arguments[name] = parameter.default
+        return bound.args, bound.kwargs
+
+    def pack_result(self, value: Any, *, limit: int) -> str | None:
+        if value is None:
+            return None
+        if self._result is not None:
+            value = self._result.dump_python(value, mode="json", warnings=False)
+        return encode(value, limit=limit, what=f"result of {self._kind}")
+
+    def unpack_result(self, value: Any) -> Any:
+        return value if self._result is None or value is None else self._result.validate_python(value)
+
+    def _checked(self, name: str, adapter: Any, value: Any) -> Any:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join([name, *(str(part) for part in first["loc"])])
+            raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}") from None
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception:  # an annotation that cannot be resolved here checks nothing
+        return {}
+
+
+def _adapter(annotation: Any) -> Any | None:
+    if TypeAdapter is None or annotation in (inspect.Parameter.empty, Any, None, type(None)):
+        return None
+    if isinstance(annotation, str):
+        return None
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError):
+        return None

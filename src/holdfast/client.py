@@ -1,0 +1,121 @@
+"""The client: one store, one tenant, one name to sign with. Everything that is not a worker goes through it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from holdfast.domain.errors import Conflict, NotFound, Refused
+from holdfast.domain.ids import IdMaker
+from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
+from holdfast.handle import Handle
+from holdfast.stores.base import OperatorVerb, Store, Verbs
+from holdfast.stores.flow import Flow
+
+T = TypeVar("T")
+
+new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+
+
+class Client:
+    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it."""
+
+    def __init__(self, store: Store, *, tenant: str, name: str, actor: str) -> None:
+        self.store = store
+        self.tenant = tenant
+        self.name = name
+        self.actor = actor
+        self._ready = not store.embedded
+        self._readying = threading.Lock()
+
+    @property
+    def verbs(self) -> Verbs:
+        return self.store.verbs
+
+    def run(self, flow: Flow[T]) -> T:
+        self.make_ready()
+        return self.store.run(flow)
+
+    async def arun(self, flow: Flow[T]) -> T:
+        self.make_ready()
+        return await self.store.arun(flow)
+
+    def make_ready(self) -> None:
+        if not self._ready:
+            with self._readying:
+                if not self._ready:
+                    self.store.migrate()
+                    self._ready = True
+
+    # --- enqueue ---
+
+    def enqueue(self, spec: JobSpec, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        return self._accepted(self.run(self.verbs.enqueue([spec], tenant)), tenant, decode)
+
+    async def aenqueue(self, spec: JobSpec, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        return self._accepted(await self.arun(self.verbs.enqueue([spec], tenant)), tenant, decode)
+
+    def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode)
+
+    def _accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        answer = answers[0]
+        if answer.reason == "idempotency_conflict":
+            raise Conflict(
+                f"job {answer.id} was enqueued under this key with another payload",
+                code="idempotency_conflict",
+                fix="Use another key, or the same arguments.",
+            )
+        if answer.reason == "parent_not_found":
+            raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
+        if answer.id is None:
+            raise Refused("the job was refused", code=answer.reason)
+        return self.handle(answer, tenant, decode)
+
+    # --- operators ---
+
+    def operate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
+    ) -> list[Verdict]:
+        """Cancel, redrive or discard; one verdict an id."""
+        return self.run(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant))
+
+    async def aoperate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
+    ) -> list[Verdict]:
+        return await self.arun(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant))
+
+    # --- the ledger ---
+
+    def events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[Event]:
+        """The events this consumer has not dealt with, in commit order, until there are none.
+
+        Its place moves on page by page, after the last event of a page was dealt with. Whoever stops or
+        dies before that gets the page again: at least once, never skipped (DP-12).
+        """
+        scope = tenant or self.tenant
+        place = self.run(self.verbs.cursor_of(consumer, scope))
+        while batch := self.run(self.verbs.events_after(place, page, scope)):
+            yield from batch
+            if not self.run(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+                raise _moved(consumer)
+            place = batch[-1].cursor
+
+    async def aevents(
+        self, consumer: str, *, page: int = 100, tenant: str | None = None
+    ) -> AsyncIterator[Event]:
+        scope = tenant or self.tenant
+        place = await self.arun(self.verbs.cursor_of(consumer, scope))
+        while batch := await self.arun(self.verbs.events_after(place, page, scope)):
+            for event in batch:
+                yield event
+            if not await self.arun(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+                raise _moved(consumer)
+            place = batch[-1].cursor
+
+
+def _moved(consumer: str) -> Conflict:
+    return Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")

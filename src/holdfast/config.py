@@ -1,0 +1,39 @@
+"""Settings that come from outside the program: the database, the tenant, who we are."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.domain.errors import InvalidSetting
+
+URL_VARIABLE = "HOLDFAST_URL"
+TENANT_VARIABLE = "HOLDFAST_TENANT"
+
+
+def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The URL given, else the one of the environment. There is no default: data has one home, and it is named."""
+    url = given or environment.get(URL_VARIABLE, "")
+    if not url:
+        raise InvalidSetting(
+            "no database was named",
+            code="missing_url",
+            fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
+        )
+    return url
+
+
+def operating_user() -> str:
+    """Who enqueues, when the program says nothing better (DP-11: never blank)."""
+    try:
+        return getpass.getuser().strip() or f"uid-{os.getuid()}"
+    except (KeyError, OSError, ImportError):  # no such user in this container
+        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+
+
+def program_name() -> str:
+    """Where jobs come from, when the app has no name of its own."""
+    return Path(sys.argv[0]).stem.strip() or "python"

@@ -1,0 +1,135 @@
+"""A handle on an enqueued job: look at it, wait for it, cancel it, from sync and async code."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
+from holdfast.domain.job import Event, Job, Result, Verdict
+from holdfast.domain.states import State
+from holdfast.stores.flow import Flow, Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+R = TypeVar("R")
+
+FIRST_LOOK, LONGEST_PAUSE = 0.005, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Handle(Generic[R]):
+    """``created`` is False when an earlier job stands for this one; ``reason`` then says why."""
+
+    id: str
+    tenant: str
+    created: bool
+    reason: str | None
+    client: Client = field(repr=False, compare=False)
+    decode: Callable[[Any], R] = field(repr=False, compare=False)
+
+    def job(self) -> Job:
+        return self._found(self.client.run(self._get()))
+
+    async def ajob(self) -> Job:
+        return self._found(await self.client.arun(self._get()))
+
+    def state(self) -> State:
+        return self.job().state
+
+    async def astate(self) -> State:
+        return (await self.ajob()).state
+
+    def history(self) -> list[Event]:
+        return self.client.run(self.client.verbs.history(self.id, self.tenant))
+
+    async def ahistory(self) -> list[Event]:
+        return await self.client.arun(self.client.verbs.history(self.id, self.tenant))
+
+    def wait(self, timeout: Duration | None = None) -> Job:
+        """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then."""
+        for pause in self._pauses(timeout):
+            job = self.job()
+            if job.state.finished:
+                return job
+            time.sleep(pause)
+        raise self._too_late(timeout)
+
+    async def await_end(self, timeout: Duration | None = None) -> Job:
+        """``wait`` for async code."""
+        for pause in self._pauses(timeout):
+            job = await self.ajob()
+            if job.state.finished:
+                return job
+            await asyncio.sleep(pause)
+        raise self._too_late(timeout)
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
+        self.wait(timeout)
+        return self._returned(self.client.run(self._outcome()))
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        await self.await_end(timeout)
+        return self._returned(await self.client.arun(self._outcome()))
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.aresult().__await__()
+
+    def cancel(self, reason: str | None = None) -> Verdict:
+        return _accepted(self.client.run(self._cancel(reason)))
+
+    async def acancel(self, reason: str | None = None) -> Verdict:
+        return _accepted(await self.client.arun(self._cancel(reason)))
+
+    def _get(self) -> Flow[Job | None]:
+        return self.client.verbs.get(self.id, self.tenant)
+
+    def _cancel(self, reason: str | None) -> Flow[list[Verdict]]:
+        return self.client.verbs.operate("cancel", [self.id], reason, self.client.actor, self.tenant)
+
+    @flow(writes=False)
+    def _outcome(self) -> Steps[tuple[Job, Result | None]]:
+        job = yield from self._get().start()
+        result = yield from self.client.verbs.result(self.id, self.tenant).start()
+        return self._found(job), result
+
+    def _returned(self, outcome: tuple[Job, Result | None]) -> R:
+        job, result = outcome
+        if job.state is not State.SUCCEEDED:
+            error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
+            raise JobFailed(f"job {self.id} is {job.state}{error}")
+        return self.decode(None if result is None else result.value)
+
+    def _found(self, job: Job | None) -> Job:
+        if job is None:
+            raise NotFound(f"there is no job {self.id} in tenant {self.tenant}")
+        return job
+
+    def _pauses(self, timeout: Duration | None) -> Generator[float, None, None]:
+        """Pauses that grow, until the time is up."""
+        end = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        pause = FIRST_LOOK
+        while True:
+            left = LONGEST_PAUSE if end is None else end - time.monotonic()
+            yield max(0.0, min(pause, left))
+            if left <= 0:
+                return
+            pause = min(LONGEST_PAUSE, pause * 1.5)
+
+    def _too_late(self, timeout: Duration | None) -> WaitTimeout:
+        return WaitTimeout(f"job {self.id} had not ended after {timeout}")
+
+
+def _accepted(verdicts: list[Verdict]) -> Verdict:
+    verdict = verdicts[0]
+    if verdict.refused:
+        if verdict.reason == "not_found":
+            raise NotFound(f"there is no job {verdict.id} in this tenant")
+        raise Conflict(f"job {verdict.id} is {verdict.state}", code=verdict.reason)
+    return verdict

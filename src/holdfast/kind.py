@@ -1,0 +1,154 @@
+"""A job kind: a handler, its name and its defaults, with an ``enqueue`` that has the handler's own signature."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+from holdfast import context
+from holdfast.arguments import Signature
+from holdfast.client import Client, new_id
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import DEFAULT_QUEUE, Dedupe, JobSpec
+from holdfast.domain.keys import check_name, content_hash
+from holdfast.domain.payload import decode
+from holdfast.domain.policies import RetryPolicy
+from holdfast.handle import Handle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PAYLOAD_LIMIT = 1_048_576
+
+
+class Options(TypedDict, total=False):
+    """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
+    has not been started."""
+
+    delay: Duration
+    run_at: datetime
+    deadline: datetime
+    queue: str
+    priority: int
+    key: str
+    dedupe: Dedupe
+    tags: Sequence[str]
+    tenant: str
+    parent: str
+    correlation_id: str
+    causation_id: str
+    workflow_id: str
+    external_ref: str
+    agent: str
+    retry: RetryPolicy
+    enqueued_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[R]):
+    """A call that has been checked and not yet been enqueued, for ``app.enqueue_many``."""
+
+    spec: JobSpec
+    tenant: str
+    decode: Callable[[Any], R]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[P, R]):
+    """Made by ``@app.job``. Calling it calls the handler itself, as ordinary code."""
+
+    name: str
+    client: Client = dataclasses.field(repr=False)
+    signature: Signature = dataclasses.field(repr=False)
+    function: Callable[..., Any] = dataclasses.field(repr=False)
+    defaults: Options = dataclasses.field(default_factory=Options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def using(self, **options: Unpack[Options]) -> Kind[P, R]:
+        """The same kind with other options for what is enqueued through it."""
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        return dataclasses.replace(self, defaults={**self.defaults, **options})
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        prepared = self.prepare(*args, **kwargs)
+        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        prepared = self.prepare(*args, **kwargs)
+        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
+        payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT)
+        spec, tenant = make_spec(self.name, payload, self.defaults, self.client)
+        return Prepared(spec, tenant, self.signature.unpack_result)
+
+
+def make_spec(kind: str, payload: str, options: Options, client: Client) -> tuple[JobSpec, str]:
+    """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
+    parent = context.current()
+    tenant = check_name(options.get("tenant") or (parent.tenant if parent else client.tenant), "tenant")
+    parent_id = options.get("parent")
+    if parent_id is None and parent is not None and parent.tenant == tenant:
+        parent_id = parent.job_id
+    dedupe = options.get("dedupe")
+    if dedupe not in (None, "skip", "coalesce"):
+        raise InvalidSetting(f"dedupe is skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
+    delay = options.get("delay")
+    spec = JobSpec(
+        id=new_id(),
+        kind=kind,
+        payload=payload,
+        queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
+        priority=_priority(options.get("priority", 0)),
+        delay=None if delay is None else seconds(delay, "delay"),
+        process_after=_moment(options.get("run_at"), "run_at"),
+        deadline_at=_moment(options.get("deadline"), "deadline"),
+        retry=options.get("retry", RetryPolicy()),
+        key=_text(options.get("key"), "key"),
+        content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
+        dedupe=dedupe,
+        tags=tuple(check_name(tag, "tag") for tag in options.get("tags", ())),
+        agent=_text(options.get("agent"), "agent"),
+        correlation_id=_text(options.get("correlation_id"), "correlation_id"),
+        causation_id=_text(options.get("causation_id"), "causation_id"),
+        parent_id=None if parent_id is None else parse_id(parent_id),
+        workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
+        external_ref=_text(options.get("external_ref"), "external_ref"),
+        enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
+        or (f"job {parent.job_id}" if parent else client.actor),
+        source_system=client.name,
+    )
+    if spec.delay is not None and spec.process_after is not None:
+        raise InvalidSetting("give delay or run_at, not both", code="conflicting_options")
+    return spec, tenant
+
+
+def _moment(value: object, what: str) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidSetting(
+            f"{what} must be a datetime with a time zone",
+            code="invalid_time",
+            fix="For example datetime.now(UTC) + timedelta(minutes=5).",
+        )
+    return value
+
+
+def _priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
+        raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
+    return value
+
+
+def _text(value: object, what: str) -> str | None:
+    return None if value is None else check_name(value, what, limit=255)

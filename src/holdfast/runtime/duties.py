@@ -1,0 +1,60 @@
+"""What every worker does on the side. Correct with no leader: each verb is safe everywhere at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Sweep
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow
+
+log = logging.getLogger("holdfast.worker")
+
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """``flow`` answers how much there was; a full batch is followed by another at once."""
+
+    name: str
+    every: float
+    flow: Callable[[Store], Flow[Any]]
+    count: Callable[[Any], int] = int
+
+
+def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+    return (
+        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant)),
+        Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
+        Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
+    )
+
+
+async def run_once(duty: Duty, store: Store) -> int:
+    """Do what there is to do; answers how much. A store that is away is a reason to try later, not to fail."""
+    total = 0
+    try:
+        while True:
+            done = duty.count(await store.arun(duty.flow(store)))
+            total += done
+            if done < BATCH:
+                return total
+    except HoldfastError as error:
+        log.warning("duty %s failed: %s", duty.name, error)
+        return total
+
+
+def _freed(sweep: Sweep) -> int:
+    if sweep.leases or sweep.requeued or sweep.crashed:
+        log.info(
+            "reaped %s lapsed leases: %s jobs back in the queue, %s taken as crashed",
+            sweep.leases,
+            sweep.requeued,
+            sweep.crashed,
+        )
+    return sweep.requeued + sweep.crashed

@@ -1,0 +1,57 @@
+"""One suite, every store: SQLite, PostgreSQL 18 as a plain owner (row-level security holds), PostgreSQL 16.
+
+After each test the ledger of every job is replayed and compared with the job (`tests/support/ledger.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.given_server import GivenServer
+from tests.support.ledger import check_ledger
+from tests.support.owners import OwnedDatabases, as_role
+from tests.support.servers import PostgresServer
+
+SQLITE, POSTGRES, POSTGRES_16 = "sqlite", "postgres", "postgres16"
+
+
+@pytest.fixture(scope="session")
+def owned_databases(postgres_server: PostgresServer | GivenServer) -> Iterator[OwnedDatabases]:
+    databases = OwnedDatabases(postgres_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def owned_postgres_url(owned_databases: OwnedDatabases) -> Iterator[str]:
+    """A fresh, migrated database in which everything belongs to a role that is no superuser; one acts as it."""
+    with owned_databases.fresh() as dsn:
+        yield as_role(dsn, owned_databases.owner)
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES, POSTGRES_16])
+def store_url(request: pytest.FixtureRequest) -> str:
+    fixtures = {SQLITE: "sqlite_url", POSTGRES: "owned_postgres_url", POSTGRES_16: "postgres_url_16"}
+    url: str = request.getfixturevalue(fixtures[request.param])
+    return url
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with closing(open_store(store_url)) as opened:
+        opened.migrate()
+        yield opened
+        check_ledger(opened)
+
+
+@pytest.fixture
+def by_hand(store: Store) -> Iterator[ByHand]:
+    """The database under `store`, for SQL written by hand."""
+    with closing(open_by_hand(store.url)) as connection:
+        yield connection

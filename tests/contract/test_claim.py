@@ -1,0 +1,168 @@
+"""Claiming: the right jobs, in the right order, never more than asked for, and only under a live lease."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.payload import decode
+from holdfast.domain.policies import GENTLE, RetryPolicy
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.stores import (
+    BROKEN,
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    spec,
+    state_of,
+    take,
+    work,
+)
+
+pytestmark = pytest.mark.req("DP-7")
+
+
+@pytest.mark.req("SC-2", "DP-9")
+def test_order_is_priority_then_position(store: Store) -> None:
+    low, early, late, high = put(store, spec(priority=-5), spec(), spec(), spec(priority=32767))
+    later_high = put_one(store, priority=32767)
+    ids = [each.id for each in claim(store, open_lease(store), 10)]
+    assert ids == [high, later_high, early, late, low]
+
+
+def test_no_more_than_wanted_and_the_rest_stays(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(7)))
+    lease = open_lease(store)
+    assert [each.id for each in claim(store, lease, 3)] == ids[:3]
+    assert claim(store, lease, 0) == []
+    assert [each.id for each in claim(store, lease, 3)] == ids[3:6]
+    assert [each.id for each in claim(store, lease, 3)] == ids[6:]
+    assert claim(store, lease, 3) == []
+
+
+@pytest.mark.req("SC-4", "CX-4")
+def test_a_claim_that_begins_is_one_step_with_its_attempt(store: Store) -> None:
+    now = forward(store)
+    job_id = put_one(store)
+    lease = open_lease(store, "worker-7")
+    (claimed,) = claim(store, lease)
+    found = job(store, job_id)
+    assert (claimed.attempt, claimed.lease, found.attempt) == (1, lease, 1)
+    assert (found.state, found.started_at) == (State.IN_PROGRESS, now)
+    taken = history(store, job_id)[-1]
+    assert (taken.verb, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
+    assert (taken.attempt, taken.actor) == (1, "worker-7")
+    (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+    assert (attempt.attempt, attempt.worker, attempt.started_at) == (1, "worker-7", now)
+    assert (attempt.ended_at, attempt.outcome) == (None, None)
+
+
+@pytest.mark.req("SC-4")
+def test_a_claim_that_only_holds_is_no_attempt(store: Store) -> None:
+    job_id = put_one(store)
+    (claimed,) = claim(store, open_lease(store), begin=False)
+    found = job(store, job_id)
+    assert (claimed.attempt, found.attempt, found.state, found.started_at) == (0, 0, State.LEASED, None)
+    assert store.run(store.verbs.attempts(job_id, "default")) == []
+
+
+def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
+    now = forward(store)
+    parent = put_one(store, "parent", correlation_id="c-1")
+    asked = spec(
+        payload={"b": [1, None], "a": "ü"},
+        queue="mail",
+        priority=3,
+        deadline_at=now + timedelta(hours=1),
+        retry=RetryPolicy(max_attempts=3, backoff=GENTLE, max_crashes=0),
+        tags=("x", "y"),
+        agent="a-1",
+        parent_id=parent,
+        workflow_id=new_id(),
+    )
+    put(store, asked)
+    claimed = take(store, queues=["mail"])
+    assert decode(claimed.payload) == {"a": "ü", "b": [1, None]}
+    same = ("id", "kind", "queue", "priority", "deadline_at", "tags", "agent", "parent_id", "workflow_id")
+    assert {name: getattr(claimed, name) for name in same} == {name: getattr(asked, name) for name in same}
+    assert (claimed.tenant, claimed.correlation_id, claimed.created_at) == ("default", "c-1", now)
+    assert (claimed.retries, claimed.max_retries, claimed.crashes, claimed.max_crashes) == (0, 2, 0, 0)
+    assert claimed.backoff == GENTLE.to_json()
+
+
+def test_counters_of_earlier_attempts_come_with_the_claim(store: Store) -> None:
+    put_one(store)
+    work(store, BROKEN)
+    forward(store, 300)
+    store.run(store.verbs.promote_due())
+    claimed = take(store)
+    assert (claimed.attempt, claimed.retries, claimed.crashes) == (2, 1, 0)
+
+
+def test_only_the_wanted_kinds(store: Store) -> None:
+    one, two, three = put(store, spec("a"), spec("b"), spec("c"))
+    lease = open_lease(store)
+    assert claim(store, lease, 10, kinds=("z",)) == []
+    assert claim(store, lease, 10, kinds=()) == []
+    assert [each.id for each in claim(store, lease, 10, kinds=("c", "a"))] == [one, three]
+    assert [each.id for each in claim(store, lease, 10, kinds=None)] == [two]
+
+
+def test_queues_are_served_in_the_order_given(store: Store) -> None:
+    slow, fast = put(store, spec(queue="slow", priority=9), spec(queue="fast"))
+    put_one(store, queue="other")
+    slow_2, fast_2 = put(store, spec(queue="slow"), spec(queue="fast"))
+    lease = open_lease(store)
+    first = [each.id for each in claim(store, lease, 3, queues=["fast", "empty", "slow"])]
+    assert first == [fast, fast_2, slow]
+    assert [each.id for each in claim(store, lease, 3, queues=["fast", "slow"])] == [slow_2]
+    assert claim(store, lease, 3, queues=[]) == []
+
+
+@pytest.mark.req("JF-1")
+def test_a_claim_stays_within_its_tenant(store: Store) -> None:
+    mine = put_one(store, tenant="acme")
+    theirs = put_one(store, tenant="umbrella", priority=9)
+    lease = open_lease(store, tenant="acme")
+    assert [each.id for each in claim(store, lease, 10, tenant="acme")] == [mine]
+    assert state_of(store, theirs) == State.QUEUED
+    (everybodys,) = claim(store, open_lease(store), 10)
+    assert (everybodys.id, everybodys.tenant) == (theirs, "umbrella")
+
+
+@pytest.mark.req("JF-1")
+@pytest.mark.parametrize("tenant", ["umbrella", "*"])
+def test_a_lease_is_good_in_its_own_scope_only(store: Store, tenant: str) -> None:
+    put_one(store, tenant="acme")
+    put_one(store, tenant="umbrella")
+    lease = open_lease(store, tenant="acme")
+    with pytest.raises(StaleLease):
+        claim(store, lease, tenant=tenant)
+    assert store.run(store.verbs.counts("*")) == {State.QUEUED: 2}
+
+
+@pytest.mark.parametrize("death", ["unknown", "ended", "lapsed", "reaped"])
+def test_a_dead_lease_takes_nothing(store: Store, death: str) -> None:
+    job_id = put_one(store)
+    forward(store)
+    lease = new_id() if death == "unknown" else open_lease(store, ttl=10)
+    if death == "ended":
+        store.run(store.verbs.end_lease(lease, "closed", "*"))
+    elif death in ("lapsed", "reaped"):
+        forward(store, 10)
+    if death == "reaped":
+        store.run(store.verbs.reap_lapsed())
+    for begin in (True, False):
+        with pytest.raises(StaleLease) as caught:
+            claim(store, lease, begin=begin)
+        assert caught.value.code == "stale_lease"
+        assert lease in str(caught.value)
+    assert (state_of(store, job_id), len(history(store, job_id))) == (State.QUEUED, 1)

@@ -1,0 +1,194 @@
+"""Two kinds of sameness: the caller's own key (for ever) and the content (while an equal job is under way)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.domain.job import Dedupe, Enqueued
+from holdfast.domain.keys import content_hash
+from holdfast.domain.outcome import Outcome
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.stores import (
+    BROKEN,
+    DONE,
+    FINAL,
+    claim,
+    enqueue,
+    forward,
+    job,
+    open_lease,
+    put,
+    put_one,
+    spec,
+    state_of,
+    take,
+    work,
+)
+from tests.support.threads import together
+
+CONTENT = content_hash("mail.send", "default", {"to": "a"})
+ENDINGS: dict[State, Outcome] = {
+    State.SUCCEEDED: DONE,
+    State.RETRY_WAITING: BROKEN,
+    State.DEAD_LETTER: FINAL,
+}
+
+
+def ask(store: Store, dedupe: Dedupe = "skip", **fields: Any) -> Enqueued:
+    """Enqueue one more job of the same content."""
+    (answer,) = enqueue(store, spec(content_key=CONTENT, dedupe=dedupe, **fields))
+    return answer
+
+
+def first_in(store: Store, state: State) -> str:
+    """A job of that content, in that state."""
+    job_id = put_one(store, content_key=CONTENT, dedupe="skip")
+    if state == State.LEASED:
+        claim(store, open_lease(store), begin=False)
+    elif state == State.IN_PROGRESS:
+        take(store)
+    elif state == State.CANCELLED:
+        store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    elif state in ENDINGS:
+        work(store, ENDINGS[state])
+    assert state_of(store, job_id) == state
+    return job_id
+
+
+def count(store: Store) -> int:
+    return sum(store.run(store.verbs.counts("default")).values())
+
+
+@pytest.mark.req("DP-5")
+def test_the_same_key_gives_the_first_job_and_says_so(store: Store) -> None:
+    first = put_one(store, key="r-7", payload={"a": 1, "b": [2]})
+    again = spec(key="r-7", payload={"b": [2], "a": 1})
+    assert enqueue(store, again) == [Enqueued(first, False, "duplicate_key", State.QUEUED)]
+    work(store)
+    assert enqueue(store, again) == [Enqueued(first, False, "duplicate_key", State.SUCCEEDED)]
+    assert count(store) == 1
+
+
+@pytest.mark.req("DP-5")
+def test_another_payload_under_the_same_key_is_a_conflict(store: Store) -> None:
+    first = put_one(store, key="r-7", payload={"a": 1})
+    for other in ({"a": 2}, {"a": 1.0}, {"a": 1, "b": None}, {}):
+        (answer,) = enqueue(store, spec(key="r-7", payload=other))
+        assert answer == Enqueued(first, False, "idempotency_conflict", State.QUEUED)
+    assert job(store, first).payload == {"a": 1}
+    assert count(store) == 1
+
+
+@pytest.mark.req("DP-5", "JF-1")
+def test_a_key_belongs_to_its_kind_and_tenant(store: Store) -> None:
+    put(store, spec(key="r-7"), spec("mail.other", key="r-7"))
+    put(store, spec(key="r-7"), tenant="acme")
+    assert count(store) == 2
+
+
+@pytest.mark.req("DP-5")
+def test_a_key_twice_in_one_batch(store: Store) -> None:
+    one, two, three = spec(key="k", payload=[1]), spec(key="k", payload=[1]), spec(key="k", payload=[2])
+    answers = enqueue(store, one, spec(), two, three)
+    assert [answer.created for answer in answers] == [True, True, False, False]
+    assert [answer.id for answer in answers if not answer.created] == [one.id, one.id]
+    assert [answer.reason for answer in answers][2:] == ["duplicate_key", "idempotency_conflict"]
+    assert count(store) == 2
+
+
+@pytest.mark.req("DP-5")
+def test_many_threads_with_the_same_key_make_one_job(store: Store) -> None:
+    calls = [
+        partial(enqueue, store, spec(key="r-7", payload={"a": 1}), spec(payload={"n": n})) for n in range(12)
+    ]
+    answers = [batch[0] for batch in together(*calls)]
+    assert sum(answer.created for answer in answers) == 1
+    assert len({answer.id for answer in answers}) == 1
+    assert {answer.reason for answer in answers if not answer.created} == {"duplicate_key"}
+    assert count(store) == 13
+
+
+@pytest.mark.req("DP-5")
+def test_batches_that_share_keys_in_opposite_orders_do_not_lose_a_job(store: Store) -> None:
+    keys = [f"k-{n}" for n in range(30)]
+    calls = [
+        partial(enqueue, store, *(spec(key=key) for key in (keys if n % 2 else reversed(keys))))
+        for n in range(6)
+    ]
+    answers = [answer for batch in together(*calls) for answer in batch]
+    assert sum(answer.created for answer in answers) == len(keys) == count(store)
+
+
+@pytest.mark.req("HK-2")
+@pytest.mark.parametrize("state", [*ENDINGS, State.QUEUED, State.LEASED, State.IN_PROGRESS, State.CANCELLED])
+def test_skip_while_an_equal_job_is_waiting_or_running(store: Store, state: State) -> None:
+    first = first_in(store, state)
+    answer = ask(store)
+    if state.active:
+        assert answer == Enqueued(first, False, "duplicate_content", state)
+    else:
+        assert answer.created
+        assert answer.id != first
+        assert ask(store).id == answer.id  # the new one stands from now on
+    assert count(store) == 1 + answer.created
+
+
+@pytest.mark.req("HK-2")
+@pytest.mark.parametrize("state", [*ENDINGS, State.QUEUED, State.LEASED, State.IN_PROGRESS, State.CANCELLED])
+def test_coalesce_into_one_that_has_not_begun(store: Store, state: State) -> None:
+    first = first_in(store, state)
+    answer = ask(store, "coalesce")
+    assert answer.created is (state != State.QUEUED)
+    if not answer.created:
+        assert answer == Enqueued(first, False, "duplicate_content", State.QUEUED)
+    assert not ask(store, "coalesce").created
+
+
+@pytest.mark.req("HK-2")
+def test_coalesce_does_not_join_a_retry(store: Store) -> None:
+    """What has been begun once may have read its input already."""
+    first = first_in(store, State.RETRY_WAITING)
+    forward(store, 3600)
+    assert store.run(store.verbs.promote_due()) == 1
+    assert state_of(store, first) == State.QUEUED
+    assert ask(store, "coalesce").created
+
+
+@pytest.mark.req("HK-2")
+@pytest.mark.parametrize("dedupe", ["skip", "coalesce"])
+def test_equal_content_in_one_batch_is_one_job(store: Store, dedupe: Dedupe) -> None:
+    specs = [spec(content_key=CONTENT, dedupe=dedupe) for _ in range(4)]
+    answers = enqueue(store, spec(), *specs, spec())
+    assert [answer.created for answer in answers] == [True, True, False, False, False, True]
+    assert {answer.id for answer in answers[1:5]} == {specs[0].id}
+    assert count(store) == 3
+
+
+@pytest.mark.req("HK-2")
+@pytest.mark.parametrize("dedupe", ["skip", "coalesce"])
+def test_many_threads_with_equal_content_make_one_job(store: Store, dedupe: Dedupe) -> None:
+    finished = first_in(store, State.SUCCEEDED)
+    answers = together(*(partial(ask, store, dedupe) for _ in range(12)))
+    assert sum(answer.created for answer in answers) == 1
+    assert len({answer.id for answer in answers}) == 1
+    assert finished not in {answer.id for answer in answers}
+    assert count(store) == 2
+
+
+@pytest.mark.req("HK-2", "JF-1")
+def test_content_of_another_tenant_is_not_the_same(store: Store) -> None:
+    first_in(store, State.QUEUED)
+    put(store, spec(content_key=CONTENT, dedupe="skip"), tenant="acme")
+
+
+@pytest.mark.req("HK-2", "DP-5")
+def test_a_key_given_to_a_skipped_job_points_at_the_one_that_stands(store: Store) -> None:
+    first = first_in(store, State.QUEUED)
+    assert ask(store, key="r-7") == Enqueued(first, False, "duplicate_content", State.QUEUED)
+    work(store)
+    assert ask(store, key="r-7") == Enqueued(first, False, "duplicate_key", State.SUCCEEDED)
+    assert count(store) == 1

@@ -1,0 +1,161 @@
+"""Holding without beginning, and the life of a lease."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.domain.errors import Refused, StaleLease
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.stores import (
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("DP-7")
+
+
+def start(store: Store, lease: str, *ids: str) -> dict[str, int]:
+    return store.run(store.verbs.start(lease, ids, "*"))
+
+
+def release(store: Store, lease: str, *ids: str) -> list[str]:
+    return store.run(store.verbs.release(lease, ids, "*"))
+
+
+@pytest.mark.req("SC-4", "CX-4")
+def test_what_is_held_can_be_started(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(3)))
+    lease = open_lease(store, "worker-7")
+    claim(store, lease, 3, begin=False)
+    now = forward(store, 5)
+    assert start(store, lease, *ids[:2]) == {ids[0]: 1, ids[1]: 1}
+    assert [state_of(store, job_id) for job_id in ids] == [
+        State.IN_PROGRESS,
+        State.IN_PROGRESS,
+        State.LEASED,
+    ]
+    assert (job(store, ids[0]).started_at, job(store, ids[2]).started_at) == (now, None)
+    assert verbs_of(store, ids[0]) == ["enqueue", "claim", "start"]
+    assert [event.actor for event in history(store, ids[0])] == ["tester", "worker-7", "worker-7"]
+
+
+def test_starting_answers_only_for_what_was_ours(store: Store) -> None:
+    mine, theirs, queued = put(store, *(spec() for _ in range(3)))
+    lease, other = open_lease(store), open_lease(store)
+    claim(store, lease, begin=False)
+    claim(store, other, begin=False)
+    assert start(store, lease, mine, theirs, queued, new_id()) == {mine: 1}
+    assert start(store, lease, mine) == {}, "it has begun already"
+    assert (state_of(store, theirs), state_of(store, queued)) == (State.LEASED, State.QUEUED)
+    assert start(store, lease) == {}
+
+
+@pytest.mark.req("CX-10")
+def test_what_is_held_can_be_handed_back_at_no_cost(store: Store) -> None:
+    first, second = put(store, spec(), spec())
+    lease = open_lease(store)
+    claim(store, lease, begin=False)
+    assert release(store, lease, first, second) == [first]
+    found = job(store, first)
+    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    assert verbs_of(store, first) == ["enqueue", "claim", "release"]
+    assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second], "it kept its place"
+
+
+def test_what_has_begun_cannot_be_handed_back(store: Store) -> None:
+    job_id = put_one(store)
+    claimed = take(store)
+    assert release(store, claimed.lease, job_id) == []
+    assert state_of(store, job_id) == State.IN_PROGRESS
+
+
+@pytest.mark.parametrize("verb", ["start", "release"])
+def test_a_lease_nobody_knows_is_refused(store: Store, verb: str) -> None:
+    job_id = put_one(store)
+    claim(store, open_lease(store), begin=False)
+    with pytest.raises(StaleLease):
+        (start if verb == "start" else release)(store, new_id(), job_id)
+    assert state_of(store, job_id) == State.LEASED
+
+
+def test_a_lease_lasts_as_long_as_it_was_opened_for(store: Store) -> None:
+    now = forward(store)
+    lease = store.run(store.verbs.open_lease("worker-1", 12.5, "*"))
+    assert lease.until == now + timedelta(seconds=12.5)
+    put(store, spec(), spec())
+    forward(store, 12.4)
+    assert len(claim(store, lease.id)) == 1
+    forward(store, 0.1)
+    with pytest.raises(StaleLease):
+        claim(store, lease.id)
+
+
+@pytest.mark.req("DP-8")
+def test_renewing_keeps_a_lease_alive(store: Store) -> None:
+    forward(store)
+    put(store, spec(), spec())
+    lease = open_lease(store, ttl=10)
+    claim(store, lease)
+    forward(store, 9)
+    assert store.run(store.verbs.renew_lease(lease, 10, "*"))
+    forward(store, 9)
+    assert store.run(store.verbs.reap_lapsed()).leases == 0
+    assert len(claim(store, lease)) == 1
+
+
+@pytest.mark.req("DP-8")
+def test_a_lapsed_lease_nobody_has_ended_can_still_be_renewed(store: Store) -> None:
+    forward(store)
+    put(store, spec())
+    lease = open_lease(store, ttl=10)
+    forward(store, 60)
+    assert store.run(store.verbs.renew_lease(lease, 10, "*"))
+    assert len(claim(store, lease)) == 1
+
+
+def test_a_short_renewal_never_shortens(store: Store) -> None:
+    forward(store)
+    put_one(store)
+    lease = open_lease(store, ttl=100)
+    assert store.run(store.verbs.renew_lease(lease, 1, "*"))
+    forward(store, 50)
+    assert len(claim(store, lease)) == 1
+
+
+def test_an_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
+    lease = open_lease(store)
+    assert store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert not store.run(store.verbs.renew_lease(lease, 10, "*"))
+    assert not store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert not store.run(store.verbs.renew_lease(new_id(), 10, "*"))
+    assert not store.run(store.verbs.end_lease(new_id(), "closed", "*"))
+
+
+@pytest.mark.req("JF-1")
+def test_another_tenant_cannot_renew_or_end_a_lease(store: Store) -> None:
+    lease = open_lease(store, tenant="acme")
+    for tenant in ("umbrella", "*"):
+        assert not store.run(store.verbs.renew_lease(lease, 10, tenant))
+        assert not store.run(store.verbs.end_lease(lease, "closed", tenant))
+    assert store.run(store.verbs.renew_lease(lease, 10, "acme"))
+
+
+@pytest.mark.req("DP-7", "DP-11")
+@pytest.mark.parametrize(("holder", "name"), [("", "worker"), (" \t", "worker"), ("w", " ")])
+def test_a_lease_names_its_holder(store: Store, holder: str, name: str) -> None:
+    with pytest.raises(Refused) as caught:
+        store.run(store.verbs.open_lease(holder, 10, "*", name))
+    assert caught.value.code == "broken_invariant"

@@ -1,0 +1,152 @@
+"""What people do to jobs: cancel, redrive, discard. A refusal is an answer, one for each id, in order (DP-3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.job import Verdict
+from holdfast.domain.states import State
+from holdfast.stores.base import OperatorVerb, Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+    work,
+)
+from tests.support.ways import bring
+
+S = State
+
+
+def operate(
+    store: Store, verb: OperatorVerb, *ids: str, reason: str | None = None, tenant: str = "default"
+) -> list[Verdict]:
+    return store.run(store.verbs.operate(verb, ids, reason, "ada", tenant))
+
+
+@pytest.mark.req("CX-11", "DP-3")
+@pytest.mark.parametrize("state", list(State))
+def test_cancel_in_every_state(store: Store, by_hand: ByHand, state: State) -> None:
+    now = forward(store)
+    job_id = bring(store, by_hand, state).id
+    before = by_hand.contents()
+    (verdict,) = operate(store, "cancel", job_id, reason="changed my mind")
+    if state.active:
+        assert verdict == Verdict(job_id, S.CANCELLED, False, None)
+        found = job(store, job_id)
+        assert (found.state, found.finished_at, found.due_at) == (S.CANCELLED, now, None)
+        last = history(store, job_id)[-1]
+        assert (last.verb, last.actor, last.meta) == ("cancel", "ada", {"reason": "changed my mind"})
+    else:
+        assert verdict == Verdict(job_id, state, True, "already_finished")
+        assert by_hand.contents() == before
+
+
+@pytest.mark.req("DP-15", "DP-3")
+@pytest.mark.parametrize("state", list(State))
+def test_redrive_in_every_state(store: Store, by_hand: ByHand, state: State) -> None:
+    job_id = bring(store, by_hand, state).id
+    before = by_hand.contents()
+    (verdict,) = operate(store, "redrive", job_id, reason="the bug is fixed")
+    if state == S.DEAD_LETTER:
+        assert verdict == Verdict(job_id, S.QUEUED, False, None)
+        found = job(store, job_id)
+        assert (found.state, found.retries, found.crashes, found.finished_at) == (S.QUEUED, 0, 0, None)
+        assert (found.error_code, found.error_message, found.due_at) == (None, None, None)
+        last = history(store, job_id)[-1]
+        assert (last.verb, last.actor, last.meta) == ("redrive", "ada", {"reason": "the bug is fixed"})
+    else:
+        assert verdict == Verdict(job_id, state, True, "not_dead")
+        assert by_hand.contents() == before
+
+
+@pytest.mark.req("DP-15", "DP-3")
+@pytest.mark.parametrize("state", list(State))
+def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> None:
+    job_id = bring(store, by_hand, state).id
+    before = by_hand.contents()
+    (verdict,) = operate(store, "discard", job_id, reason="a test order")
+    if state == S.DEAD_LETTER:
+        assert verdict == Verdict(job_id, S.CANCELLED, False, None)
+        found = job(store, job_id)
+        assert (found.state, found.error_code) == (S.CANCELLED, "broken")
+        last = history(store, job_id)[-1]
+        assert (last.verb, last.actor, last.meta) == ("discard", "ada", {"reason": "a test order"})
+    else:
+        assert verdict == Verdict(job_id, state, True, "not_dead")
+        assert by_hand.contents() == before
+
+
+@pytest.mark.req("DP-15")
+@pytest.mark.parametrize("reason", [None, "", "  ", "\n\t"])
+def test_a_discard_needs_a_reason(store: Store, by_hand: ByHand, reason: str | None) -> None:
+    job_id = bring(store, by_hand, S.DEAD_LETTER).id
+    assert operate(store, "discard", job_id, reason=reason) == [
+        Verdict(job_id, None, True, "reason_required")
+    ]
+    assert state_of(store, job_id) == S.DEAD_LETTER
+
+
+@pytest.mark.req("DP-15", "CX-9")
+def test_a_redriven_job_has_all_its_tries_again(store: Store, by_hand: ByHand) -> None:
+    job_id = bring(store, by_hand, S.DEAD_LETTER).id
+    operate(store, "redrive", job_id)
+    (claimed,) = work(store)
+    assert (claimed.id, claimed.attempt, claimed.retries) == (job_id, 2, 0)
+    assert verbs_of(store, job_id) == ["enqueue", "take", "fail", "bury", "redrive", "take", "succeed"]
+
+
+@pytest.mark.req("DP-3")
+def test_one_answer_for_each_id_in_the_order_asked(store: Store) -> None:
+    first, second = put(store, spec(), spec())
+    work(store)
+    unknown = new_id()
+    assert operate(store, "cancel", unknown, second, first, second) == [
+        Verdict(unknown, None, True, "not_found"),
+        Verdict(second, S.CANCELLED, False, None),
+        Verdict(first, S.SUCCEEDED, True, "already_finished"),
+        Verdict(second, S.CANCELLED, False, None),
+    ]
+    assert verbs_of(store, second) == ["enqueue", "cancel"]
+    assert operate(store, "cancel") == []
+
+
+@pytest.mark.req("JF-1", "DP-3")
+@pytest.mark.parametrize("verb", ["cancel", "redrive", "discard"])
+def test_a_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, verb: OperatorVerb) -> None:
+    job_id = bring(store, by_hand, S.QUEUED if verb == "cancel" else S.DEAD_LETTER).id
+    before = by_hand.contents()
+    verdicts = operate(store, verb, job_id, reason="mine now", tenant="acme")
+    assert verdicts == [Verdict(job_id, None, True, "not_found")]
+    assert by_hand.contents() == before
+    (verdict,) = operate(store, verb, job_id, reason="for everybody", tenant="*")
+    assert not verdict.refused
+
+
+@pytest.mark.req("CX-11")
+def test_what_was_settled_before_a_cancel_stays_settled(store: Store) -> None:
+    put_one(store)
+    claimed = take(store)
+    settle(store, claimed)
+    (verdict,) = operate(store, "cancel", claimed.id)
+    assert (verdict.refused, state_of(store, claimed.id)) == (True, S.SUCCEEDED)
+
+
+@pytest.mark.req("CX-11")
+def test_a_cancelled_job_is_out_of_the_queue(store: Store) -> None:
+    first, second = put(store, spec(), spec(delay=5))
+    operate(store, "cancel", first, second)
+    forward(store, 60)
+    assert store.run(store.verbs.promote_due()) == 0
+    assert claim(store, open_lease(store), 5) == []

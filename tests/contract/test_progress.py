@@ -1,0 +1,174 @@
+"""Checkpoints and artifacts: saved under the fence, kept over crashes, artifacts only ever added."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from holdfast.domain.errors import Conflict, StaleLease
+from holdfast.domain.job import Claim
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    claim,
+    forward,
+    job,
+    new_id,
+    open_lease,
+    put_one,
+    settle,
+    state_of,
+    take,
+    verbs_of,
+)
+
+
+def save(store: Store, held: Claim, value: str, name: str = "progress") -> bool:
+    return store.run(store.verbs.save_checkpoint(held.id, held.lease, held.attempt, name, value, "*"))
+
+
+def add(store: Store, held: Claim, name: str, ref: str = "file:x") -> bool:
+    return store.run(store.verbs.add_artifact(held.id, held.lease, held.attempt, name, ref, "*"))
+
+
+def saved(store: Store, job_id: str) -> dict[str, object]:
+    return store.run(store.verbs.checkpoints(job_id, "default"))
+
+
+@pytest.mark.req("CX-8")
+def test_progress_is_kept_under_its_name_and_overwritten(store: Store) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    assert saved(store, job_id) == {}
+    assert save(store, held, '{"page":1}')
+    assert save(store, held, '{"page":2}')
+    assert save(store, held, "[1]", name="other")
+    assert saved(store, job_id) == {"progress": {"page": 2}, "other": [1]}
+
+
+@pytest.mark.req("CX-8", "CX-4")
+def test_saving_does_not_touch_the_state_row_or_the_ledger(store: Store, by_hand: ByHand) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    tables = ("job", "job_state", "event", "lease")
+    before = {table: by_hand.contents()[table] for table in tables}
+    hidden = _row_version(by_hand, job_id)
+    save(store, held, "1")
+    add(store, held, "log")
+    assert {table: by_hand.contents()[table] for table in tables} == before
+    assert _row_version(by_hand, job_id) == hidden
+    assert verbs_of(store, job_id) == ["enqueue", "take"]
+
+
+def _row_version(by_hand: ByHand, job_id: str) -> object:
+    """PostgreSQL makes a new version of a row it rewrites, even with the same values."""
+    if by_hand.name == "sqlite":
+        return None
+    return by_hand.execute("select xmin, ctid from job_state where id = :id", {"id": job_id})
+
+
+@pytest.mark.req("CX-8", "CX-15")
+def test_the_next_attempt_starts_from_the_last_checkpoint(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store)
+    held = take(store)
+    save(store, held, '{"page":7}')
+    forward(store, 60)
+    store.run(store.verbs.reap_lapsed())
+    store.run(store.verbs.promote_due())
+    again = take(store)
+    assert (again.id, again.attempt) == (job_id, 2)
+    assert saved(store, job_id) == {"progress": {"page": 7}}
+    assert save(store, again, '{"page":8}')
+    assert not save(store, held, '{"page":0}')
+    assert saved(store, job_id) == {"progress": {"page": 8}}
+
+
+@pytest.mark.req("CX-8", "DP-7")
+def test_a_checkpoint_needs_the_lease_the_attempt_and_a_running_job(store: Store) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    assert not save(store, dataclasses.replace(held, attempt=2), "1")
+    assert not save(store, dataclasses.replace(held, lease=open_lease(store)), "1")
+    assert not save(store, dataclasses.replace(held, id=new_id()), "1")
+    with pytest.raises(StaleLease):
+        save(store, dataclasses.replace(held, lease=new_id()), "1")
+    settle(store, held)
+    assert not save(store, held, "1")
+    assert saved(store, job_id) == {}
+
+
+@pytest.mark.req("CX-8")
+def test_what_is_held_but_not_begun_saves_nothing(store: Store) -> None:
+    put_one(store)
+    (held,) = claim(store, open_lease(store), begin=False)
+    assert not save(store, held, "1")
+
+
+@pytest.mark.req("SC-5")
+def test_artifacts_belong_to_their_attempt(store: Store) -> None:
+    now = forward(store)
+    job_id = put_one(store)
+    first = take(store)
+    assert add(store, first, "report.csv", "file:///r.csv")
+    settle(store, first, BROKEN)
+    forward(store, 60)
+    store.run(store.verbs.promote_due())
+    second = take(store)
+    assert add(store, second, "report.csv", "file:///r2.csv")
+    found = store.run(store.verbs.artifacts(job_id, "default"))
+    assert [(each.attempt, each.name, each.ref) for each in found] == [
+        (1, "report.csv", "file:///r.csv"),
+        (2, "report.csv", "file:///r2.csv"),
+    ]
+    assert (found[0].at, found[0].meta) == (now, {})
+
+
+@pytest.mark.req("SC-5")
+def test_a_late_artifact_is_welcome_after_the_end(store: Store) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    settle(store, held)
+    assert state_of(store, job_id) == State.SUCCEEDED
+    assert add(store, held, "late.log")
+    assert len(store.run(store.verbs.artifacts(job_id, "default"))) == 1
+
+
+@pytest.mark.req("SC-5", "DP-7")
+def test_an_artifact_needs_the_lease_and_the_attempt(store: Store) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    assert not add(store, dataclasses.replace(held, attempt=2), "a")
+    assert not add(store, dataclasses.replace(held, lease=open_lease(store)), "a")
+    with pytest.raises(StaleLease):
+        add(store, dataclasses.replace(held, lease=new_id()), "a")
+    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    assert not add(store, held, "after a cancel")
+    assert store.run(store.verbs.artifacts(job_id, "default")) == []
+
+
+@pytest.mark.req("SC-5")
+def test_an_artifact_is_added_once(store: Store) -> None:
+    job_id = put_one(store)
+    held = take(store)
+    assert add(store, held, "log", "file:one")
+    with pytest.raises(Conflict) as caught:
+        add(store, held, "log", "file:two")
+    assert caught.value.code == "already_exists"
+    assert [each.ref for each in store.run(store.verbs.artifacts(job_id, "default"))] == ["file:one"]
+
+
+@pytest.mark.req("CX-8", "JF-1")
+def test_nothing_is_saved_from_another_tenant(store: Store) -> None:
+    job_id = put_one(store, tenant="acme")
+    held = take(store, tenant="acme")
+    for tenant in ("umbrella", "*"):
+        with pytest.raises(StaleLease):
+            store.run(store.verbs.save_checkpoint(job_id, held.lease, 1, "p", "1", tenant))
+        with pytest.raises(StaleLease):
+            store.run(store.verbs.add_artifact(job_id, held.lease, 1, "a", "file:a", tenant))
+    assert job(store, job_id).state == State.IN_PROGRESS
+    assert store.run(store.verbs.checkpoints(job_id, "acme")) == {}

@@ -1,0 +1,195 @@
+"""A worker that vanished: what it only held goes back for free, what it had begun counts as a crash (DP-8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.job import Sweep
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    claim,
+    forward,
+    history,
+    job,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    tries,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("DP-8")
+
+
+def reap(store: Store, want: int = 1000, tenant: str = "*") -> Sweep:
+    return store.run(store.verbs.reap_lapsed(want, tenant))
+
+
+def crash(store: Store) -> None:
+    """A worker takes the job and is never heard of again; then the job's time comes."""
+    take(store)
+    forward(store, 60)
+    assert reap(store) == Sweep(1, 0, 1)
+    store.run(store.verbs.promote_due())
+
+
+def test_a_live_lease_is_left_alone(store: Store) -> None:
+    forward(store)
+    put_one(store)
+    claimed = take(store)
+    forward(store, 29.9)
+    assert reap(store) == Sweep(0, 0, 0)
+    assert settle(store, claimed) == []
+
+
+@pytest.mark.req("CX-10")
+def test_what_was_only_held_goes_back_at_no_cost(store: Store) -> None:
+    forward(store)
+    first, second = put(store, spec(), spec())
+    claim(store, open_lease(store), begin=False)
+    forward(store, 30)
+    assert reap(store) == Sweep(1, 1, 0)
+    found = job(store, first)
+    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    last = history(store, first)[-1]
+    assert (last.verb, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
+    assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second]
+
+
+@pytest.mark.req("CX-10", "SC-5", "DP-22")
+def test_what_had_begun_counts_as_a_crash_and_is_tried_again(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store, retry=tries(1))
+    take(store)
+    now = forward(store, 30)
+    assert reap(store) == Sweep(1, 0, 1)
+    found = job(store, job_id)
+    assert (found.state, found.attempt, found.retries, found.crashes) == (State.RETRY_WAITING, 1, 0, 1)
+    assert (found.error_code, found.due_at, found.finished_at) == ("worker_lost", now, None)
+    assert verbs_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
+    (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+    assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
+    assert store.run(store.verbs.promote_due()) == 1
+    assert take(store).attempt == 2
+
+
+@pytest.mark.req("CX-10")
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_job_that_keeps_killing_workers_is_buried(store: Store, limit: int) -> None:
+    forward(store)
+    job_id = put_one(store, retry=tries(5, crashes=limit))
+    for _ in range(limit):
+        crash(store)
+        assert state_of(store, job_id) == State.QUEUED
+    take(store)
+    now = forward(store, 60)
+    assert reap(store) == Sweep(1, 0, 1)
+    found = job(store, job_id)
+    assert (found.state, found.crashes, found.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
+    assert (found.error_code, found.finished_at, found.due_at) == ("worker_lost", now, None)
+    assert verbs_of(store, job_id)[-2:] == ["lapse", "bury"]
+
+
+@pytest.mark.req("CX-10", "CX-9")
+def test_crashes_and_failures_are_counted_apart(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store, retry=tries(3, crashes=3))
+    crash(store)
+    settle(store, take(store), BROKEN)
+    forward(store, 60)
+    store.run(store.verbs.promote_due())
+    crash(store)
+    found = job(store, job_id)
+    assert (found.retries, found.crashes, found.attempt) == (1, 2, 3)
+
+
+def test_a_worker_that_leaves_frees_its_jobs_at_once(store: Store) -> None:
+    forward(store)
+    begun, held = put(store, spec(), spec())
+    lease = open_lease(store)
+    claim(store, lease)
+    claim(store, lease, begin=False)
+    assert store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert reap(store) == Sweep(0, 1, 1)
+    assert (state_of(store, begun), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
+
+
+def test_a_sweep_that_was_cut_short_is_taken_up_again(store: Store, by_hand: ByHand) -> None:
+    """The lease is marked as swept only when nothing names it any more."""
+    forward(store)
+    put(store, *(spec() for _ in range(7)))
+    lease = open_lease(store)
+    claim(store, lease, 5)
+    claim(store, lease, 2, begin=False)
+    forward(store, 60)
+    sweeps = [reap(store, 3) for _ in range(4)]
+    assert [each.leases for each in sweeps] == [1, 0, 0, 0]
+    assert [each.requeued + each.crashed for each in sweeps] == [3, 3, 1, 0]
+    assert (sum(each.requeued for each in sweeps), sum(each.crashed for each in sweeps)) == (2, 5)
+    swept = by_hand.execute("select swept_at is not null from lease where id = :id", {"id": lease})
+    assert bool(swept[0][0])
+
+
+def test_between_two_halves_of_a_sweep_nothing_is_lost(store: Store) -> None:
+    """A job that is still named by the ended lease can be settled by its holder: nobody else has it yet."""
+    forward(store)
+    put(store, spec(), spec())
+    lease = open_lease(store)
+    claims = claim(store, lease, 2)
+    forward(store, 60)
+    assert reap(store, 1).crashed == 1
+    stale = settle(store, claims)
+    assert len(stale) == 1
+    assert reap(store) == Sweep(0, 0, 0)
+    states = sorted(state_of(store, each.id) for each in claims)
+    assert states == [State.RETRY_WAITING, State.SUCCEEDED]
+
+
+def test_many_lapsed_leases_at_once(store: Store) -> None:
+    forward(store)
+    ids = put(store, *(spec() for _ in range(6)))
+    for _ in range(3):
+        claim(store, open_lease(store), 2)
+    open_lease(store)  # holds nothing
+    forward(store, 60)
+    assert reap(store) == Sweep(4, 0, 6)
+    assert {state_of(store, job_id) for job_id in ids} == {State.RETRY_WAITING}
+    assert reap(store) == Sweep(0, 0, 0)
+
+
+def test_a_cancelled_job_is_not_rescued(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store)
+    take(store)
+    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    forward(store, 60)
+    assert reap(store) == Sweep(1, 0, 0)
+    assert state_of(store, job_id) == State.CANCELLED
+
+
+@pytest.mark.req("JF-1")
+def test_a_sweep_of_one_tenant_leaves_other_leases_alone(store: Store) -> None:
+    forward(store)
+    for tenant in ("acme", "umbrella"):
+        put_one(store, tenant=tenant)
+        take(store, tenant=tenant)
+    forward(store, 60)
+    assert reap(store, tenant="acme") == Sweep(1, 0, 1)
+    assert reap(store) == Sweep(1, 0, 1)
+
+
+@pytest.mark.req("CX-4")
+def test_the_ledger_of_a_crash_holds_no_token(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store)
+    lease = take(store).lease
+    forward(store, 60)
+    reap(store)
+    assert lease not in repr(history(store, job_id))

@@ -1,0 +1,232 @@
+"""A stale worker cannot write (fault 9): the wrong lease, the wrong attempt, a job that is somebody else's by now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import Claim, Result
+from holdfast.domain.outcome import Outcome, Succeeded
+from holdfast.domain.settlement import decide
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    DONE,
+    FINAL,
+    LATER,
+    apply,
+    claim,
+    forward,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+    work,
+)
+
+pytestmark = pytest.mark.req("DP-7")
+
+OUTCOMES: dict[str, Outcome] = {
+    "success": DONE,
+    "success with a result": Succeeded("1"),
+    "retry": BROKEN,
+    "final failure": FINAL,
+    "snooze": LATER,
+}
+
+
+def cancelled(store: Store) -> Claim:
+    claimed = take(store)
+    store.run(store.verbs.operate("cancel", [claimed.id], None, "ada", "default"))
+    return claimed
+
+
+def settled(store: Store) -> Claim:
+    claimed = take(store)
+    settle(store, claimed)
+    return claimed
+
+
+def reaped(store: Store) -> Claim:
+    """The job waits for another worker."""
+    claimed = take(store)
+    forward(store, 60)
+    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    return claimed
+
+
+def taken_over(store: Store) -> Claim:
+    """The job runs elsewhere."""
+    claimed = reaped(store)
+    store.run(store.verbs.promote_due())
+    assert take(store).id == claimed.id
+    return claimed
+
+
+def only_held(store: Store) -> Claim:
+    (claimed,) = claim(store, open_lease(store), begin=False)
+    return claimed
+
+
+STALE: dict[str, Callable[[Store], Claim]] = {
+    "cancelled meanwhile": cancelled,
+    "settled already": settled,
+    "reaped": reaped,
+    "taken over": taken_over,
+    "held, not begun": only_held,
+    "an older attempt": lambda store: dataclasses.replace(take(store), attempt=0),
+    "a newer attempt": lambda store: dataclasses.replace(take(store), attempt=2),
+    "another's lease": lambda store: dataclasses.replace(take(store), lease=open_lease(store)),
+    "no such job": lambda store: dataclasses.replace(take(store), id=new_id()),
+}
+
+
+@pytest.mark.req("CX-11", "DP-3")
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("how", STALE)
+def test_a_stale_settlement_is_told_and_writes_nothing(
+    store: Store, by_hand: ByHand, how: str, outcome: str
+) -> None:
+    put_one(store)
+    stale = STALE[how](store)
+    before = by_hand.contents()
+    assert settle(store, stale, OUTCOMES[outcome]) == [stale.id]
+    assert by_hand.contents() == before
+
+
+@pytest.mark.parametrize("how", STALE)
+def test_a_stale_row_does_not_spoil_its_batch(store: Store, how: str) -> None:
+    put_one(store, priority=9)
+    stale = STALE[how](store)
+    first, second = put(store, spec(priority=9), spec(priority=9))
+    good = claim(store, stale.lease, 2) if how not in ("reaped", "taken over") else []
+    if not good:
+        return  # that lease takes nothing any more
+    settlements = [decide(each, Succeeded("7"), 1.0) for each in (good[0], stale, good[1])]
+    assert apply(store, stale.lease, *settlements) == [stale.id]
+    assert (state_of(store, first), state_of(store, second)) == (State.SUCCEEDED, State.SUCCEEDED)
+
+
+@pytest.mark.req("DP-3")
+def test_settling_under_a_lease_nobody_knows_is_refused(store: Store) -> None:
+    put_one(store)
+    claimed = take(store)
+    with pytest.raises(StaleLease) as caught:
+        settle(store, dataclasses.replace(claimed, lease=new_id()))
+    assert caught.value.code == "stale_lease"
+    assert state_of(store, claimed.id) == State.IN_PROGRESS
+
+
+@pytest.mark.req("JF-1")
+@pytest.mark.parametrize("tenant", ["umbrella", "*"])
+def test_settling_in_another_scope_is_refused(store: Store, tenant: str) -> None:
+    put_one(store, tenant="acme")
+    claimed = take(store, tenant="acme")
+    with pytest.raises(StaleLease):
+        settle(store, claimed, tenant=tenant)
+    assert settle(store, claimed, tenant="acme") == []
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        ([Succeeded("1"), Succeeded("2")], State.SUCCEEDED),
+        ([Succeeded("1"), BROKEN], State.SUCCEEDED),
+        ([Succeeded("1"), FINAL, LATER], State.SUCCEEDED),
+        ([BROKEN, Succeeded("2")], State.RETRY_WAITING),
+        ([BROKEN, BROKEN], State.RETRY_WAITING),
+        ([FINAL, BROKEN, DONE], State.DEAD_LETTER),
+        ([LATER, FINAL], State.RETRY_WAITING),
+    ],
+)
+def test_of_two_settlements_of_one_attempt_the_first_holds(
+    store: Store, outcomes: list[Outcome], state: State
+) -> None:
+    """Whatever is said afterwards, an attempt ends once; the rest of the batch is not harmed."""
+    put(store, spec(), spec())
+    double, other = claim(store, open_lease(store), 2)
+    offered = [decide(double, outcome, 1.0) for outcome in outcomes]
+    assert apply(store, double.lease, *offered, decide(other, DONE, 1.0)) == []
+    assert state_of(store, double.id) == state
+    assert state_of(store, other.id) == State.SUCCEEDED
+    kept = store.run(store.verbs.result(double.id, "default"))
+    assert kept == (Result(1, None) if state == State.SUCCEEDED else None)
+
+
+def test_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
+    """A late result of the last attempt beside that of this one: under the same lease, yet only one is right."""
+    forward(store)
+    put_one(store)
+    lease = open_lease(store, ttl=10_000)
+    (first,) = claim(store, lease)
+    settle(store, first, BROKEN)
+    forward(store, 600)
+    store.run(store.verbs.promote_due())
+    (second,) = claim(store, lease)
+    assert second.attempt == 2
+    late, right = decide(first, Succeeded('"late"'), 1.0), decide(second, Succeeded('"right"'), 1.0)
+    assert apply(store, lease, late, right) == []
+    assert store.run(store.verbs.result(first.id, "default")) == Result("right", None)
+
+
+@pytest.mark.req("CX-10")
+def test_a_handlers_own_error_code_cannot_pass_for_a_lost_worker(store: Store) -> None:
+    from holdfast.domain.outcome import Failed
+
+    job_id = put_one(store)
+    settle(store, take(store), Failed("worker_lost", "said the handler"))
+    assert state_of(store, job_id) == State.RETRY_WAITING
+    assert verbs_of(store, job_id)[-2:] == ["fail", "retry"]
+
+
+def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
+    """Every verb that takes a token, with the old one."""
+    run, verbs = store.run, store.verbs
+    return {
+        "renew": lambda: run(verbs.renew_lease(old.lease, 30, "*")),
+        "end": lambda: run(verbs.end_lease(old.lease, "closed", "*")),
+        "start": lambda: run(verbs.start(old.lease, [old.id], "*")),
+        "release": lambda: run(verbs.release(old.lease, [old.id], "*")),
+        "checkpoint": lambda: run(verbs.save_checkpoint(old.id, old.lease, old.attempt, "p", "1", "*")),
+        "artifact": lambda: run(verbs.add_artifact(old.id, old.lease, old.attempt, "f", "file:f", "*")),
+        "settle": lambda: settle(store, old),
+        "claim": lambda: claim(store, old.lease),
+    }
+
+
+@pytest.mark.req("DP-8", "SC-5")
+@pytest.mark.parametrize("how", ["reaped", "taken over"])
+def test_an_old_token_is_refused_by_every_verb(store: Store, by_hand: ByHand, how: str) -> None:
+    put_one(store)
+    old = STALE[how](store)
+    put_one(store)
+    before = by_hand.contents()
+    answers: dict[str, object] = {}
+    for verb, call in _zombie_calls(store, old).items():
+        try:
+            answers[verb] = call()
+        except StaleLease:
+            answers[verb] = "refused"
+    assert answers == {
+        "renew": False,
+        "end": False,
+        "start": {},
+        "release": [],
+        "checkpoint": False,
+        "artifact": False,
+        "settle": [old.id],
+        "claim": "refused",
+    }
+    assert by_hand.contents() == before
+    work(store, want=5)

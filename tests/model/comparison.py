@@ -1,0 +1,153 @@
+"""One command for everybody, and everything that can be seen afterwards: SQLite = PostgreSQL = model."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeVar
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Event, Job
+from holdfast.domain.states import State
+from holdfast.domain.transitions import Step, replay
+from holdfast.stores.base import JobFilter
+from tests.model import views
+from tests.model.model import Model
+from tests.model.player import Player
+
+T = TypeVar("T")
+
+SCOPES = ("a", "b", "*")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What was raised, as far as callers may rely on it."""
+
+    kind: str
+    code: str
+
+
+def answer(command: Callable[[Model | Player], T], side: Model | Player) -> T | Refusal:
+    try:
+        return command(side)
+    except HoldfastError as error:
+        return Refusal(type(error).__name__, error.code)
+
+
+def same(found: object, expected: object, what: str) -> None:
+    """Equal, or an ``AssertionError`` that names the first difference: whole jobs are too much to read."""
+    if found == expected:
+        return
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            same(one, other, f"{what}, number {number}")
+    elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        for key in found:
+            same(found[key], expected[key], f"{what}, {key}")
+    elif is_dataclass(found) and type(found) is type(expected):
+        for each in fields(found):
+            same(getattr(found, each.name), getattr(expected, each.name), f"{what}: {each.name}")
+    raise AssertionError(f"{what} is {found!r}, the model has {expected!r}")
+
+
+class Comparison:
+    """The model beside the stores. ``verbs`` counts the steps that were seen, to show that tests get about."""
+
+    def __init__(self, model: Model, players: dict[str, Player]) -> None:
+        self.model = model
+        self.players = players
+        self.verbs: Counter[str] = Counter()
+        self._told: dict[str, int] = defaultdict(int)
+        self._turn = 0
+
+    def play(self, command: Callable[[Model | Player], T]) -> T | Refusal:
+        expected = answer(command, self.model)
+        for name, player in self.players.items():
+            same(answer(command, player), expected, f"the answer of {name}")
+        return expected
+
+    def check(self) -> None:
+        touched = self._check_events()
+        jobs = list(self.model.jobs)
+        if jobs:  # and one of the others in its turn
+            self._turn += 1
+            touched.add(jobs[self._turn % len(jobs)])
+        for player in self.players.values():
+            self._check_jobs(player)
+            self._check_overview(player)
+            for job_id in touched:
+                self._check_details(player, job_id)
+        for scope in SCOPES:
+            reasons = {player.health(scope).reasons for player in self.players.values()}
+            assert len(reasons) == 1
+
+    def _check_events(self) -> set[str]:
+        """Consumers have been told the same of each job. Between jobs of one batch there is no order."""
+        expected: dict[str, list[Event]] = {}
+        for job in self.model.jobs.values():
+            new = job.events[self._told[job.id] :]
+            if new:
+                expected[job.id] = [views.event_of(job, event) for event in new]
+                self._told[job.id] = len(job.events)
+                self.verbs.update(event.verb for event in new)
+        for player in self.players.values():
+            same(_by_job(player.new_events()), expected, f"the new events of {player}")
+        return set(expected)
+
+    def _check_jobs(self, player: Player) -> None:
+        everything = JobFilter(tenant="*", limit=1000)
+        found = player.listed(everything)
+        unplaced = [replace(job, position=0) for job in found]
+        same(unplaced, views.listed(self.model, everything), f"the jobs of {player}")
+        order = [job.id for queue in ("bulk", "default") for job in self.model.queue("*", queue)]
+        same(_claim_order(found), order, f"the queues of {player}")
+        for job in found:
+            assert 0 <= job.retries <= job.max_retries
+            assert job.crashes <= job.max_crashes + 1
+            assert (job.finished_at is not None) == job.state.finished
+
+    def _check_overview(self, player: Player) -> None:
+        for scope in SCOPES:
+            where = f"{player} in {scope}"
+            same(player.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
+            health = replace(player.health(scope), reasons=())
+            same(health, views.health_of(self.model, scope), f"health of {where}")
+
+    def _check_details(self, player: Player, job_id: str) -> None:
+        job = self.model.jobs[job_id]
+        own = job.tenant
+        history, attempts = player.history(job_id, own), player.attempts(job_id, own)
+        same(history, views.history_of(job), f"the history on {player}")
+        same(attempts, views.attempts_of(job), f"the attempts on {player}")
+        same(player.get(job_id, own), views.job_of(job), f"the job on {player}")
+        same(player.result(job_id, own), views.result_of(job), f"the result on {player}")
+        same(player.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {player}")
+        same(player.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {player}")
+        # What the ledger says is where the job is, and no job was begun without an attempt (SC-4).
+        assert replay(Step(event.verb, event.from_state, event.to_state) for event in history) is job.state
+        begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
+        assert begun == [attempt.attempt for attempt in attempts] == list(range(1, job.attempt + 1))
+        self._check_hidden(player, job_id, "b" if own == "a" else "a")
+
+    def _check_hidden(self, player: Player, job_id: str, foreign: str) -> None:
+        assert player.get(job_id, foreign) is None
+        assert player.result(job_id, foreign) is None
+        assert player.history(job_id, foreign) == []
+        assert player.attempts(job_id, foreign) == []
+        assert player.checkpoints(job_id, foreign) == []
+
+
+def _by_job(events: Iterable[Event]) -> dict[str, list[Event]]:
+    grouped: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        grouped[event.job_id].append(event)
+    return dict(grouped)
+
+
+def _claim_order(jobs: list[Job]) -> list[str]:
+    """By the stored fields alone (SC-2)."""
+    waiting = [job for job in jobs if job.state is State.QUEUED and job.due_at is None]
+    ordered = sorted(waiting, key=lambda job: (job.queue, -job.priority, job.position))
+    return [job.id for job in ordered]

@@ -1,0 +1,139 @@
+"""What the machine draws: drafts of jobs, small enough to meet one another, and ways for an attempt to end."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from holdfast.domain.ids import uuid7
+from holdfast.domain.job import Dedupe, JobSpec
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
+from holdfast.domain.settlement import Ending
+
+START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")
+
+tenants = st.sampled_from(["a", "b"])
+scopes = st.sampled_from(["a", "b", "*"])
+kinds = st.sampled_from(["mail", "report"])
+queues = st.sampled_from(["default", "bulk"])
+# A third of a second is no whole number of microseconds, and 1.0000005 s lies just between two.
+delays = st.sampled_from([0.0, 0.29, 1 / 3, 1.0000005, 2.5, 60.0, 86_400.0])
+reasons = st.sampled_from([None, "", "  ", "a reason", "ünïcode → 'quoted' \"twice\""])
+
+
+@dataclass(frozen=True, repr=False)
+class Draft:
+    """A job about to be, in words that do not depend on what is there yet."""
+
+    kind: str = "mail"
+    queue: str = "default"
+    payload: str = "{}"
+    priority: int = 0
+    delay: float | None = None
+    after: float | None = None
+    deadline: float | None = None
+    retry: RetryPolicy = RetryPolicy()
+    key: str | None = None
+    content: str | None = None
+    dedupe: Dedupe = "skip"
+    tags: tuple[str, ...] = ()
+    agent: str | None = None
+    correlation: str | None = None
+    parent: Literal["none", "one", "foreign", "unknown"] = "none"
+
+    def __repr__(self) -> str:
+        """Only what is not as always, so that a failing example can be read."""
+        telling = {each.name: getattr(self, each.name) for each in fields(self)}
+        usual = {each.name: each.default for each in fields(self)}
+        return f"Draft({', '.join(f'{k}={v!r}' for k, v in telling.items() if v != usual[k])})"
+
+    def spec(self, number: int, now: datetime, parent: str | None) -> JobSpec:
+        return JobSpec(
+            id=job_id(number, now),
+            kind=self.kind,
+            payload=self.payload,
+            enqueued_by=f"user-{number % 2}",
+            source_system="model",
+            queue=self.queue,
+            priority=self.priority,
+            delay=self.delay,
+            process_after=_from(now, self.after),
+            deadline_at=_from(now, self.deadline),
+            retry=self.retry,
+            key=self.key,
+            content_key=self.content,
+            dedupe=self.dedupe if self.content else None,
+            tags=self.tags,
+            agent=self.agent,
+            correlation_id=self.correlation,
+            causation_id=self.correlation,
+            parent_id=parent,
+            workflow_id=job_id(10**6, now) if self.correlation else None,
+            external_ref=self.agent,
+        )
+
+
+def job_id(number: int, now: datetime) -> str:
+    """Ids of one millisecond sort by chance, as those of several processes do: order must come from elsewhere."""
+    noise = hashlib.sha256(str(number).encode()).digest()[:10]
+    return str(uuid7(int(now.timestamp() * 1000), noise))
+
+
+def _from(now: datetime, offset: float | None) -> datetime | None:
+    return None if offset is None else now + timedelta(seconds=offset)
+
+
+policies = st.builds(
+    RetryPolicy,
+    max_attempts=st.integers(1, 3),
+    backoff=st.sampled_from([EXPONENTIAL, GENTLE, Backoff(base=0.29, factor=3.0, jitter=True)]),
+    max_crashes=st.integers(0, 2),
+)
+# Two spellings of one document, and two others.
+payloads = st.sampled_from(['{"a": 1, "b": [2, "é"]}', '{"b":[2,"é"],"a":1}', "{}", '[1.5, null, {"x": {}}]'])
+
+drafts = st.builds(
+    Draft,
+    kind=kinds,
+    queue=queues,
+    payload=payloads,
+    priority=st.sampled_from([0, 0, 0, 5, -32768, 32767]),
+    delay=st.none() | delays,
+    after=st.none() | st.sampled_from([-5.0, 0.0, 0.000001, 10.0]),
+    deadline=st.none() | st.none() | st.sampled_from([-1.0, 0.0, 1.0, 20.0]),
+    retry=policies,
+    key=st.none() | st.sampled_from(["k1", "k2"]),
+    content=st.none() | st.sampled_from(["c1", "c2"]),
+    dedupe=st.sampled_from(["skip", "coalesce"]),
+    tags=st.sampled_from([(), ("red",), ("red", "blue"), ("blue", "blue", "ä b")]),
+    agent=st.sampled_from([None, "planner"]),
+    correlation=st.sampled_from([None, "order-7"]),
+    parent=st.sampled_from(["none", "none", "one", "foreign", "unknown"]),
+)
+# Most jobs are plain: without keys, times and parents, they get somewhere.
+plain_drafts = drafts.map(
+    lambda draft: replace(
+        draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none"
+    )
+)
+
+# `worker_lost` is a word of ours; a handler may still use it.
+codes = st.sampled_from(["boom", "worker_lost", "deadline_passed"])
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Succeeded, st.sampled_from([None, "null", '{"ok": true}', "[]"])),
+    st.builds(
+        Failed,
+        codes,
+        st.just("it broke → 'so'"),
+        traceback=st.sampled_from([None, "Traceback …"]),
+        after=st.none() | delays,
+        final=st.booleans(),
+    ),
+    st.builds(Snoozed, delays, st.sampled_from([None, "not yet"])),
+)
+endings: st.SearchStrategy[Ending] = st.sampled_from(["succeeded", "retry", "bury", "fail", "snooze"])

@@ -1,0 +1,194 @@
+"""What Holdfast must do, said once more without a database: the pure model the stores are compared with.
+
+Written from the design (states, order, leases, keys), not from the SQL: slow, obvious, in memory. Refusals are
+raised as the errors a store would raise, and a command that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.errors import Conflict, Refused, StaleLease
+from holdfast.domain.job import Claim, Enqueued, JobSpec
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import ACTIVE, State
+from holdfast.stores.base import ClaimRequest
+from tests.model.upkeep import Upkeep
+from tests.model.views import claim_of
+from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
+
+
+class Model(Upkeep):
+    def __init__(self, now: datetime) -> None:
+        super().__init__(now)
+        self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
+        self.contents: dict[tuple[str, str], str] = {}
+
+    # -- entering ----------------------------------------------------------------------------------------------
+
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
+        """One after another, in the order given; only a parent must have been there before the batch."""
+        known = set(self.jobs)
+        if known & {spec.id for spec in specs}:
+            raise Conflict("an id twice", code="already_exists")
+        return [self._enqueue(spec, tenant, known) for spec in specs]
+
+    def _enqueue(self, spec: JobSpec, tenant: str, known: set[str]) -> Enqueued:
+        if spec.parent_id is not None:
+            parent = self.jobs.get(spec.parent_id) if spec.parent_id in known else None
+            if parent is None or parent.tenant != tenant:
+                return Enqueued(None, False, "parent_not_found", None)
+            spec = _heir(spec, parent.spec)
+        payload = json.loads(spec.payload)
+        name = (tenant, spec.kind, spec.key or "")
+        if spec.key is not None:
+            if name in self.keys:
+                first, seen = self.keys[name]
+                reason = "duplicate_key" if seen == payload else "idempotency_conflict"
+                return Enqueued(first, False, reason, self.jobs[first].state)
+            self.keys[name] = (spec.id, payload)
+        if spec.content_key is not None:
+            last = self.contents.get((tenant, spec.content_key))
+            if last is not None and _stands(self.jobs[last], spec):
+                if spec.key is not None:
+                    self.keys[name] = (last, payload)
+                return Enqueued(last, False, "duplicate_content", self.jobs[last].state)
+            self.contents[tenant, spec.content_key] = spec.id
+        self._create(spec, tenant)
+        return Enqueued(spec.id, True)
+
+    def _create(self, spec: JobSpec, tenant: str) -> None:
+        after = spec.process_after
+        if after is None and spec.delay is not None:
+            after = self.now + seconds(spec.delay)
+        due = after if after is not None and after > self.now else None
+        job = ModelJob(spec, tenant, len(self.jobs), self.now, after, due)
+        job.events.append(ModelEvent("enqueue", None, State.QUEUED, 0, self.now, spec.enqueued_by, {}))
+        self.jobs[spec.id] = job
+
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    def open_lease(self, name: str, holder: str, ttl: float, tenant: str) -> datetime:
+        lease = self.leases[name] = ModelLease(tenant, holder, self.now + seconds(ttl))
+        return lease.until
+
+    def renew_lease(self, name: str, ttl: float, tenant: str) -> bool:
+        lease = self.leases.get(name)
+        if lease is None or lease.tenant != tenant or lease.ended:
+            return False
+        lease.until = max(lease.until, self.now + seconds(ttl))
+        return True
+
+    def end_lease(self, name: str, why: str, tenant: str) -> bool:
+        lease = self.leases.get(name)
+        if lease is None or lease.tenant != tenant or lease.ended:
+            return False
+        lease.ended = True
+        return True
+
+    # -- under a lease -------------------------------------------------------------------------------------------
+
+    def claim(self, request: ClaimRequest) -> list[Claim]:
+        holder = self.holder(request.lease, request.tenant)
+        if not self.live(self.leases[request.lease]):
+            raise StaleLease("not live")
+        taken: list[Claim] = []
+        for queue in request.queues:
+            for job in self.queue(request.tenant, queue):
+                wanted = request.kinds is None or job.spec.kind in request.kinds
+                if len(taken) < request.want and wanted and not self.late(job):
+                    job.lease, job.settled_by = request.lease, None
+                    self.step(job, "take" if request.begin else "claim", holder)
+                    taken.append(claim_of(job))
+        return taken
+
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
+        return {job.id: job.attempt for job in self._all(lease, ids, tenant, "start")}
+
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> list[str]:
+        return sorted(job.id for job in self._all(lease, ids, tenant, "release"))
+
+    def _all(self, lease: str, ids: Sequence[str], tenant: str, verb: str) -> list[ModelJob]:
+        holder = self.holder(lease, tenant)
+        ours = [job for job in self.held_by(lease, State.LEASED) if job.id in ids]
+        for job in ours:
+            self.step(job, verb, holder)
+        return ours
+
+    def _fenced(self, job_id: str, lease: str, attempt: int) -> ModelJob | None:
+        running = {job.id: job for job in self.held_by(lease, State.IN_PROGRESS) if job.attempt == attempt}
+        return running.get(job_id)
+
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
+        """Answers what was no longer this lease's."""
+        holder = self.holder(lease, tenant)
+        pairs = [(item, self._fenced(item.id, lease, item.attempt)) for item in settlements]
+        for item, job in pairs:
+            if job is not None and _impossible(item, job):
+                raise Refused("more retries than there are, or no error", code="broken_invariant")
+        for item, job in pairs:
+            if job is not None:
+                self._end(job, item, lease, holder)
+        return sorted(item.id for item, job in pairs if job is None)
+
+    def _end(self, job: ModelJob, item: Settlement, lease: str, holder: str) -> None:
+        job.settled_by = lease
+        job.error = (item.code, item.message)
+        later = self.now + seconds(item.delay)
+        if item.ending == "succeeded":
+            job.result = item.result if item.result is not None else job.result
+            self.step(job, "succeed", holder)
+        elif item.ending == "snooze":
+            self.step(job, "snooze", holder, item.note, due=later)
+        else:
+            self.step(job, "fail", holder, item.note)
+            if item.ending == "retry":
+                job.retries += 1
+                self.step(job, "retry", holder, due=later)
+            elif item.ending == "bury":
+                self.step(job, "bury", holder)
+
+    def save_checkpoint(
+        self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> bool:
+        self.holder(lease, tenant)
+        job = self._fenced(job_id, lease, attempt)
+        if job is not None:
+            job.checkpoints[name] = (self.now, json.loads(value))
+        return job is not None
+
+    def add_artifact(self, job_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> bool:
+        self.holder(lease, tenant)
+        job = self.jobs.get(job_id)
+        if job is None or job.attempt != attempt or lease not in (job.lease, job.settled_by):
+            return False
+        if (attempt, name) in job.artifacts:
+            raise Conflict("a name twice", code="already_exists")
+        job.artifacts[attempt, name] = (self.now, ref)
+        return True
+
+
+def _heir(spec: JobSpec, parent: JobSpec) -> JobSpec:
+    """A child has its parent's correlation and workflow, unless it brings its own (DP-10)."""
+    return replace(
+        spec,
+        correlation_id=spec.correlation_id or parent.correlation_id or parent.id,
+        workflow_id=spec.workflow_id or parent.workflow_id,
+    )
+
+
+def _stands(job: ModelJob, spec: JobSpec) -> bool:
+    """Whether a job with the same content makes a new one needless (HK-2): active, or yet untried."""
+    if spec.dedupe == "coalesce":
+        return job.state is State.QUEUED and job.attempt == 0
+    return job.state in ACTIVE
+
+
+def _impossible(item: Settlement, job: ModelJob) -> bool:
+    if item.ending == "retry" and job.retries >= job.spec.retry.max_retries:
+        return True
+    return item.ending in ("retry", "bury", "fail") and None in (item.code, item.message)

@@ -1,0 +1,186 @@
+"""A store behind the same commands as the model: names for leases, and answers without each store's own numbers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Store
+from holdfast.stores.flow import Flow, Rows, Statement, Steps
+from holdfast.stores.open import open_store
+
+T = TypeVar("T")
+
+NOBODY = str(uuid.UUID(int=7))
+
+
+class PowerCut(Exception):
+    """Raised in the middle of a transaction."""
+
+
+def cut(flow: Flow[T], after: int) -> Flow[T]:
+    """The flow, broken off after so many statements (at the latest after its last), before its commit."""
+
+    def steps() -> Steps[T]:
+        inner = flow.start()
+        try:
+            statement = next(inner)
+            for _ in range(after):
+                statement = inner.send((yield statement))
+        except StopIteration:
+            pass
+        finally:
+            inner.close()
+        raise PowerCut
+
+    return Flow(steps, flow.writes)
+
+
+def asking(statement: Statement, *, writes: bool) -> Flow[Rows]:
+    """One statement by hand, as a flow."""
+
+    def steps() -> Steps[Rows]:
+        rows = yield statement
+        return rows
+
+    return Flow(steps, writes)
+
+
+class Player:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store: Store = open_store(url)
+        self.leases: dict[str, str] = {}
+        self.cursor: str | None = None
+
+    @property
+    def verbs(self) -> Any:
+        return self.store.verbs
+
+    def __str__(self) -> str:
+        return self.url.split(":")[0]
+
+    def restart(self) -> None:
+        """Everything this process knew is gone; the database is what is left (CX-15)."""
+        self.store.close()
+        self.store = open_store(self.url)
+
+    def token(self, name: str) -> str:
+        return self.leases.get(name, NOBODY)
+
+    def name(self, token: str) -> str:
+        return next(name for name, known in self.leases.items() if known == token)
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def set_clock(self, now: datetime) -> None:
+        self.store.run(self.verbs.set_clock(timedelta(), now))
+
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
+        return self.store.run(self.verbs.enqueue(specs, tenant))
+
+    def open_lease(self, name: str, holder: str, ttl: float, tenant: str) -> datetime:
+        lease = self.store.run(self.verbs.open_lease(holder, ttl, tenant))
+        self.leases[name] = lease.id
+        return lease.until
+
+    def renew_lease(self, name: str, ttl: float, tenant: str) -> bool:
+        return self.store.run(self.verbs.renew_lease(self.token(name), ttl, tenant))
+
+    def end_lease(self, name: str, why: str, tenant: str) -> bool:
+        return self.store.run(self.verbs.end_lease(self.token(name), why, tenant))
+
+    def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
+        return self.verbs.claim(replace(request, lease=self.token(request.lease)))
+
+    def claim(self, request: ClaimRequest) -> list[Claim]:
+        claims = self.store.run(self.claiming(request))
+        return [replace(claim, lease=self.name(claim.lease)) for claim in claims]
+
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
+        return self.store.run(self.verbs.start(self.token(lease), ids, tenant))
+
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> list[str]:
+        return sorted(self.store.run(self.verbs.release(self.token(lease), ids, tenant)))
+
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
+        return sorted(self.store.run(self.verbs.settle(self.token(lease), settlements, tenant)))
+
+    def save_checkpoint(
+        self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> bool:
+        flow = self.verbs.save_checkpoint(job_id, self.token(lease), attempt, name, value, tenant)
+        return self.store.run(flow)
+
+    def add_artifact(self, job_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> bool:
+        return self.store.run(self.verbs.add_artifact(job_id, self.token(lease), attempt, name, ref, tenant))
+
+    def promote_due(self, want: int, tenant: str) -> int:
+        return self.store.run(self.verbs.promote_due(want, tenant))
+
+    def expire_overdue(self, want: int, tenant: str) -> int:
+        return self.store.run(self.verbs.expire_overdue(want, tenant))
+
+    def reap_lapsed(self, want: int, tenant: str) -> Sweep:
+        return self.store.run(self.verbs.reap_lapsed(want, tenant))
+
+    def operate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+    ) -> list[Verdict]:
+        return self.store.run(self.verbs.operate(verb, ids, reason, actor, tenant))
+
+    def by_hand(self, sql: str, **params: object) -> None:
+        """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""
+        self.store.run(asking(self.verbs.dialect.read(sql, **params), writes=True))
+
+    # -- what can be seen ----------------------------------------------------------------------------------------
+
+    def get(self, job_id: str, tenant: str) -> Job | None:
+        job = self.store.run(self.verbs.get(job_id, tenant))
+        return None if job is None else replace(job, position=0)
+
+    def listed(self, wanted: JobFilter) -> list[Job]:
+        return self.store.run(self.verbs.list_jobs(wanted))
+
+    def new_events(self) -> Iterator[Event]:
+        """What the ledger has had since the last time, as a consumer reads it, in small pages."""
+        while True:
+            page = self.store.run(self.verbs.events_after(self.cursor, 7, "*"))
+            for event in page:
+                self.cursor = event.cursor
+                yield replace(event, seq=0, cursor="")
+            if not page:
+                return
+
+    def history(self, job_id: str, tenant: str) -> list[Event]:
+        return [replace(event, seq=0) for event in self.store.run(self.verbs.history(job_id, tenant))]
+
+    def attempts(self, job_id: str, tenant: str) -> list[Attempt]:
+        return self.store.run(self.verbs.attempts(job_id, tenant))
+
+    def artifacts(self, job_id: str, tenant: str) -> list[Artifact]:
+        return self.store.run(self.verbs.artifacts(job_id, tenant))
+
+    def checkpoints(self, job_id: str, tenant: str) -> list[tuple[str, object]]:
+        return list(self.store.run(self.verbs.checkpoints(job_id, tenant)).items())
+
+    def result(self, job_id: str, tenant: str) -> Result | None:
+        return self.store.run(self.verbs.result(job_id, tenant))
+
+    def counts(self, tenant: str) -> dict[State, int]:
+        return self.store.run(self.verbs.counts(tenant))
+
+    def health(self, tenant: str) -> Health:
+        return self.store.run(self.verbs.health(tenant))
+
+
+def plain(claim: Claim) -> Claim:
+    """With the payload as a database may write it: spaces and the order of keys are not promised."""
+    return replace(claim, payload=json.dumps(json.loads(claim.payload), sort_keys=True))

@@ -1,0 +1,96 @@
+"""The part of the model that is done *to* jobs: by the duties, and by people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
+from holdfast.domain.states import ACTIVE, State
+from holdfast.stores.base import OperatorVerb
+from tests.model.world import ModelJob, World
+
+LATE = ("deadline_passed", "the deadline passed before the job was started")
+LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
+
+
+class Upkeep(World):
+    # -- duties ------------------------------------------------------------------------------------------------
+
+    def due(self, scope: str) -> list[ModelJob]:
+        """What ``promote_due`` would promote, the longest due first."""
+        found = [job for job in self.within(scope) if job.due_at is not None and job.due_at <= self.now]
+        return sorted(found, key=lambda job: job.due_at or self.now)
+
+    def overdue(self, scope: str) -> list[ModelJob]:
+        """What ``expire_overdue`` would expire, the longest overdue first."""
+        waiting = (State.QUEUED, State.RETRY_WAITING)
+        found = [job for job in self.within(scope) if job.state in waiting and self.late(job)]
+        return sorted(found, key=lambda job: job.spec.deadline_at or self.now)
+
+    def promote_due(self, want: int, scope: str) -> int:
+        chosen = self.due(scope)[:want]
+        for job in chosen:
+            if job.state is State.RETRY_WAITING:
+                self.step(job, "due", "promoter")
+            job.due_at = None
+        return len(chosen)
+
+    def expire_overdue(self, want: int, scope: str) -> int:
+        chosen = self.overdue(scope)[:want]
+        for job in chosen:
+            job.error = LATE
+            self.step(job, "expire", "promoter")
+        return len(chosen)
+
+    def reap_lapsed(self, want: int, scope: str) -> Sweep:
+        ours = {name: each for name, each in self.leases.items() if scope in (EVERY_TENANT, each.tenant)}
+        lapsed = [lease for lease in ours.values() if not lease.ended and lease.until <= self.now]
+        for lease in lapsed:
+            lease.ended = True
+        unswept = {name for name, lease in ours.items() if lease.ended and not lease.swept}
+        held = sorted((job for job in self.jobs.values() if job.lease in unswept), key=lambda job: job.id)
+        leased = [job for job in held[:want] if job.state is State.LEASED]
+        begun = [job for job in held[:want] if job.state is State.IN_PROGRESS]
+        for job in leased:
+            self.step(job, "lapse", "reaper", {"reason": "lease_lapsed"})
+        for job in begun:
+            self._crash(job)
+        for name in unswept - {job.lease for job in self.jobs.values()}:
+            self.leases[name].swept = True
+        return Sweep(len(lapsed), len(leased), len(begun))
+
+    def _crash(self, job: ModelJob) -> None:
+        """A crash is counted apart from the handler's own failures, against its own limit (CX-10)."""
+        job.error = LOST
+        self.step(job, "lapse", "reaper")
+        again = job.crashes < job.spec.retry.max_crashes
+        job.crashes += 1
+        self.step(job, "retry" if again else "bury", "reaper", due=self.now if again else None)
+
+    # -- people --------------------------------------------------------------------------------------------------
+
+    def operate(
+        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, scope: str
+    ) -> list[Verdict]:
+        if verb == "discard" and not (reason or "").strip():
+            return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
+        seen = {job.id: job for job in self.within(scope) if job.id in ids}
+        done = {job.id for job in seen.values() if _open_to(verb, job)}
+        for job_id in sorted(done):
+            job = seen[job_id]
+            if verb == "redrive":
+                job.retries = job.crashes = 0
+                job.error = (None, None)
+            self.step(job, verb, actor, {"reason": reason} if reason else None)
+        return [_verdict(verb, job_id, seen.get(job_id), job_id in done) for job_id in ids]
+
+
+def _open_to(verb: OperatorVerb, job: ModelJob) -> bool:
+    return job.state in ACTIVE if verb == "cancel" else job.state is State.DEAD_LETTER
+
+
+def _verdict(verb: OperatorVerb, job_id: str, job: ModelJob | None, done: bool) -> Verdict:
+    if job is None:
+        return Verdict(job_id, None, True, "not_found")
+    refusal = "already_finished" if verb == "cancel" else "not_dead"
+    return Verdict(job_id, job.state, not done, None if done else refusal)

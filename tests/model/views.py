@@ -1,0 +1,172 @@
+"""What a reader would see of the model, in the same records the stores answer with.
+
+``position`` and ``seq`` are each store's own numbers; what they decide (order) is compared instead of them.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
+from holdfast.domain.policies import EXPONENTIAL
+from holdfast.domain.states import State
+from holdfast.stores.base import Health, JobFilter
+from tests.model.world import ModelEvent, ModelJob, World
+
+OUTCOMES = {
+    "succeed": "succeeded",
+    "fail": "failed",
+    "lapse": "crashed",
+    "snooze": "suspended",
+    "cancel": "cancelled",
+}
+
+
+def job_of(job: ModelJob) -> Job:
+    spec = job.spec
+    return Job(
+        id=job.id,
+        tenant=job.tenant,
+        kind=spec.kind,
+        queue=spec.queue,
+        state=job.state,
+        attempt=job.attempt,
+        retries=job.retries,
+        crashes=job.crashes,
+        max_retries=spec.retry.max_retries,
+        max_crashes=spec.retry.max_crashes,
+        priority=spec.priority,
+        position=0,
+        due_at=job.due_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        error_code=job.error[0],
+        error_message=job.error[1],
+        created_at=job.created_at,
+        process_after=job.process_after,
+        deadline_at=spec.deadline_at,
+        payload=json.loads(spec.payload),
+        backoff=None if spec.retry.backoff == EXPONENTIAL else spec.retry.backoff.to_json(),
+        idempotency_key=spec.key,
+        content_key=spec.content_key,
+        tags=spec.tags,
+        agent=spec.agent,
+        correlation_id=spec.correlation_id,
+        causation_id=spec.causation_id,
+        parent_id=spec.parent_id,
+        workflow_id=spec.workflow_id,
+        external_ref=spec.external_ref,
+        enqueued_by=spec.enqueued_by,
+        source_system=spec.source_system,
+    )
+
+
+def claim_of(job: ModelJob) -> Claim:
+    seen = job_of(job)
+    same = {name: getattr(seen, name) for name in Claim.__slots__ if name not in ("lease", "payload")}
+    return Claim(lease=job.lease or "", payload=job.spec.payload, **same)
+
+
+def event_of(job: ModelJob, event: ModelEvent) -> Event:
+    return Event(
+        0,
+        job.id,
+        job.tenant,
+        job.spec.kind,
+        event.verb,
+        event.source,
+        event.target,
+        event.attempt,
+        event.at,
+        event.actor,
+        event.meta,
+    )
+
+
+def history_of(job: ModelJob) -> list[Event]:
+    return [event_of(job, event) for event in job.events]
+
+
+def attempts_of(job: ModelJob) -> list[Attempt]:
+    """An attempt is the event that began it and the next one of the job (SC-5)."""
+    found = []
+    for began, after in zip(job.events, [*job.events[1:], None], strict=True):
+        if began.verb not in ("take", "start"):
+            continue
+        meta = after.meta if after else {}
+        found.append(
+            Attempt(
+                job.id,
+                job.tenant,
+                job.spec.kind,
+                began.attempt,
+                began.actor,
+                began.at,
+                after.at if after else None,
+                OUTCOMES[after.verb] if after else None,
+                meta.get("error_code"),
+                meta.get("error_message"),
+                meta.get("exit_code"),
+                meta.get("log"),
+                meta.get("traceback"),
+            )
+        )
+    return found
+
+
+def artifacts_of(job: ModelJob) -> list[Artifact]:
+    return [
+        Artifact(job.id, attempt, name, ref, {}, at)
+        for (attempt, name), (at, ref) in sorted(job.artifacts.items())
+    ]
+
+
+def checkpoints_of(job: ModelJob) -> list[tuple[str, object]]:
+    """The oldest first."""
+    saved = sorted(job.checkpoints.items(), key=lambda item: (item[1][0], item[0]))
+    return [(name, value) for name, (_, value) in saved]
+
+
+def result_of(job: ModelJob) -> Result | None:
+    return None if job.result is None else Result(json.loads(job.result), None)
+
+
+def listed(world: World, wanted: JobFilter) -> list[Job]:
+    """Newest first, and ids are what says how new (CX-14)."""
+    found = [job_of(job) for job in world.within(wanted.tenant)]
+    for name in ("state", "kind", "queue", "agent", "correlation_id", "parent_id"):
+        value = getattr(wanted, name)
+        found = [job for job in found if value is None or getattr(job, name) == value]
+    if wanted.tag is not None:
+        found = [job for job in found if wanted.tag in job.tags]
+    if wanted.before is not None:
+        found = [job for job in found if job.id < wanted.before]
+    return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+
+
+def counts_of(world: World, scope: str) -> dict[State, int]:
+    states = [job.state for job in world.within(scope)]
+    return {state: states.count(state) for state in set(states)}
+
+
+def health_of(world: World, scope: str) -> Health:
+    """Without the reasons: they are words for people."""
+    jobs = world.within(scope)
+    waiting = [job for job in jobs if job.claimable]
+    dead = sum(job.state is State.DEAD_LETTER for job in jobs)
+    seen = [each for each in world.leases.values() if scope == EVERY_TENANT or each.tenant in (scope, "*")]
+    alive = sum(world.live(lease) for lease in seen)
+    oldest = min((job.created_at for job in waiting), default=None)
+    age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
+    worrying = dead or (waiting and not alive) or (age is not None and age > 300)
+    return Health(
+        len(waiting),
+        sum(job.due_at is not None for job in jobs),
+        sum(job.lease is not None for job in jobs),
+        dead,
+        age,
+        alive,
+        tuple(sorted({job.spec.kind for job in waiting})),
+        "attention" if worrying else "ok",
+    )

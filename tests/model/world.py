@@ -1,0 +1,131 @@
+"""The things of the model, and the one way a state changes in it. Time stands still until somebody moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import EVERY_TENANT, JobSpec
+from holdfast.domain.states import FINISHED, HELD, State
+from holdfast.domain.transitions import TRANSITIONS
+
+TARGETS = {(step.source, step.verb.value): step.target for step in TRANSITIONS}
+
+
+@dataclass
+class ModelEvent:
+    verb: str
+    source: State | None
+    target: State
+    attempt: int
+    at: datetime
+    actor: str
+    meta: dict[str, Any]
+
+
+@dataclass
+class ModelJob:
+    spec: JobSpec
+    tenant: str
+    place: int
+    created_at: datetime
+    process_after: datetime | None
+    due_at: datetime | None
+    state: State = State.QUEUED
+    attempt: int = 0
+    retries: int = 0
+    crashes: int = 0
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: tuple[str | None, str | None] = (None, None)
+    lease: str | None = None
+    settled_by: str | None = None
+    result: str | None = None
+    checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
+    artifacts: dict[tuple[int, str], tuple[datetime, str]] = field(default_factory=dict)
+    events: list[ModelEvent] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def claimable(self) -> bool:
+        return self.state is State.QUEUED and self.due_at is None
+
+
+@dataclass
+class ModelLease:
+    tenant: str
+    holder: str
+    until: datetime
+    ended: bool = False
+    swept: bool = False
+
+
+def seconds(number: float) -> timedelta:
+    """To the nearest microsecond: neither database keeps more."""
+    return timedelta(microseconds=round(number * 1_000_000))
+
+
+class World:
+    """Jobs in the order they came, leases by the names the test gave them (every store has tokens of its own)."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.jobs: dict[str, ModelJob] = {}
+        self.leases: dict[str, ModelLease] = {}
+
+    def step(
+        self,
+        job: ModelJob,
+        verb: str,
+        actor: str,
+        note: dict[str, Any] | None = None,
+        due: datetime | None = None,
+    ) -> None:
+        """Take a step of the table (a ``KeyError`` if it has none) and write it down."""
+        source, job.state = job.state, TARGETS[job.state, verb]
+        if verb in ("take", "start"):
+            job.attempt += 1
+            job.started_at = self.now
+        if job.state not in HELD:
+            job.lease = None
+        job.due_at = due
+        job.finished_at = self.now if job.state in FINISHED else None
+        meta = dict(note or {})
+        if job.state in (State.FAILED, State.DEAD_LETTER):
+            meta |= {"error_code": job.error[0], "error_message": job.error[1]}
+        if due is not None:
+            meta["due_at"] = due.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due.microsecond // 1000:03}Z"
+        job.events.append(ModelEvent(verb, source, job.state, job.attempt, self.now, actor, meta))
+
+    def within(self, scope: str) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if scope in (EVERY_TENANT, job.tenant)]
+
+    def known(self, ids: Sequence[str]) -> list[ModelJob]:
+        return [self.jobs[job_id] for job_id in dict.fromkeys(ids) if job_id in self.jobs]
+
+    def late(self, job: ModelJob) -> bool:
+        return job.spec.deadline_at is not None and job.spec.deadline_at <= self.now
+
+    def live(self, lease: ModelLease) -> bool:
+        return not lease.ended and lease.until > self.now
+
+    def holder(self, name: str, scope: str) -> str:
+        """Who acts under a lease; it is known only in the very scope it was opened in."""
+        lease = self.leases.get(name)
+        if lease is None or lease.tenant != scope:
+            raise StaleLease("not known here")
+        return lease.holder
+
+    def held_by(self, name: str, state: State) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if job.lease == name and job.state is state]
+
+    def queue(self, scope: str, name: str) -> list[ModelJob]:
+        """What can be claimed, in queue order (SC-2)."""
+        waiting = [job for job in self.within(scope) if job.claimable and job.spec.queue == name]
+        return sorted(waiting, key=lambda job: (-job.spec.priority, job.place))

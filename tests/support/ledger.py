@@ -1,0 +1,76 @@
+"""The ledger against the truth: replays what happened to every job and compares with where it is (N5).
+
+Reads the whole ledger the way a consumer does, page by page, so a page that skips or repeats is seen as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from holdfast.domain.job import EVERY_TENANT, Event, Job
+from holdfast.domain.states import State
+from holdfast.domain.transitions import Step, replay
+from holdfast.stores.base import JobFilter, Store
+
+PAGE = 1000
+
+
+def read_events(
+    store: Store, *, tenant: str = EVERY_TENANT, page: int = PAGE, after: str | None = None
+) -> list[Event]:
+    """Everything a consumer gets from `after` on, before it finds nothing more."""
+    found: list[Event] = []
+    while batch := store.run(store.verbs.events_after(after, page, tenant)):
+        assert len(batch) <= page
+        found += batch
+        after = batch[-1].cursor
+    return found
+
+
+def all_jobs(store: Store, *, tenant: str = EVERY_TENANT) -> Iterator[Job]:
+    before: str | None = None
+    while page := store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, before=before, limit=PAGE))):
+        yield from page
+        before = page[-1].id
+
+
+def check_ledger(store: Store) -> None:
+    """Every job's ledger leads, by legal steps, to the state the job is in, and says as much as its counters."""
+    ledgers: dict[str, list[Event]] = defaultdict(list)
+    for event in read_events(store):
+        ledgers[event.job_id].append(event)
+    problems = []
+    jobs = list(all_jobs(store))
+    for job in jobs:
+        problems += [
+            f"{job.id} ({job.kind}): {problem}" for problem in _compare(job, ledgers.pop(job.id, []))
+        ]
+    problems += [f"{job_id}: has a ledger but is no job" for job_id in ledgers]
+    assert not problems, "\n".join(problems)
+
+
+def _compare(job: Job, events: list[Event]) -> Iterator[str]:
+    try:
+        replayed = replay(Step(event.verb, event.from_state, event.to_state) for event in events)
+    except ValueError as error:
+        yield str(error)
+        return
+    if replayed != job.state:
+        yield f"the ledger ends in {replayed}, the job is {job.state}"
+    started = [event.attempt for event in events if event.to_state == State.IN_PROGRESS]
+    if started != list(range(1, job.attempt + 1)):
+        yield f"attempts {started} were begun, the job counts {job.attempt}"
+    redriven = max((n for n, event in enumerate(events) if event.verb == "redrive"), default=0)
+    life = events[redriven:]
+    lost = sum(event.verb == "lapse" and event.to_state == State.FAILED for event in life)
+    if lost != job.crashes:
+        yield f"{lost} workers were lost, the job counts {job.crashes}"
+    retried = sum((one.verb, two.verb) == ("fail", "retry") for one, two in pairwise(life))
+    if retried != job.retries:
+        yield f"{retried} retries were granted, the job counts {job.retries}"
+    if any(event.tenant != job.tenant or event.kind != job.kind for event in events):
+        yield "an event names another tenant or kind"
+    if not all(event.actor.strip() for event in events):
+        yield "an event names nobody"

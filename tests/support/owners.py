@@ -1,0 +1,57 @@
+"""PostgreSQL as a careful administrator sets it up: the schema belongs to a role without any privilege.
+
+For a superuser row-level security does not hold, so a suite that runs as one says nothing about it. These
+databases are migrated and used by a plain role: what a policy or a missing grant would break, breaks here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+from typing_extensions import override
+
+from holdfast.stores.open import open_store
+from tests.support.databases import Databases, TemplateDatabases
+
+ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_admin")
+
+
+def as_role(url: str, role: str) -> str:
+    """The same database, with every session acting as `role` from its first statement on."""
+    parts = urlsplit(url)
+    query = [*parse_qsl(parts.query), ("options", f"-c role={role}")]
+    return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
+
+
+def ensure_roles(connection: psycopg.Connection[object], *names: str) -> None:
+    """Roles belong to the server; the first test to need one makes it."""
+    for name in names:
+        if not connection.execute("select 1 from pg_roles where rolname = %s", (name,)).fetchone():
+            connection.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
+
+
+class OwnedDatabases(TemplateDatabases):
+    """Fresh databases whose schema was migrated by `owner`, who is no superuser."""
+
+    def __init__(self, server: Databases) -> None:
+        super().__init__(server, self._migrate_as_owner)
+        self.owner = f"holdfast_owner_{os.getpid()}"
+
+    def _migrate_as_owner(self, dsn: str) -> None:
+        name = urlsplit(dsn).path.lstrip("/")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            ensure_roles(connection, self.owner, *ROLES)
+            grant = sql.SQL("grant create on database {} to {}")
+            connection.execute(grant.format(sql.Identifier(name), sql.Identifier(self.owner)))
+        with closing(open_store(as_role(dsn, self.owner))) as store:
+            store.migrate()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
+            connection.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(self.owner)))

@@ -1,0 +1,137 @@
+"""Small builders for tests of the stores: jobs to put in, a worker to take them out, and the store's own clock.
+
+Every helper goes through the port (`stores/base.py`), so it works on any store and tests nothing by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.domain.ids import IdMaker
+from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Job, JobSpec
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.payload import encode
+from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+
+new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+
+TENANT = "default"
+BROKEN = Failed("broken", "it broke")
+FINAL = Failed("broken", "it broke for good", final=True)
+LATER = Snoozed(60.0)
+DONE = Succeeded()
+
+
+def spec(kind: str = "mail.send", *, payload: object = None, **fields: Any) -> JobSpec:
+    """A job to enqueue; `fields` are those of `JobSpec`."""
+    facts: dict[str, Any] = {
+        "id": new_id(),
+        "payload": encode({} if payload is None else payload),
+        "enqueued_by": "tester",
+        "source_system": "tests",
+    }
+    return JobSpec(kind=kind, **(facts | fields))
+
+
+def tries(attempts: int, crashes: int = 3) -> RetryPolicy:
+    return RetryPolicy(max_attempts=attempts, max_crashes=crashes)
+
+
+def enqueue(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[Enqueued]:
+    return store.run(store.verbs.enqueue(specs, tenant))
+
+
+def put(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[str]:
+    """Enqueue what must be new, and answer the ids."""
+    answers = enqueue(store, *specs, tenant=tenant)
+    assert all(answer.created for answer in answers), answers
+    return [spec.id for spec in specs]
+
+
+def put_one(store: Store, kind: str = "mail.send", *, tenant: str = TENANT, **fields: Any) -> str:
+    return put(store, spec(kind, **fields), tenant=tenant)[0]
+
+
+def open_lease(
+    store: Store, holder: str = "worker-1", *, ttl: float = 30.0, tenant: str = EVERY_TENANT
+) -> str:
+    return store.run(store.verbs.open_lease(holder, ttl, tenant)).id
+
+
+def claim(
+    store: Store,
+    lease: str,
+    want: int = 1,
+    *,
+    queues: Sequence[str] = ("default",),
+    begin: bool = True,
+    kinds: tuple[str, ...] | None = None,
+    tenant: str = EVERY_TENANT,
+) -> list[Claim]:
+    request = ClaimRequest(
+        lease=lease, queues=tuple(queues), want=want, begin=begin, kinds=kinds, tenant=tenant
+    )
+    return store.run(store.verbs.claim(request))
+
+
+def take(store: Store, *, tenant: str = EVERY_TENANT, **fields: Any) -> Claim:
+    """One job, begun under a lease of its own."""
+    (claimed,) = claim(store, open_lease(store, tenant=tenant), tenant=tenant, **fields)
+    return claimed
+
+
+def settle(
+    store: Store,
+    claims: Claim | Iterable[Claim],
+    outcome: Outcome = DONE,
+    *,
+    jitter: float = 1.0,
+    tenant: str = EVERY_TENANT,
+) -> list[str]:
+    """End attempts of one lease as `outcome` says; answers those that were no longer its own."""
+    held = [claims] if isinstance(claims, Claim) else list(claims)
+    return apply(store, held[0].lease, *(decide(each, outcome, jitter) for each in held), tenant=tenant)
+
+
+def apply(store: Store, lease: str, *settlements: Settlement, tenant: str = EVERY_TENANT) -> list[str]:
+    return store.run(store.verbs.settle(lease, settlements, tenant))
+
+
+def work(store: Store, outcome: Outcome = DONE, *, want: int = 1, tenant: str = EVERY_TENANT) -> list[Claim]:
+    """What a worker does in one round: take up to `want` jobs and end them all with `outcome`."""
+    claims = claim(store, open_lease(store, tenant=tenant), want, tenant=tenant)
+    if claims:
+        assert settle(store, claims, outcome, tenant=tenant) == []
+    return claims
+
+
+def job(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> Job:
+    found = store.run(store.verbs.get(job_id, tenant))
+    assert found is not None, f"there is no job {job_id}"
+    return found
+
+
+def state_of(store: Store, job_id: str) -> State:
+    return job(store, job_id).state
+
+
+def history(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> list[Event]:
+    return store.run(store.verbs.history(job_id, tenant))
+
+
+def verbs_of(store: Store, job_id: str) -> list[str]:
+    return [event.verb for event in history(store, job_id)]
+
+
+def forward(store: Store, seconds: float = 0.0) -> datetime:
+    """Stop the store's clock `seconds` after its present (0 only stops it); answers the new present."""
+    moment = store.run(store.verbs.now()) + timedelta(seconds=seconds)
+    store.run(store.verbs.set_clock(timedelta(0), moment))
+    return moment
