@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import config
 from holdfast.arguments import Signature
-from holdfast.client import Client
+from holdfast.client import Client, new_id
 from holdfast.context import Context, enter
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -20,6 +20,7 @@ from holdfast.domain.job import Claim, Enqueued, Event, Job, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
+from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.runtime.execution import Handler
@@ -35,7 +36,7 @@ RESULT_LIMIT = 1_048_576
 
 
 class App:
-    """``App("sqlite:///jobs.db")``, ``App("postgresql://…")``, or ``App()`` with HOLDFAST_URL set."""
+    """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database."""
 
     def __init__(
         self,
@@ -92,9 +93,7 @@ class App:
         prepared = self._prepare(kind, payload, options)
         return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode)
 
-    async def aenqueue(
-        self, kind: str, payload: Any = None, **options: Unpack[Options]
-    ) -> Handle[Any]:
+    async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         prepared = self._prepare(kind, payload, options)
         return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
 
@@ -167,6 +166,14 @@ class App:
 
     # --- running ---
 
+    def repository(self, *, ttl: Duration = 60.0) -> JobRepository:
+        """For those who run their own loop: claim, mark_success, mark_failure."""
+        self.client.make_ready()
+        client = self.client
+        return JobRepository(
+            self.store, tenant=client.tenant, owner=client.actor, new_id=new_id, ttl=seconds(ttl, "ttl")
+        )
+
     def worker(self, options: WorkerOptions | None = None) -> Worker:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
@@ -216,9 +223,7 @@ class JobDecorator:
         return self._app.declare(function, self._name, self._options, self._timeout)
 
 
-def _caller(
-    kind: Kind[..., Any], client: Client, threads: Executor
-) -> Callable[[Claim], Awaitable[str | None]]:
+def _caller(kind: Kind[..., Any], client: Client, threads: Executor) -> Callable[[Claim], Awaitable[str | None]]:
     """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
     log = logging.getLogger(f"holdfast.job.{kind.name}")
     wants_context = _wants_context(kind.function)

@@ -61,7 +61,7 @@ class Signature:
         unknown = values.keys() - self._signature.parameters.keys()
         if unknown:
             raise InvalidArguments(f"{self._kind}: unexpected arguments {', '.join(sorted(unknown))}")
-        bound = inspect.BoundArguments(self._signature, {})  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self._signature, {})
         for name, parameter in self._signature.parameters.items():
             if name in values:
                 value: Any = values[name]

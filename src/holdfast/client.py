@@ -104,9 +104,7 @@ class Client:
                 raise _moved(consumer)
             place = batch[-1].cursor
 
-    async def aevents(
-        self, consumer: str, *, page: int = 100, tenant: str | None = None
-    ) -> AsyncIterator[Event]:
+    async def aevents(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> AsyncIterator[Event]:
         scope = tenant or self.tenant
         place = await self.arun(self.verbs.cursor_of(consumer, scope))
         while batch := await self.arun(self.verbs.events_after(place, page, scope)):

@@ -9,6 +9,7 @@ from holdfast.domain.states import State
 from holdfast.stores.base import OperatorVerb, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
+    FINAL,
     claim,
     forward,
     history,
@@ -99,8 +100,9 @@ def test_a_discard_needs_a_reason(store: Store, by_hand: ByHand, reason: str | N
 
 
 @pytest.mark.req("DP-15", "CX-9")
-def test_a_redriven_job_has_all_its_tries_again(store: Store, by_hand: ByHand) -> None:
-    job_id = bring(store, by_hand, S.DEAD_LETTER).id
+def test_a_redriven_job_has_all_its_tries_again(store: Store) -> None:
+    job_id = put_one(store)
+    work(store, FINAL)
     operate(store, "redrive", job_id)
     (claimed,) = work(store)
     assert (claimed.id, claimed.attempt, claimed.retries) == (job_id, 2, 0)

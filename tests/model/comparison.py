@@ -69,19 +69,19 @@ class Comparison:
         return expected
 
     def check(self) -> None:
+        """All jobs, all news; one scope and one of the other jobs after another in their turn."""
         touched = self._check_events()
+        self._turn += 1
         jobs = list(self.model.jobs)
-        if jobs:  # and one of the others in its turn
-            self._turn += 1
-            touched.add(jobs[self._turn % len(jobs)])
+        chosen = jobs[self._turn % len(jobs)] if jobs else None
+        scope = SCOPES[self._turn % len(SCOPES)]
         for player in self.players.values():
             self._check_jobs(player)
-            self._check_overview(player)
-            for job_id in touched:
+            for job_id in touched | ({chosen} if chosen else set()):
                 self._check_details(player, job_id)
-        for scope in SCOPES:
-            reasons = {player.health(scope).reasons for player in self.players.values()}
-            assert len(reasons) == 1
+            if chosen:
+                self._check_hidden(player, chosen)
+        self._check_overview(scope)
 
     def _check_events(self) -> set[str]:
         """Consumers have been told the same of each job. Between jobs of one batch there is no order."""
@@ -108,12 +108,15 @@ class Comparison:
             assert job.crashes <= job.max_crashes + 1
             assert (job.finished_at is not None) == job.state.finished
 
-    def _check_overview(self, player: Player) -> None:
-        for scope in SCOPES:
+    def _check_overview(self, scope: str) -> None:
+        reasons = set()
+        for player in self.players.values():
             where = f"{player} in {scope}"
             same(player.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
-            health = replace(player.health(scope), reasons=())
-            same(health, views.health_of(self.model, scope), f"health of {where}")
+            health = player.health(scope)
+            same(replace(health, reasons=()), views.health_of(self.model, scope), f"health of {where}")
+            reasons.add(health.reasons)
+        assert len(reasons) == 1, reasons
 
     def _check_details(self, player: Player, job_id: str) -> None:
         job = self.model.jobs[job_id]
@@ -129,9 +132,10 @@ class Comparison:
         assert replay(Step(event.verb, event.from_state, event.to_state) for event in history) is job.state
         begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
         assert begun == [attempt.attempt for attempt in attempts] == list(range(1, job.attempt + 1))
-        self._check_hidden(player, job_id, "b" if own == "a" else "a")
 
-    def _check_hidden(self, player: Player, job_id: str, foreign: str) -> None:
+    def _check_hidden(self, player: Player, job_id: str) -> None:
+        """The other tenant sees nothing of it."""
+        foreign = "b" if self.model.jobs[job_id].tenant == "a" else "a"
         assert player.get(job_id, foreign) is None
         assert player.result(job_id, foreign) is None
         assert player.history(job_id, foreign) == []

@@ -68,19 +68,19 @@ class StoresMachine(RuleBasedStateMachine):
 
     # -- entering ----------------------------------------------------------------------------------------------
 
-    @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=5), tenant=tenants, scope=scopes)
-    def begin(self, batch: Sequence[Draft], tenant: str, scope: str) -> None:
+    @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=5), tenant=tenants)
+    def begin(self, batch: Sequence[Draft], tenant: str) -> None:
         self.enqueue(batch, tenant)
-        self.open_lease(3600.0, scope)
+        self.open_lease(3600.0, "*")
 
     @rule(batch=st.lists(drafts, min_size=1, max_size=6), tenant=tenants)
     def enqueue(self, batch: Sequence[Draft], tenant: str) -> None:
         specs = [self._spec(draft, tenant) for draft in batch]
         self.play(lambda side: side.enqueue(specs, tenant))
 
-    @rule(draft=plain_drafts, tenant=tenants)
-    def enqueue_one(self, draft: Draft, tenant: str) -> None:
-        self.enqueue([draft], tenant)
+    @rule(batch=st.lists(plain_drafts, min_size=1, max_size=2), tenant=tenants)
+    def enqueue_plain(self, batch: Sequence[Draft], tenant: str) -> None:
+        self.enqueue(batch, tenant)
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), draft=plain_drafts, tenant=tenants)
@@ -114,24 +114,28 @@ class StoresMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         among=st.lists(queues, min_size=1, max_size=3),
-        want=st.integers(0, 5),
+        want=st.integers(0, 4),
         begin=st.booleans(),
         only=st.none() | st.lists(kinds, max_size=2),
     )
     def claim(
         self, data: st.DataObject, among: list[str], want: int, begin: bool, only: list[str] | None
     ) -> None:
-        request = self._request(data, among, want, begin, only)
-        self.play(lambda side: [plain(claim) for claim in side.claim(request)])
-
-    def _request(
-        self, data: st.DataObject, among: list[str], want: int, begin: bool, only: list[str] | None
-    ) -> ClaimRequest:
-        name, scope = self._any_lease(data)
+        lease, scope = self._any_lease(data)
         wanted = None if only is None else tuple(only)
-        return ClaimRequest(
-            lease=name, queues=tuple(among), want=want, begin=begin, kinds=wanted, tenant=scope
-        )
+        self._claim(lease, tuple(among), want, begin, wanted, scope)
+
+    @precondition(lambda self: self._live())
+    @rule(data=st.data(), want=st.integers(1, 4), begin=st.booleans())
+    def claim_as_a_worker(self, data: st.DataObject, want: int, begin: bool) -> None:
+        lease = data.draw(st.sampled_from(self._live()), label="lease")
+        self._claim(lease, ("default", "bulk"), want, begin, None, self.model.leases[lease].tenant)
+
+    def _claim(
+        self, lease: str, among: tuple[str, ...], want: int, begin: bool, only: tuple[str, ...] | None, scope: str
+    ) -> None:
+        request = ClaimRequest(lease=lease, queues=among, want=want, begin=begin, kinds=only, tenant=scope)
+        self.play(lambda side: [plain(claim) for claim in side.claim(request)])
 
     @rule(data=st.data(), hand_back=st.booleans(), mistaken=st.booleans())
     def start_or_release(self, data: st.DataObject, hand_back: bool, mistaken: bool) -> None:
@@ -266,7 +270,7 @@ class StoresMachine(RuleBasedStateMachine):
         statement=st.sampled_from(
             [
                 "update {job} set payload = '[\"other\"]' where id = :id",
-                "update {job} set priority = priority + 1 where id = :id",
+                "update {job} set queue = 'other' where id = :id",
                 "delete from {job} where id = :id",
                 "update {job_state} set attempt = attempt + 1 where id = :id",
                 "update {job_state} set tenant = 'c' where id = :id",
@@ -289,12 +293,12 @@ class StoresMachine(RuleBasedStateMachine):
     def power_cut(self, draft: Draft, tenant: str, after: int) -> None:
         """A write that fails half-way leaves everything where it was (SC-19)."""
         spec = self._spec(draft, tenant)
-        live = [(name, lease.tenant) for name, lease in self.model.leases.items() if self.model.live(lease)]
         for player in self.players.values():
             with pytest.raises(PowerCut):
                 player.store.run(cut(player.verbs.enqueue([spec], tenant), after))
-            for name, scope in live:
-                request = ClaimRequest(lease=name, queues=("default", "bulk"), want=5, tenant=scope)
+            for lease in self._live():
+                scope = self.model.leases[lease].tenant
+                request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=5, tenant=scope)
                 with pytest.raises(PowerCut):
                     player.store.run(cut(player.claiming(request), after))
 
@@ -307,6 +311,9 @@ class StoresMachine(RuleBasedStateMachine):
 
     def _running(self) -> list[ModelJob]:
         return [job for job in self.model.jobs.values() if job.state is State.IN_PROGRESS]
+
+    def _live(self) -> list[str]:
+        return [name for name, lease in self.model.leases.items() if self.model.live(lease)]
 
     def _any_job(self, data: st.DataObject, held_by: str | None = None) -> ModelJob:
         """Any of them, but rather one that this lease holds."""

@@ -16,7 +16,7 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 LONGEST = 100 * 366 * 86_400.0
 
 
-def seconds(value: Duration, what: str = "duration") -> float:
+def seconds(value: object, what: str = "duration") -> float:
     """The duration in seconds; refuses what is negative, not finite or not a duration at all."""
     found: float | None = None
     if isinstance(value, timedelta):

@@ -86,9 +86,7 @@ def _head(tick: int) -> str:
     """The text of an id before its last hyphen."""
     ms, high, low = tick >> _COUNTER_BITS, tick & 0x3FFC000, tick & _LOW
     if ms > _MAX_MS:
-        raise InvalidInput(
-            "the clock is past the range of a UUIDv7", code="invalid_id", fix="Does it give ms?"
-        )
+        raise InvalidInput("the clock is past the range of a UUIDv7", code="invalid_id", fix="Does it give ms?")
     # A hyphen after every two bytes, with one too many in the first group: cheaper than formatting each.
     text = (ms << 32 | high << 2 | low | 0x7000_8000).to_bytes(10, "big").hex("-", 2)
     return text[:4] + text[5:]

@@ -41,9 +41,7 @@ _Trail: TypeAlias = "tuple[_Trail, object] | None"
 _WRAPPING: Final[_Trail] = (None, "")
 
 # No check for cycles: by the time an encoder runs, ``_inspect`` has bounded depth and size.
-_encoder = partial(
-    json.JSONEncoder, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-)
+_encoder = partial(json.JSONEncoder, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _COMPACT: Final = _encoder()
 _SORTED: Final = _encoder(sort_keys=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
@@ -52,9 +53,8 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
     again = not failure.final and claim.retries < claim.max_retries
     delay = 0.0
     if again:
-        backoff = Backoff.from_json(claim.backoff) if claim.backoff else Backoff()
         asked = failure.after
-        delay = max(0.0, asked) if asked is not None else backoff.delay(claim.retries + 1, random01)
+        delay = max(0.0, asked) if asked is not None else _backoff(claim).delay(claim.retries + 1, random01)
     return Settlement(
         claim.id,
         claim.attempt,
@@ -64,3 +64,11 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
         message=safe_text(failure.message, MESSAGE_LIMIT),
         note={"traceback": safe_text(failure.traceback, TRACEBACK_LIMIT)} if failure.traceback else None,
     )
+
+
+def _backoff(claim: Claim) -> Backoff:
+    """The job's own, or the default where somebody wrote one by hand that makes no sense: it must be settled."""
+    try:
+        return Backoff.from_json(claim.backoff) if claim.backoff else Backoff()
+    except InvalidSetting:
+        return Backoff()

@@ -27,8 +27,6 @@ class State(StrEnum):
         return self in ACTIVE
 
 
-ACTIVE = frozenset(
-    {State.QUEUED, State.LEASED, State.IN_PROGRESS, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL}
-)
+ACTIVE = frozenset({State.QUEUED, State.LEASED, State.IN_PROGRESS, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 FINISHED = frozenset(State) - ACTIVE
 HELD = frozenset({State.LEASED, State.IN_PROGRESS})

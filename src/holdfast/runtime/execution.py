@@ -24,8 +24,9 @@ class Handler:
 
 
 async def execute(handler: Handler, claim: Claim) -> Outcome:
+    limit = asyncio.timeout(handler.timeout)
     try:
-        async with asyncio.timeout(handler.timeout) as limit:
+        async with limit:
             return Succeeded(await handler.call(claim))
     except TimeoutError as error:
         if limit.expired():

@@ -80,9 +80,7 @@ class Worker:
 
     def _duties(self) -> tuple[Duty, ...]:
         options = self.options
-        standard = standard_duties(
-            options.tenant, promote_every=options.promote_every, sweep_every=options.sweep_every
-        )
+        standard = standard_duties(options.tenant, promote_every=options.promote_every, sweep_every=options.sweep_every)
         return (*standard, *options.extra_duties)
 
     async def _work(self) -> None:

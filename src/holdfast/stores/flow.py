@@ -14,6 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Row = Sequence[Any]
 Rows = list[Row]
@@ -33,21 +34,19 @@ Steps = Generator[Statement, Rows, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Flow(Generic[T]):
+class Flow(Generic[T_co]):
     """An operation that can be started as often as needed: a transaction lost to a deadlock starts it again.
 
     ``writes`` takes the write lock at the beginning where the store has one; ``single`` promises one
     statement, which then needs no explicit transaction.
     """
 
-    start: Callable[[], Steps[T]]
+    start: Callable[[], Steps[T_co]]
     writes: bool = True
     single: bool = False
 
 
-def flow(
-    *, writes: bool = True, single: bool = False
-) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+def flow(*, writes: bool = True, single: bool = False) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
     """Turn a generator function into one that returns a ``Flow``."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:

@@ -6,9 +6,10 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.stores.base import Store
 
 
-def open_store(url: str, *, schema: str = "holdfast") -> Store:
+def open_store(url: object, *, schema: str = "holdfast") -> Store:
     """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``."""
-    scheme = url.split(":", 1)[0].lower() if isinstance(url, str) else ""
+    url = url if isinstance(url, str) else ""
+    scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
         from holdfast.stores.sqlite.store import SqliteStore
 

@@ -19,11 +19,18 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
 
     version = int(one("select current_setting('server_version_num')")) // 10000
     findings = [
-        Finding("server", version >= 14, f"PostgreSQL {version}", None if version >= 14 else "Upgrade to 14 or newer."),
+        Finding(
+            "server",
+            version >= 14,
+            f"PostgreSQL {version}",
+            None if version >= 14 else "Upgrade to 14 or newer.",
+        ),
         Finding(
             "schema",
             status.current,
-            "up to date" if status.current else f"pending: {', '.join(status.pending) or 'none'}; "
+            "up to date"
+            if status.current
+            else f"pending: {', '.join(status.pending) or 'none'}; "
             f"from a newer release: {', '.join(status.unknown) or 'none'}",
             None if status.current else "Run: holdfast migrate",
         ),
@@ -44,7 +51,9 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
             "roles",
             present == len(ROLES),
             f"{present} of {len(ROLES)} roles exist",
-            None if present == len(ROLES) else f"As an administrator: {' '.join(f'create role {r};' for r in ROLES)}"
+            None
+            if present == len(ROLES)
+            else f"As an administrator: {' '.join(f'create role {r};' for r in ROLES)}"
             " Then run holdfast migrate again.",
         )
     )
@@ -82,6 +91,7 @@ def _tenancy(one: Any, schema: str) -> Finding:
         "role",
         not bypasses and not owns,
         says,
-        None if not (bypasses or owns) else "For several tenants run with a role that was only granted holdfast_executor"
-        " or holdfast_producer.",
+        None
+        if not (bypasses or owns)
+        else "For several tenants run with a role that was only granted holdfast_executor or holdfast_producer.",
     )

@@ -53,7 +53,9 @@ class PostgresStore:
     def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
         if not SCHEMA_NAME.match(schema):
             raise InvalidSetting(
-                f"{schema!r} cannot be a schema name", code="invalid_schema", fix=f"It must match {SCHEMA_NAME.pattern}"
+                f"{schema!r} cannot be a schema name",
+                code="invalid_schema",
+                fix=f"It must match {SCHEMA_NAME.pattern}",
             )
         self.url = url
         self.schema_name = schema
@@ -154,7 +156,9 @@ class PostgresStore:
 
     def migrate(self) -> SchemaStatus:
         with self._connect() as connection, connection.transaction():
-            connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",))
+            connection.execute(
+                "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",)
+            )
             applied = self._applied(connection)
             self._plan.check_not_newer(applied)
             for script in self._plan.pending(applied):
@@ -251,7 +255,7 @@ async def _adrive(steps: Steps[T], connection: AsyncConnection[Any]) -> T:
 
 
 def _pause(attempt: int) -> float:
-    return random.uniform(0.2, 1.0) * 0.01 * 2**attempt
+    return random.uniform(0.2, 1.0) * 0.01 * float(2**attempt)
 
 
 _OURS: dict[str, tuple[type[HoldfastError], str]] = {
@@ -279,7 +283,11 @@ def translate(error: Exception) -> Exception:
             fix="Run: holdfast migrate",
         )
     if state == "42501":
-        return Refused(message, code="not_allowed", fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.")
+        return Refused(
+            message,
+            code="not_allowed",
+            fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.",
+        )
     if state == "23514":
         return Refused(message, code="broken_invariant")
     if state == "23505":

@@ -40,7 +40,10 @@ class PostgresVerbs(Reads):
 
     @flow(single=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        rows = yield self._call("enqueue_many", "%s::jsonb, %s", enqueue_document(specs), tenant)
+        plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
+        rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
+        if plain:
+            return [Enqueued(spec.id, True) for spec in specs]
         return [
             Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None)
             for job_id, state, created, reason in rows
@@ -114,9 +117,7 @@ class PostgresVerbs(Reads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def add_artifact(
-        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str
-    ) -> Steps[bool]:
+    def add_artifact(self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> Steps[bool]:
         rows = yield self._call(
             "add_artifact", "%s, %s, %s, %s, %s, null, %s", claim_id, lease, attempt, name, ref, tenant
         )
@@ -143,8 +144,7 @@ class PostgresVerbs(Reads):
     ) -> Steps[list[Verdict]]:
         rows = yield self._call(f"{verb}_many", "%s::uuid[], %s, %s, %s", list(ids), reason, actor, tenant)
         return [
-            Verdict(str(job_id), State(state) if state else None, refused, why)
-            for job_id, state, refused, why in rows
+            Verdict(str(job_id), State(state) if state else None, refused, why) for job_id, state, refused, why in rows
         ]
 
     @flow(single=True)

@@ -126,4 +126,3 @@ def _conditions(wanted: JobFilter, tagged: str) -> tuple[list[str], dict[str, An
 
 def _first_id(moment: datetime) -> str:
     return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))
-

@@ -16,9 +16,7 @@ _CLAIMABLE = "s.state = 'queued' and s.due_at is null"
 class OverviewReads(Reader):
     @flow(writes=False)
     def counts(self, tenant: str) -> Steps[dict[State, int]]:
-        text = (
-            f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
-        )
+        text = f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
         rows = yield from self._ask(tenant, text)
         return {State(state): count for state, count in rows}
 
@@ -40,7 +38,8 @@ class OverviewReads(Reader):
         rows = yield from self._ask(tenant, text, now=now)
         backlog, scheduled, running, dead, oldest, alive = rows[0]
         kinds = yield from self._ask(
-            tenant, f"select distinct s.kind from {{job_state}} s where {_CLAIMABLE} and {own} order by s.kind"
+            tenant,
+            f"select distinct s.kind from {{job_state}} s where {_CLAIMABLE} and {own} order by s.kind",
         )
         codec = self.dialect.codec
         age = None if oldest is None else (codec.time(now) - codec.time(oldest)) / timedelta(seconds=1)

@@ -22,13 +22,18 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
         Finding(
             "schema",
             status.current,
-            "up to date" if status.current else f"pending: {', '.join(status.pending) or 'none'}; "
+            "up to date"
+            if status.current
+            else f"pending: {', '.join(status.pending) or 'none'}; "
             f"from a newer release: {', '.join(status.unknown) or 'none'}",
             None if status.current else "Run: holdfast migrate",
         ),
     ]
     if path == ":memory:":
-        return [*findings, Finding("durability", False, "the database is in memory", "Use a file for anything real.")]
+        return [
+            *findings,
+            Finding("durability", False, "the database is in memory", "Use a file for anything real."),
+        ]
     mode = pragma("journal_mode")
     safe = mode == "wal" and synchronous in ("FULL", "EXTRA")
     findings.append(
@@ -55,7 +60,10 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
     findings.append(
         Finding(
-            "disk", free > DISK_ALARM, f"{free / 1e9:.1f} GB free", None if free > DISK_ALARM else "Make room soon."
+            "disk",
+            free > DISK_ALARM,
+            f"{free / 1e9:.1f} GB free",
+            None if free > DISK_ALARM else "Make room soon.",
         )
     )
     return findings

@@ -117,7 +117,7 @@ def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
         if statement.many:
             connection.executemany(statement.sql, statement.params)
             return []
-        return connection.execute(statement.sql, statement.params).fetchall()  # type: ignore[arg-type]
+        return connection.execute(statement.sql, statement.params).fetchall()
 
     connection.execute("BEGIN IMMEDIATE" if flow.writes else "BEGIN")
     try:
@@ -172,7 +172,9 @@ def translate(error: sqlite3.Error) -> Exception:
         return Conflict(message, code="already_exists")
     if message.startswith("no such table"):
         return SchemaMismatch(
-            "the tables of Holdfast are not in this database", code="not_migrated", fix="Run: holdfast migrate"
+            "the tables of Holdfast are not in this database",
+            code="not_migrated",
+            fix="Run: holdfast migrate",
         )
     if _is_busy(error):
         return StoreUnavailable("another process kept the database locked", code="database_locked")

@@ -22,42 +22,51 @@ declare
     v_seq   bigint := coalesce(nullif(v_parts[4], '')::bigint, 0);
     v_late  bigint[];
     v_last  bigint := 0;
-    v_count integer;
+    v_fresh boolean;
 begin
-    if v_next is null then
-        -- Read the counter before the snapshot: what it says then bounds every later transaction from below.
-        -- Under a snapshot older than this call that would not hold, and the last event read has to do.
-        if current_setting('transaction_isolation') = 'read committed' then
-            select last_value into v_last from event_seq;
+    loop
+        v_fresh := v_next is null;
+        if v_fresh then
+            -- Read the counter before the snapshot: what it says then bounds every later transaction from below.
+            -- Under a snapshot older than this call that would not hold, and the last event read has to do.
+            if current_setting('transaction_isolation') = 'read committed' then
+                select last_value into v_last from event_seq;
+            end if;
+            select pg_current_snapshot() into v_next;
         end if;
-        select pg_current_snapshot() into v_next;
-    end if;
-    if v_past is not null then
-        select array_agg(x::text::bigint) into v_late from pg_snapshot_xip(v_past) x;
-    end if;
-    return query
-    with page as (
-        (select e.* from event e
-          where e.seq > greatest(v_seq, v_floor)
-            and (v_past is null or not pg_visible_in_snapshot(e.xid::text::xid8, v_past))
-            and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
-            and (v_scope = '*' or e.tenant = v_scope)
-          order by e.seq limit events_after.want)
-        union all
-        (select e.* from event e
-          where e.xid = any (v_late) and e.seq > v_seq and e.seq <= v_floor
-            and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
-            and (v_scope = '*' or e.tenant = v_scope)
-          order by e.seq limit events_after.want)
-    ), numbered as (
-        select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
-         order by p.seq limit events_after.want
-    )
-    select p.seq, p.job_id, p.tenant, p.kind, p.verb, p.from_state, p.to_state, p.attempt, p.at, p.actor, p.meta,
-           case when p.n = p.total and p.total < events_after.want
-                then greatest(v_floor, p.seq, v_last) || ';' || v_next::text
-                else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end
-      from numbered p order by p.seq;
+        if v_past is not null then
+            select array_agg(x::text::bigint) into v_late from pg_snapshot_xip(v_past) x;
+        end if;
+        return query
+        with page as (
+            (select e.* from event e
+              where e.seq > greatest(v_seq, v_floor)
+                and (v_past is null or not pg_visible_in_snapshot(e.xid::text::xid8, v_past))
+                and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+                and (v_scope = '*' or e.tenant = v_scope)
+              order by e.seq limit events_after.want)
+            union all
+            (select e.* from event e
+              where e.xid = any (v_late) and e.seq > v_seq and e.seq <= v_floor
+                and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+                and (v_scope = '*' or e.tenant = v_scope)
+              order by e.seq limit events_after.want)
+        ), numbered as (
+            select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
+             order by p.seq limit events_after.want
+        )
+        select p.seq, p.job_id, p.tenant, p.kind, p.verb, p.from_state, p.to_state, p.attempt, p.at, p.actor, p.meta,
+               case when p.n = p.total and p.total < events_after.want
+                    then greatest(v_floor, p.seq, v_last) || ';' || v_next::text
+                    else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end
+          from numbered p order by p.seq;
+        exit when found or v_fresh;
+        -- The page before ended exactly where its range did: on with the next range.
+        v_floor := greatest(v_floor, v_seq);
+        v_past := v_next;
+        v_next := null;
+        v_seq := 0;
+    end loop;
 end $$;
 
 -- A consumer's place, kept for it (DP-12). Moving on needs the place one came from: of two processes that read as the same

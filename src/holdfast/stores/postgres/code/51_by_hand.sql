@@ -3,7 +3,7 @@
 --   select * from holdfast.claim('default', 'my-worker');
 --   select * from holdfast.succeed(job, lease);
 
-create or replace function enqueue(kind text, payload jsonb default '{}', queue text default 'default',
+create or replace function enqueue(kind text, payload json default '{}', queue text default 'default',
     key text default null, priority integer default 0, process_after timestamptz default null,
     deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
     correlation_id text default null, external_ref text default null, agent text default null,
@@ -12,17 +12,16 @@ create or replace function enqueue(kind text, payload jsonb default '{}', queue 
 returns table (id uuid, state state, created boolean, refused boolean, reason text)
 language sql security definer set search_path from current as $$
     select e.id, e.state, e.created, not e.created and e.reason in ('idempotency_conflict', 'parent_not_found'), e.reason
-      from enqueue_many(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
-               'kind', $1, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6,
-               'deadline_at', $7, 'tags', to_jsonb($8), 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12,
-               'max_retries', $13, 'backoff', $14, 'enqueued_by', $15, 'source_system', $16))
-           || jsonb_build_object('payload', $2)), $17) e;
+      from enqueue_many(json_build_array(json_build_object(
+               'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6, 'deadline_at', $7,
+               'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
+               'backoff', $14, 'enqueued_by', $15, 'source_system', $16)), $17) e;
 $$;
 
 -- Claim and begin one job under a lease of its own.
 create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
                                  for_tenant text default null)
-returns table (id uuid, lease uuid, attempt integer, kind text, payload jsonb, until timestamptz, refused boolean, reason text)
+returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -31,11 +30,11 @@ declare
 begin
     select * into v_lease from open_lease(claim.holder, claim.ttl, 'job', v_scope);
     return query
-    select c.id, v_lease.lease, c.attempt, c.kind, c.payload::jsonb, v_lease.until, false, null::text
+    select c.id, v_lease.lease, c.attempt, c.kind, c.payload::json, v_lease.until, false, null::text
       from claim_many(v_lease.lease, array[claim.queue], 1, true, claim.kinds, v_scope) c;
     if not found then
         delete from lease l where l.id = v_lease.lease;
-        return query select null::uuid, null::uuid, null::integer, null::text, null::jsonb, null::timestamptz, true, 'nothing_to_do';
+        return query select null::uuid, null::uuid, null::integer, null::text, null::json, null::timestamptz, true, 'nothing_to_do';
     end if;
 end $$;
 

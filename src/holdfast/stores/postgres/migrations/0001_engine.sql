@@ -23,7 +23,7 @@ create table job (
     tenant           text        not null,
     kind             text        not null,
     queue            text        not null default 'default',
-    payload          jsonb       not null default '{}',
+    payload          json        not null default '{}',  -- as it was sent: jsonb would turn 1e23 into digits
     priority         smallint    not null default 0,
     process_after    timestamptz,
     deadline_at      timestamptz,

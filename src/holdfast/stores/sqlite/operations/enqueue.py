@@ -44,7 +44,7 @@ class EnqueueVerb:
                 if heir is None:
                     answers.append(Enqueued(None, False, "parent_not_found", None))
                     continue
-                spec = heir  # noqa: PLW2901  the spec as its parent completes it
+                spec = heir
             standing = yield from _standing(spec, tenant)
             if standing is None:
                 new.append(spec)

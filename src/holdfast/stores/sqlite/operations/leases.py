@@ -14,9 +14,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
-_OPEN = (
-    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_OPEN = "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _RENEW = (
     "UPDATE lease SET until = max(until, :until), renewed_at = :now"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
@@ -148,15 +146,20 @@ class LeaseVerbs:
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Steps[bool]:
         now = yield from act_under(lease, tenant)
-        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "value": value, "now": now}
+        params = {
+            "id": claim_id,
+            "lease": lease,
+            "attempt": attempt,
+            "name": name,
+            "value": value,
+            "now": now,
+        }
         rows = yield Statement(_SAVE, params)
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def add_artifact(
-        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str
-    ) -> Steps[bool]:
+    def add_artifact(self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> Steps[bool]:
         now = yield from act_under(lease, tenant)
         params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "ref": ref, "now": now}
         rows = yield Statement(_ADD_ARTIFACT, params)

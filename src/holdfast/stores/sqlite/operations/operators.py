@@ -11,9 +11,7 @@ from holdfast.stores.base import OperatorVerb
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
-_FIND = (
-    "SELECT id, state FROM job_state WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
-)
+_FIND = "SELECT id, state FROM job_state WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
 _STOP = (
     "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, gate_id = NULL, finished_at = :now,"
     " note = :note WHERE id IN (SELECT value FROM json_each(:ids))"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.domain.settlement import Settlement
+from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import act_under, unsign
 
@@ -63,7 +64,7 @@ class SettleVerb:
 
 
 def _due(item: Settlement, now: int) -> int:
-    return now + int(item.delay * 1_000_000)
+    return now + in_micros(item.delay)
 
 
 def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""The small queue for people who run their own loop (HK-4): enqueue, claim, mark success, mark failure.
+
+It is a facade over the same verbs a worker uses: leases, fences and the ledger are all in force. What it
+claims is held under one lease, renewed by every call; a loop that stops calling loses its jobs to others
+when the lease lapses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.errors import Conflict, NotFound, StaleLease
+from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
+from holdfast.domain.outcome import Failed, Outcome, Succeeded
+from holdfast.domain.payload import decode, encode
+from holdfast.domain.settlement import decide
+from holdfast.stores.base import ClaimRequest, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job in the loop's hands."""
+
+    id: str
+    kind: str
+    payload: Any
+    attempt: int
+
+
+class JobRepository:
+    def __init__(self, store: Store, *, tenant: str, owner: str, new_id: Callable[[], str], ttl: float = 60.0) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._owner = owner
+        self._new_id = new_id
+        self._ttl = ttl
+        self._lease: str | None = None
+        self._claims: dict[str, Claim] = {}
+
+    def enqueue(self, kind: str, payload: Any = None, *, run_at: datetime | None = None, key: str | None = None) -> str:
+        """The id of the job; with a key that is known already, that of the first one."""
+        spec = JobSpec(
+            id=self._new_id(),
+            kind=kind,
+            payload=encode({} if payload is None else payload),
+            enqueued_by=self._owner,
+            source_system="repository",
+            process_after=run_at,
+            key=key,
+        )
+        answer = self._store.run(self._store.verbs.enqueue([spec], self._tenant))[0]
+        if answer.id is None or answer.reason == "idempotency_conflict":
+            raise Conflict("this key stands for another payload", code=answer.reason)
+        return answer.id
+
+    def claim(self, want: int = 1, *, queue: str = DEFAULT_QUEUE) -> list[Work]:
+        """Up to ``want`` jobs that are due, now in this loop's hands. Also frees what lost workers held."""
+        verbs = self._store.verbs
+        self._store.run(verbs.promote_due(tenant=self._tenant))
+        self._store.run(verbs.reap_lapsed(tenant=self._tenant))
+        request = ClaimRequest(lease=self._held(), queues=(queue,), want=want, tenant=self._tenant)
+        claims = self._store.run(verbs.claim(request))
+        self._claims |= {claim.id: claim for claim in claims}
+        return [Work(claim.id, claim.kind, decode(claim.payload), claim.attempt) for claim in claims]
+
+    def mark_success(self, job_id: str, result: Any = None) -> None:
+        self._settle(job_id, Succeeded(None if result is None else encode(result, what="result")))
+
+    def mark_failure(self, job_id: str, error: str, *, code: str = "failed", permanent: bool = False) -> None:
+        """Tried again by the job's policy while it has tries left, then a dead letter."""
+        self._settle(job_id, Failed(code, error, final=permanent))
+
+    def close(self) -> None:
+        if self._lease is not None:
+            self._store.run(self._store.verbs.end_lease(self._lease, "closed", self._tenant))
+            self._lease = None
+
+    def _settle(self, job_id: str, outcome: Outcome) -> None:
+        claim = self._claims.pop(job_id, None)
+        if claim is None:
+            raise NotFound(f"job {job_id} was not claimed here", code="not_claimed")
+        settlement = decide(claim, outcome, random.random())
+        if self._store.run(self._store.verbs.settle(claim.lease, [settlement], self._tenant)):
+            raise StaleLease(f"job {job_id} is no longer in this loop's hands")
+        self._held()
+
+    def _held(self) -> str:
+        verbs = self._store.verbs
+        if self._lease is None or not self._store.run(verbs.renew_lease(self._lease, self._ttl, self._tenant)):
+            self._lease = self._store.run(verbs.open_lease(self._owner, self._ttl, self._tenant)).id
+        return self._lease

@@ -1,0 +1,150 @@
+"""Counts, health and the attempts of a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.outcome import Failed
+from holdfast.domain.states import State
+from holdfast.stores.base import Health, Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    FINAL,
+    LATER,
+    claim,
+    forward,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    work,
+)
+from tests.support.ways import bring
+
+
+def health(store: Store, tenant: str = "default", **fields: float) -> Health:
+    return store.run(store.verbs.health(tenant, **fields))
+
+
+@pytest.mark.req("DP-19", "DP-1")
+def test_counts_by_state(store: Store, by_hand: ByHand) -> None:
+    assert store.run(store.verbs.counts("default")) == {}
+    for state in State:
+        bring(store, by_hand, state)
+    bring(store, by_hand, State.QUEUED)
+    expected = dict.fromkeys(State, 1) | {State.QUEUED: 2}
+    assert store.run(store.verbs.counts("default")) == expected
+    assert store.run(store.verbs.counts("*")) == expected
+    assert store.run(store.verbs.counts("acme")) == {}
+
+
+@pytest.mark.req("DP-19")
+def test_an_empty_store_is_well(store: Store) -> None:
+    assert health(store) == Health(0, 0, 0, 0, None, 0, (), "ok")
+
+
+@pytest.mark.req("DP-19")
+def test_health_counts_what_there_is(store: Store) -> None:
+    forward(store)
+    put(store, *(spec(f"kind-{n % 2}") for n in range(7)), spec(delay=10), spec("late", delay=20))
+    work(store, FINAL)
+    work(store, LATER)
+    lease = open_lease(store)
+    claim(store, lease)
+    claim(store, lease, begin=False)
+    forward(store, 5)
+    found = health(store)
+    assert (found.backlog, found.scheduled, found.in_progress, found.dead_letter_open) == (3, 3, 2, 1)
+    assert (found.oldest_queued_age_s, found.waiting_kinds) == (5.0, ("kind-0", "kind-1"))
+    assert found.lease_active == 3
+    assert found.verdict == "attention"
+    assert "dead letters" in found.reasons[0]
+
+
+@pytest.mark.req("DP-19")
+def test_jobs_without_a_worker_want_attention(store: Store) -> None:
+    forward(store)
+    put_one(store)
+    assert health(store).verdict == "attention"
+    assert "no worker is alive" in health(store).reasons[0]
+    open_lease(store, ttl=10_000)
+    assert health(store).verdict == "ok"
+    forward(store, 400)
+    assert "has waited 400 s" in health(store).reasons[0]
+    assert health(store, stale_after=500).verdict == "ok"
+
+
+@pytest.mark.req("DP-19")
+def test_only_live_leases_count(store: Store) -> None:
+    forward(store)
+    open_lease(store, ttl=10)
+    ended = open_lease(store, ttl=1000)
+    open_lease(store, ttl=1000)
+    store.run(store.verbs.end_lease(ended, "closed", "*"))
+    assert health(store).lease_active == 2
+    forward(store, 10)
+    assert health(store).lease_active == 1
+
+
+@pytest.mark.req("DP-19", "JF-1")
+def test_a_worker_for_every_tenant_counts_for_each(store: Store) -> None:
+    for tenant in ("acme", "umbrella"):
+        put_one(store, tenant=tenant)
+    open_lease(store, tenant="*")
+    open_lease(store, tenant="acme")
+    assert (health(store, "acme").lease_active, health(store, "acme").backlog) == (2, 1)
+    assert (health(store, "umbrella").lease_active, health(store, "umbrella").verdict) == (1, "ok")
+    assert (health(store, "*").lease_active, health(store, "*").backlog) == (2, 2)
+
+
+@pytest.mark.req("SC-5", "DP-22", "SC-4")
+def test_attempts_are_read_from_the_ledger(store: Store) -> None:
+    first = forward(store)
+    job_id = put_one(store)
+    settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback: here"))
+    second = forward(store, 10)
+    store.run(store.verbs.promote_due())
+    claimed = take(store)
+    third = forward(store, 5)
+    settle(store, claimed, LATER)
+    attempts = store.run(store.verbs.attempts(job_id, "default"))
+    assert [(each.attempt, each.outcome) for each in attempts] == [(1, "failed"), (2, "suspended")]
+    assert (attempts[0].started_at, attempts[0].ended_at) == (first, first)
+    assert (attempts[1].started_at, attempts[1].ended_at) == (second, third)
+    assert (attempts[0].error_code, attempts[0].error_message) == ("smtp_down", "no answer")
+    assert (attempts[0].traceback, attempts[1].error_code) == ("Traceback: here", None)
+    assert {each.worker for each in attempts} == {"worker-1"}
+
+
+@pytest.mark.req("SC-5")
+def test_each_end_has_its_outcome(store: Store) -> None:
+    forward(store)
+    ends = {"succeeded": None, "failed": BROKEN, "suspended": LATER, "cancelled": None, "crashed": None}
+    found = {}
+    for outcome, how in ends.items():
+        job_id = put_one(store)
+        claimed = take(store)
+        if outcome == "cancelled":
+            store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+        elif outcome == "crashed":
+            forward(store, 60)
+            store.run(store.verbs.reap_lapsed())
+        elif how is None:
+            settle(store, claimed)
+        else:
+            settle(store, claimed, how)
+        (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+        found[outcome] = attempt.outcome
+    assert found == {outcome: outcome for outcome in ends}
+
+
+@pytest.mark.req("SC-5")
+def test_what_was_held_and_handed_back_is_no_attempt(store: Store) -> None:
+    job_id = put_one(store)
+    lease = open_lease(store)
+    claim(store, lease, begin=False)
+    store.run(store.verbs.release(lease, [job_id], "*"))
+    assert store.run(store.verbs.attempts(job_id, "default")) == []

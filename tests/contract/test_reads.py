@@ -1,0 +1,147 @@
+"""Looking at jobs: one, and pages of them by every filter, newest first, stable while others write (CX-14)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.ids import created_ms
+from holdfast.domain.states import State
+from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.codecs import from_micros
+from tests.support.stores import BROKEN, FINAL, claim, new_id, open_lease, put, put_one, spec, work
+
+pytestmark = pytest.mark.req("CX-14")
+
+
+def listed(store: Store, tenant: str = "default", **wanted: Any) -> list[str]:
+    return [each.id for each in store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, **wanted)))]
+
+
+@pytest.mark.req("CX-12")
+def test_newest_first_and_fifty_of_them(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(60)))
+    assert listed(store) == ids[:9:-1]
+    assert listed(store, limit=1000) == ids[::-1]
+    assert listed(store, limit=3) == ids[:-4:-1]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 1), (-5, 1), (10**9, 60)])
+def test_a_limit_is_kept_within_bounds(store: Store, asked: int, given: int) -> None:
+    put(store, *(spec() for _ in range(60)))
+    assert len(listed(store, limit=asked)) == given
+
+
+@pytest.mark.req("CX-17", "CX-16", "DP-10")
+def test_every_filter_alone(store: Store) -> None:
+    parent = put_one(store, "parent")
+    odd = spec("odd", queue="q2", agent="a-1", tags=("red", "blue"), correlation_id="c-1", parent_id=parent)
+    even = [spec(tags=("blue",)) for _ in range(3)]
+    put(store, odd, *even)
+    assert listed(store, kind="odd") == [odd.id]
+    assert listed(store, queue="q2") == [odd.id]
+    assert listed(store, agent="a-1") == [odd.id]
+    assert listed(store, tag="red") == [odd.id]
+    assert listed(store, tag="blue") == [each.id for each in (*reversed(even), odd)]
+    assert listed(store, correlation_id="c-1") == [odd.id]
+    assert listed(store, parent_id=parent) == [odd.id]
+    assert listed(store, parent_id=parent.upper()) == [odd.id]
+    for nothing in ("kind", "queue", "agent", "tag", "correlation_id"):
+        assert listed(store, **{nothing: "no such"}) == []
+    assert listed(store, parent_id=new_id()) == []
+
+
+def test_by_state(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(8)))
+    assert listed(store, state=State.QUEUED) == ids[::-1]
+    work(store, want=2)
+    work(store, FINAL)
+    work(store, BROKEN)
+    claim(store, open_lease(store))
+    claim(store, open_lease(store), begin=False)
+    assert listed(store, state=State.SUCCEEDED) == ids[1::-1]
+    assert listed(store, state=State.DEAD_LETTER) == [ids[2]]
+    assert listed(store, state=State.RETRY_WAITING) == [ids[3]]
+    assert listed(store, state=State.IN_PROGRESS) == [ids[4]]
+    assert listed(store, state=State.LEASED) == [ids[5]]
+    assert listed(store, state=State.QUEUED, limit=1) == [ids[7]]
+    assert listed(store, state=State.CLEANED) == []
+
+
+def test_filters_together(store: Store) -> None:
+    wanted = [spec("k", queue="q", tags=("t",), agent="a") for _ in range(3)]
+    others = [
+        spec("k", queue="q", tags=("t",)),
+        spec("k", queue="q", agent="a"),
+        spec(tags=("t",), agent="a"),
+    ]
+    put(store, *others, *wanted, *(spec("k") for _ in range(2)))
+    found = listed(store, kind="k", queue="q", tag="t", agent="a", state=State.QUEUED)
+    assert found == [each.id for each in reversed(wanted)]
+
+
+def test_by_time_of_creation(store: Store) -> None:
+    old, middle, new = (_id_at(new_id(), seconds) for seconds in (-100, -50, 0))
+    put(store, *(spec(id=job_id) for job_id in (old, middle, new)))
+    at = {job_id: from_micros(created_ms(job_id) * 1000) for job_id in (old, middle, new)}
+    assert listed(store, since=at[middle]) == [new, middle]
+    assert listed(store, until=at[middle]) == [old]
+    assert listed(store, since=at[old], until=at[new]) == [middle, old]
+    assert listed(store, since=at[new] + timedelta(milliseconds=1)) == []
+
+
+def _id_at(job_id: str, seconds: int) -> str:
+    """The same id, made that much later."""
+    ms = f"{created_ms(job_id) + seconds * 1000:012x}"
+    return f"{ms[:8]}-{ms[8:]}{job_id[13:]}"
+
+
+@pytest.mark.parametrize("wanted", [{}, {"state": State.QUEUED}, {"tag": "t"}, {"kind": "k"}])
+def test_pages_are_stable_while_jobs_are_added(store: Store, wanted: dict[str, Any]) -> None:
+    ids = put(store, *(spec("k", tags=("t",)) for _ in range(23)))
+    seen: list[str] = []
+    before: str | None = None
+    while page := listed(store, before=before, limit=5, **wanted):
+        seen += page
+        before = page[-1]
+        put(store, *(spec("k", tags=("t",)) for _ in range(2)))  # newer: they belong before the first page
+    assert seen == ids[::-1]
+
+
+@pytest.mark.req("JF-1")
+def test_lists_and_reads_stay_within_their_tenant(store: Store) -> None:
+    mine, theirs = put_one(store, tenant="acme", tags=("t",)), put_one(store, tenant="umbrella", tags=("t",))
+    for wanted in ({}, {"tag": "t"}, {"state": State.QUEUED}, {"kind": "mail.send"}):
+        assert listed(store, "acme", **wanted) == [mine]
+        assert listed(store, "*", **wanted) == [theirs, mine]
+    assert store.run(store.verbs.get(theirs, "acme")) is None
+    assert store.run(store.verbs.get(theirs, "*")) is not None
+
+
+def test_getting_what_is_not_there(store: Store) -> None:
+    missing = new_id()
+    assert store.run(store.verbs.get(missing, "default")) is None
+    assert store.run(store.verbs.result(missing, "default")) is None
+    assert store.run(store.verbs.history(missing, "default")) == []
+    assert store.run(store.verbs.attempts(missing, "default")) == []
+    assert store.run(store.verbs.artifacts(missing, "default")) == []
+    assert store.run(store.verbs.checkpoints(missing, "default")) == {}
+
+
+@pytest.mark.parametrize("text", ["", "7", "x' or '1'='1", "00000000-0000-0000-0000-00000000000g"])
+def test_what_is_no_id_is_refused_before_the_database(store: Store, text: str) -> None:
+    for read in (store.verbs.get, store.verbs.history, store.verbs.result):
+        with pytest.raises(InvalidInput) as caught:
+            store.run(read(text, "default"))
+        assert caught.value.code == "invalid_id"
+
+
+@pytest.mark.req("CX-19")
+def test_an_id_in_capitals_is_the_same_id(store: Store) -> None:
+    job_id = put_one(store, external_ref="ext-1")
+    found = store.run(store.verbs.get(job_id.upper(), "default"))
+    assert found is not None
+    assert (found.id, found.external_ref) == (job_id, "ext-1")
