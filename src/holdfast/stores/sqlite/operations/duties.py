@@ -27,7 +27,10 @@ _UNSWEPT = (
     "SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL AND (:any OR tenant = :tenant)"
     " ORDER BY ended_at LIMIT :want"
 )
-_HELD = "SELECT n, state FROM job_state WHERE lease IS NOT NULL AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+_HELD = (
+    "SELECT n, state FROM job_state"
+    " WHERE lease IS NOT NULL AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+)
 _REQUEUE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
     " WHERE n IN (SELECT value FROM json_each(?))"

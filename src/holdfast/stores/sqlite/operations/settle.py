@@ -11,7 +11,10 @@ from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import act_under, unsign
 
-_OURS = "job_state.id = o.id AND job_state.attempt = o.attempt AND job_state.lease = :lease AND job_state.state = 'in_progress'"
+_OURS = (
+    "job_state.id = o.id AND job_state.attempt = o.attempt"
+    " AND job_state.lease = :lease AND job_state.state = 'in_progress'"
+)
 _OFFERED = "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt FROM json_each(:pairs)) o"
 
 _SUCCEED = (
