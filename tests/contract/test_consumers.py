@@ -126,9 +126,7 @@ def test_of_many_processes_that_move_a_cursor_one_succeeds(store: Store) -> None
     cursors = [event.cursor for event in after(store, None)]
     for was in (None, cursors[0]):
         new = cursors[0] if was is None else cursors[1]
-        moves = together(
-            *(partial(store.run, store.verbs.save_cursor("mailer", new, was, "*")) for _ in range(8))
-        )
+        moves = together(*(partial(store.run, store.verbs.save_cursor("mailer", new, was, "*")) for _ in range(8)))
         assert sorted(moves) == [False] * 7 + [True]
 
 

@@ -102,9 +102,7 @@ def test_a_key_twice_in_one_batch(store: Store) -> None:
 
 @pytest.mark.req("DP-5")
 def test_many_threads_with_the_same_key_make_one_job(store: Store) -> None:
-    calls = [
-        partial(enqueue, store, spec(key="r-7", payload={"a": 1}), spec(payload={"n": n})) for n in range(12)
-    ]
+    calls = [partial(enqueue, store, spec(key="r-7", payload={"a": 1}), spec(payload={"n": n})) for n in range(12)]
     answers = [batch[0] for batch in together(*calls)]
     assert sum(answer.created for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
@@ -115,10 +113,7 @@ def test_many_threads_with_the_same_key_make_one_job(store: Store) -> None:
 @pytest.mark.req("DP-5")
 def test_batches_that_share_keys_in_opposite_orders_do_not_lose_a_job(store: Store) -> None:
     keys = [f"k-{n}" for n in range(30)]
-    calls = [
-        partial(enqueue, store, *(spec(key=key) for key in (keys if n % 2 else reversed(keys))))
-        for n in range(6)
-    ]
+    calls = [partial(enqueue, store, *(spec(key=key) for key in (keys if n % 2 else reversed(keys)))) for n in range(6)]
     answers = [answer for batch in together(*calls) for answer in batch]
     assert sum(answer.created for answer in answers) == len(keys) == count(store)
 

@@ -93,9 +93,7 @@ def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
 @pytest.mark.parametrize("reason", [None, "", "  ", "\n\t"])
 def test_a_discard_needs_a_reason(store: Store, by_hand: ByHand, reason: str | None) -> None:
     job_id = bring(store, by_hand, S.DEAD_LETTER).id
-    assert operate(store, "discard", job_id, reason=reason) == [
-        Verdict(job_id, None, True, "reason_required")
-    ]
+    assert operate(store, "discard", job_id, reason=reason) == [Verdict(job_id, None, True, "reason_required")]
     assert state_of(store, job_id) == S.DEAD_LETTER
 
 

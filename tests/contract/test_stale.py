@@ -95,9 +95,7 @@ STALE: dict[str, Callable[[Store], Claim]] = {
 @pytest.mark.req("CX-11", "DP-3")
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("how", STALE)
-def test_a_stale_settlement_is_told_and_writes_nothing(
-    store: Store, by_hand: ByHand, how: str, outcome: str
-) -> None:
+def test_a_stale_settlement_is_told_and_writes_nothing(store: Store, by_hand: ByHand, how: str, outcome: str) -> None:
     put_one(store)
     stale = STALE[how](store)
     before = by_hand.contents()
@@ -150,9 +148,7 @@ def test_settling_in_another_scope_is_refused(store: Store, tenant: str) -> None
         ([LATER, FINAL], State.RETRY_WAITING),
     ],
 )
-def test_of_two_settlements_of_one_attempt_the_first_holds(
-    store: Store, outcomes: list[Outcome], state: State
-) -> None:
+def test_of_two_settlements_of_one_attempt_the_first_holds(store: Store, outcomes: list[Outcome], state: State) -> None:
     """Whatever is said afterwards, an attempt ends once; the rest of the batch is not harmed."""
     put(store, spec(), spec())
     double, other = claim(store, open_lease(store), 2)

@@ -126,14 +126,18 @@ class Model(Upkeep):
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
         """Answers what was no longer this lease's."""
         holder = self.holder(lease, tenant)
-        pairs = [(item, self._fenced(item.id, lease, item.attempt)) for item in settlements]
+        offered: dict[tuple[str, int], Settlement] = {}
+        for item in settlements:  # of several for one attempt, the first
+            offered.setdefault((item.id, item.attempt), item)
+        pairs = [(item, self._fenced(item.id, lease, item.attempt)) for item in offered.values()]
         for item, job in pairs:
             if job is not None and _impossible(item, job):
                 raise Refused("more retries than there are, or no error", code="broken_invariant")
         for item, job in pairs:
             if job is not None:
                 self._end(job, item, lease, holder)
-        return sorted(item.id for item, job in pairs if job is None)
+        ended = {job.id for _, job in pairs if job is not None}
+        return sorted({item.id for item in settlements} - ended)
 
     def _end(self, job: ModelJob, item: Settlement, lease: str, holder: str) -> None:
         job.settled_by = lease

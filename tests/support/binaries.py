@@ -53,9 +53,7 @@ class Account:
         if self.uid is None:
             return True
         resolved = path.resolve()
-        return all(
-            self._may(each, 0o5 if each == resolved else 0o1) for each in (resolved, *resolved.parents)
-        )
+        return all(self._may(each, 0o5 if each == resolved else 0o1) for each in (resolved, *resolved.parents))
 
     def _may(self, path: Path, wanted: int) -> bool:
         status = path.stat()
@@ -77,9 +75,7 @@ def server_account() -> Account:
         except KeyError:
             continue
         return Account(entry.pw_uid, entry.pw_gid)
-    raise RuntimeError(
-        f"PostgreSQL does not run as root, and none of these accounts exists: {', '.join(_ACCOUNTS)}"
-    )
+    raise RuntimeError(f"PostgreSQL does not run as root, and none of these accounts exists: {', '.join(_ACCOUNTS)}")
 
 
 def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:

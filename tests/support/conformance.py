@@ -81,10 +81,7 @@ def tests_column(row_id: str, files: list[TestFile]) -> str:
 
 def read_tests(folder: Path = TESTS) -> list[TestFile]:
     paths = sorted({*folder.rglob("test_*.py"), *folder.rglob("*_test.py")})
-    return [
-        read_test_file(path.read_text(encoding="utf-8"), path.relative_to(folder).as_posix())
-        for path in paths
-    ]
+    return [read_test_file(path.read_text(encoding="utf-8"), path.relative_to(folder).as_posix()) for path in paths]
 
 
 def read_test_file(source: str, path: str) -> TestFile:
@@ -134,9 +131,7 @@ def _rows_named(node: ast.AST, path: str) -> Iterator[str]:
         raise ValueError(f"{path}:{node.lineno}: the req mark names no row")
     for argument in node.args:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise ValueError(
-                f"{path}:{node.lineno}: the req mark takes plain strings, so that it can be read"
-            )
+            raise ValueError(f"{path}:{node.lineno}: the req mark takes plain strings, so that it can be read")
         yield argument.value
 
 
@@ -147,9 +142,7 @@ def problems(page: str, files: list[TestFile]) -> list[str]:
     """Everything that is wrong, one sentence each."""
     rows = read_rows(page)
     known = {row.id for row in rows} | {ARCH}
-    found = [
-        f"the row {row.id} appears twice" for n, row in enumerate(rows) if row.id in {r.id for r in rows[:n]}
-    ]
+    found = [f"the row {row.id} appears twice" for n, row in enumerate(rows) if row.id in {r.id for r in rows[:n]}]
     for row in rows:
         if not _STATUS.fullmatch(row.status):
             found.append(f"{row.id} has the status {row.status!r}; it is `done` or `later: reason`")
@@ -159,9 +152,7 @@ def problems(page: str, files: list[TestFile]) -> list[str]:
         found += [f"tests/{file.path} names {name}, which is no row" for name in sorted(file.rows - known)]
         found += [f"tests/{file.path}: {name} has no req mark" for name in file.unmarked]
     if page != rewrite(page, files):
-        found.append(
-            "docs/conformance.md and the marks differ: run python -m tests.support.conformance --write"
-        )
+        found.append("docs/conformance.md and the marks differ: run python -m tests.support.conformance --write")
     return found
 
 

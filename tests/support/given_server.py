@@ -18,9 +18,7 @@ class GivenServer(Databases):
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
         if self._url.scheme not in ("postgres", "postgresql"):
-            raise ServerError(
-                "HOLDFAST_TEST_POSTGRES must be a URL: postgresql://user:password@host:port/dbname"
-            )
+            raise ServerError("HOLDFAST_TEST_POSTGRES must be a URL: postgresql://user:password@host:port/dbname")
         with psycopg.connect(url) as connection:
             self.version = connection.info.server_version // 10000
 
@@ -38,9 +36,7 @@ class GivenServer(Databases):
         """It runs already."""
 
     def stop(self, mode: StopMode = "fast") -> None:
-        pytest.skip(
-            "this test stops the server, and HOLDFAST_TEST_POSTGRES names one that is not ours to stop"
-        )
+        pytest.skip("this test stops the server, and HOLDFAST_TEST_POSTGRES names one that is not ours to stop")
 
     def restart(self, mode: StopMode = "fast") -> None:
         self.stop(mode)

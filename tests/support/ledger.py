@@ -17,9 +17,7 @@ from holdfast.stores.base import JobFilter, Store
 PAGE = 1000
 
 
-def read_events(
-    store: Store, *, tenant: str = EVERY_TENANT, page: int = PAGE, after: str | None = None
-) -> list[Event]:
+def read_events(store: Store, *, tenant: str = EVERY_TENANT, page: int = PAGE, after: str | None = None) -> list[Event]:
     """Everything a consumer gets from `after` on, before it finds nothing more."""
     found: list[Event] = []
     while batch := store.run(store.verbs.events_after(after, page, tenant)):
@@ -44,9 +42,7 @@ def check_ledger(store: Store) -> None:
     problems = []
     jobs = list(all_jobs(store))
     for job in jobs:
-        problems += [
-            f"{job.id} ({job.kind}): {problem}" for problem in _compare(job, ledgers.pop(job.id, []))
-        ]
+        problems += [f"{job.id} ({job.kind}): {problem}" for problem in _compare(job, ledgers.pop(job.id, []))]
     problems += [f"{job_id}: has a ledger but is no job" for job_id in ledgers]
     assert not problems, "\n".join(problems)
 

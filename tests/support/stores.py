@@ -59,9 +59,7 @@ def put_one(store: Store, kind: str = "mail.send", *, tenant: str = TENANT, **fi
     return put(store, spec(kind, **fields), tenant=tenant)[0]
 
 
-def open_lease(
-    store: Store, holder: str = "worker-1", *, ttl: float = 30.0, tenant: str = EVERY_TENANT
-) -> str:
+def open_lease(store: Store, holder: str = "worker-1", *, ttl: float = 30.0, tenant: str = EVERY_TENANT) -> str:
     return store.run(store.verbs.open_lease(holder, ttl, tenant)).id
 
 
@@ -75,9 +73,7 @@ def claim(
     kinds: tuple[str, ...] | None = None,
     tenant: str = EVERY_TENANT,
 ) -> list[Claim]:
-    request = ClaimRequest(
-        lease=lease, queues=tuple(queues), want=want, begin=begin, kinds=kinds, tenant=tenant
-    )
+    request = ClaimRequest(lease=lease, queues=tuple(queues), want=want, begin=begin, kinds=kinds, tenant=tenant)
     return store.run(store.verbs.claim(request))
 
 

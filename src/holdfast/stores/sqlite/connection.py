@@ -94,6 +94,8 @@ class Connections:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -16000")
+        # Statements that fire triggers keep a journal of their own; on disk it would cost more than their work.
+        connection.execute("PRAGMA temp_store = MEMORY")
         return connection
 
     def after_write(self, connection: sqlite3.Connection) -> None:

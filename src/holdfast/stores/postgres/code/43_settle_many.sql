@@ -34,7 +34,7 @@ begin
                error_message = case when o.outcome not in ('succeeded', 'snooze') then o.detail ->> 'message' end,
                note = o.detail -> 'note'
           from offered o
-         where s.id = o.id and s.lease = settle_many.lease and s.attempt = o.attempt and s.state = 'in_progress'
+         where s.id = o.id and s.lease is not distinct from settle_many.lease and s.attempt = o.attempt and s.state = 'in_progress'
         returning s.id, s.tenant, o.outcome, o.detail
     )
     select array_agg(id),

@@ -87,7 +87,8 @@ END;
 -- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
 DROP TRIGGER IF EXISTS judge_fence;
 CREATE TRIGGER judge_fence BEFORE UPDATE OF state ON job_state
-WHEN OLD.state = 'in_progress' AND NEW.state NOT IN ('in_progress', 'cancelled') AND NEW.settled_by IS NOT OLD.lease
+WHEN OLD.state = 'in_progress' AND NEW.state IN ('succeeded', 'failed', 'retry_waiting', 'waiting_for_approval')
+     AND NEW.settled_by IS NOT OLD.lease
 BEGIN
     SELECT CASE
         WHEN NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'

@@ -11,9 +11,10 @@ from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import act_under, unsign
 
+# The plus signs keep the index of leases out of it: it would read all jobs of the lease again for each of them.
 _OURS = (
     "job_state.id = o.id AND job_state.attempt = o.attempt"
-    " AND job_state.lease = :lease AND job_state.state = 'in_progress'"
+    " AND +job_state.lease = :lease AND +job_state.state = 'in_progress'"
 )
 _OFFERED = "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt FROM json_each(:pairs)) o"
 
@@ -25,7 +26,7 @@ _SUCCEED = (
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
     " error_code = :code, error_message = :message, note = :note"
-    " WHERE id = :id AND attempt = :attempt AND lease = :lease AND state = 'in_progress' RETURNING id"
+    " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress' RETURNING id"
 )
 _PASS_ON = (
     "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"

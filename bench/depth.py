@@ -1,0 +1,100 @@
+"""What a claim costs when there is much it must not look at: a deep queue, a far future, a long past."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import time
+from pathlib import Path
+
+import psycopg
+
+from bench.subjects import Ours
+from bench.timing import Row
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.settlement import Settlement
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.open import open_store
+
+MILLION = 1_000_000
+
+
+def claim_seconds(ours: Ours, claims: int, batch: int) -> float:
+    """The median time of one claim of ``batch`` jobs; what it took is settled outside the clock."""
+    times, verbs = [], ours.store.verbs
+    for _ in range(claims):
+        start = time.perf_counter()
+        taken = ours.store.run(verbs.claim(ClaimRequest(lease=ours.lease, queues=("default",), want=batch)))
+        times.append(time.perf_counter() - start)
+        if len(taken) != batch:
+            raise RuntimeError(f"{len(taken)} claimed instead of {batch}: the figure would mean nothing")
+        ended = [Settlement(claim.id, claim.attempt, "succeeded") for claim in taken]
+        ours.store.run(verbs.settle(ours.lease, ended, EVERY_TENANT))
+    return statistics.median(times)
+
+
+def measure(name: str, empty: Store, deep: Store, *, claims: int = 60, batch: int = 200) -> Row:
+    """In turn on a database that holds only what is claimed and on one that holds three million more."""
+    shallow_times, deep_times = [], []
+    subjects = (Ours(empty), Ours(deep))
+    for _ in range(5):
+        subjects[0].enqueue(claims // 5 * batch, batch)
+        shallow_times.append(claim_seconds(subjects[0], claims // 5, batch))
+        deep_times.append(claim_seconds(subjects[1], claims // 5, batch))
+    shallow, deep_time = statistics.median(shallow_times), statistics.median(deep_times)
+    ratio = deep_time / shallow
+    return Row(name, "claim of 200 beside 1 M queued, 1 M future, 1 M finished", shallow * 1e3, deep_time * 1e3,
+               "ms", ratio, "≤ 1.3", ratio <= 1.3)  # fmt: skip
+
+
+def deepen_postgres(dsn: str, size: int = MILLION) -> Store:
+    """Fill by one insert a million; the past is made by an update that the triggers are told to let pass."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set holdfast.tenant = '*'")
+        for state, after in (
+            ("past", "null"),
+            ("future", "clock_timestamp() + interval '30 days'"),
+            ("queued", "null"),
+        ):
+            connection.execute(
+                "insert into holdfast.job (tenant, kind, process_after, enqueued_by, source_system, external_ref)"
+                f" select 'bench', 'noop', {after}, 'bench', 'bench', %s from generate_series(1, %s)",
+                (state, size),
+            )
+            if state == "past":
+                connection.execute("set session_replication_role = replica")
+                connection.execute(
+                    "update holdfast.job_state set state = 'succeeded', attempt = 1, finished_at = clock_timestamp()"
+                )
+                connection.execute("set session_replication_role = origin")
+        connection.execute("vacuum analyze")
+    return open_store(dsn)
+
+
+def deepen_sqlite(path: Path, size: int = MILLION) -> Store:
+    store = open_store(f"sqlite:///{path}")
+    store.migrate()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    judges = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'job_state'"
+    ).fetchall()
+    for after, past in (("NULL", True), ("(unixepoch() + 2592000) * 1000000", False), ("NULL", False)):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            f"WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {size})"
+            " INSERT INTO job (id, tenant, kind, process_after, enqueued_by, source_system)"
+            " SELECT printf('%08x-%04x-7000-8000-', (unixepoch() * 1000 + i) >> 16, (unixepoch() * 1000 + i) & 65535)"
+            f" || lower(hex(randomblob(6))), 'bench', 'noop', {after}, 'bench', 'bench' FROM c"
+        )
+        if past:
+            for name, _ in judges:
+                connection.execute(f"DROP TRIGGER {name}")
+            connection.execute("UPDATE job_state SET state = 'succeeded', attempt = 1, finished_at = 1")
+            for _, sql in judges:
+                connection.execute(sql)
+        connection.execute("COMMIT")
+    connection.execute("ANALYZE")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return store

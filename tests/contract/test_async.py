@@ -1,0 +1,97 @@
+"""The same flows on an event loop: one body, two runners, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from holdfast.domain.errors import Refused, StaleLease
+from holdfast.domain.job import Enqueued, Sweep, Verdict
+from holdfast.domain.outcome import Succeeded
+from holdfast.domain.settlement import decide
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from tests.support.stores import FINAL, new_id, spec
+
+pytestmark = pytest.mark.req("CX-15", "SC-18")
+
+
+async def test_a_whole_life_on_a_loop(store: Store) -> None:
+    verbs = store.verbs
+    specs = [spec(payload={"n": n}) for n in range(3)]
+    answers = await store.arun(verbs.enqueue(specs, "default"))
+    assert answers == [Enqueued(each.id, True) for each in specs]
+    lease = await store.arun(verbs.open_lease("worker-1", 30, "*"))
+    claims = await store.arun(verbs.claim(ClaimRequest(lease=lease.id, queues=("default",), want=2)))
+    assert [each.id for each in claims] == [each.id for each in specs[:2]]
+    assert await store.arun(verbs.renew_lease(lease.id, 30, "*"))
+    assert await store.arun(verbs.save_checkpoint(claims[0].id, lease.id, 1, "p", "[1]", "*"))
+    settlements = [decide(claims[0], Succeeded('{"ok":true}'), 1.0), decide(claims[1], FINAL, 1.0)]
+    assert await store.arun(verbs.settle(lease.id, settlements, "*")) == []
+    assert await store.arun(verbs.settle(lease.id, settlements[:1], "*")) == [claims[0].id]
+    redriven = await store.arun(verbs.operate("redrive", [claims[1].id], None, "ada", "default"))
+    assert redriven == [Verdict(claims[1].id, State.QUEUED, False, None)]
+    result = await store.arun(verbs.result(claims[0].id, "default"))
+    assert result is not None
+    assert result.value == {"ok": True}
+    assert await store.arun(verbs.counts("default")) == {State.SUCCEEDED: 1, State.QUEUED: 2}
+    listed = await store.arun(verbs.list_jobs(JobFilter(tenant="default")))
+    assert [each.id for each in listed] == [each.id for each in reversed(specs)]
+    history = await store.arun(verbs.history(claims[0].id, "default"))
+    assert [event.verb for event in history] == ["enqueue", "take", "succeed"]
+    await store.aclose()
+
+
+async def test_both_runners_say_the_same(store: Store) -> None:
+    jobs = [spec(tags=("t",), priority=n) for n in range(5)]
+    await store.arun(store.verbs.enqueue(jobs, "default"))
+    store.run(store.verbs.open_lease("worker-1", 30, "*"))
+    reads = [
+        store.verbs.get(jobs[0].id, "default"),
+        store.verbs.list_jobs(JobFilter(tenant="default", tag="t")),
+        store.verbs.history(jobs[1].id, "default"),
+        store.verbs.counts("*"),
+        store.verbs.events_after(None, 2, "*"),
+    ]
+    for read in reads[:4]:
+        assert await store.arun(read) == store.run(read)  # type: ignore[arg-type]
+    ours, theirs = await store.arun(reads[4]), store.run(reads[4])  # type: ignore[arg-type]
+    strip = [dataclasses.replace(event, cursor="") for event in ours]  # type: ignore[attr-defined]
+    assert strip == [dataclasses.replace(event, cursor="") for event in theirs]  # type: ignore[attr-defined]
+    await store.aclose()
+
+
+async def test_errors_have_our_words_on_a_loop_too(store: Store) -> None:
+    with pytest.raises(StaleLease):
+        await store.arun(store.verbs.claim(ClaimRequest(lease=new_id(), queues=("default",), want=1)))
+    with pytest.raises(Refused) as caught:
+        await store.arun(store.verbs.enqueue([spec(), spec(enqueued_by=" ")], "default"))
+    assert caught.value.code == "broken_invariant"
+    assert await store.arun(store.verbs.counts("*")) == {}
+    await store.aclose()
+
+
+@pytest.mark.req("DP-7", "DP-8")
+async def test_many_tasks_on_one_loop_claim_disjoint_sets(store: Store) -> None:
+    await store.arun(store.verbs.enqueue([spec() for _ in range(60)], "default"))
+    leases = [await store.arun(store.verbs.open_lease(f"w-{n}", 30, "*")) for n in range(10)]
+    requests = [ClaimRequest(lease=lease.id, queues=("default",), want=5) for lease in leases]
+    batches = await asyncio.gather(*(store.arun(store.verbs.claim(request)) for request in requests))
+    taken = [each.id for batch in batches for each in batch]
+    assert len(taken) == len(set(taken)) == 50
+    assert await store.arun(store.verbs.reap_lapsed()) == Sweep(0, 0, 0)
+    await store.aclose()
+
+
+async def test_a_task_that_is_cancelled_leaves_the_store_usable(store: Store) -> None:
+    tasks = [asyncio.create_task(store.arun(store.verbs.enqueue([spec()], "default"))) for _ in range(10)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert not [each for each in ended if isinstance(each, Exception)]
+    stored = await store.arun(store.verbs.counts("*"))
+    assert 5 <= stored[State.QUEUED] <= 10
+    await store.aclose()

@@ -1,0 +1,129 @@
+"""The list of attacks, on every store, as the owner of the tables and as a superuser: refused, and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.attacks import ATTACKS
+from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
+from tests.support.databases import TemplateDatabases
+from tests.support.ledger import check_ledger
+from tests.support.owners import OwnedDatabases, as_role
+from tests.support.stores import new_id, open_lease
+from tests.support.ways import bring
+
+pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9")
+
+ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
+
+
+@dataclass
+class Scene:
+    """A small world with something in every state, and somebody with a SQL shell in front of it."""
+
+    store: Store
+    by_hand: ByHand
+    names: dict[str, str]
+    untouched: dict[str, list[tuple[object, ...]]]
+
+
+@pytest.fixture(scope="module", params=ATTACKERS)
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One for all attacks: none of them may leave a trace."""
+    with ExitStack() as stack:
+        url = _database(request, stack, tmp_path_factory.mktemp("attacks"))
+        store = stack.enter_context(closing(open_store(url)))
+        store.migrate()
+        by_hand = stack.enter_context(closing(open_by_hand(url)))
+        names = _populate(store, by_hand)
+        yield Scene(store, by_hand, names, by_hand.contents())
+        check_ledger(store)
+
+
+def _database(request: pytest.FixtureRequest, stack: ExitStack, folder: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/jobs.db"
+    fixture = {
+        "postgres-owner": "owned_databases",
+        "postgres-superuser": "postgres_databases",
+        "postgres16-superuser": "postgres_databases_16",
+    }[request.param]
+    databases: TemplateDatabases = request.getfixturevalue(fixture)
+    url = stack.enter_context(databases.fresh())
+    return as_role(url, databases.owner) if isinstance(databases, OwnedDatabases) else url
+
+
+def _populate(store: Store, by_hand: ByHand) -> dict[str, str]:
+    names: dict[str, str] = {"unknown": new_id()}
+    holders: dict[State, str | None] = {}
+    for state in State:
+        brought = bring(store, by_hand, state)
+        names[state.value] = brought.id
+        holders[state] = brought.lease
+    names |= {"running": names["in_progress"], "dead": names["dead_letter"], "waiting": names["retry_waiting"]}
+    names |= {"other": open_lease(store, ttl=1000), "ended": open_lease(store, ttl=1000)}
+    names |= {"lease": str(holders[State.IN_PROGRESS]), "holding": str(holders[State.LEASED])}
+    store.run(store.verbs.end_lease(names["ended"], "closed", "*"))
+    for name in ("log", "report"):
+        for job, lease in ((names["running"], names["lease"]), (names["succeeded"], holders[State.SUCCEEDED])):
+            assert store.run(store.verbs.add_artifact(job, str(lease), 1, name, f"file:{name}", "*"))
+    store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
+    return names
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_database_refuses(scene: Scene, name: str) -> None:
+    attack = ATTACKS[name]
+    postgres = isinstance(scene.by_hand, PostgresByHand)
+    statements = attack.postgres if postgres else attack.sqlite
+    if not statements:
+        pytest.skip("there is no such statement here")
+    scene.by_hand.begin()
+    refusals = []
+    for statement in statements:
+        refusal = scene.by_hand.refusal(statement, scene.names)
+        refusals.append(refusal)
+        if refusal is not None:
+            break
+    if refusals[-1] is None:
+        scene.by_hand.commit()  # it went through: see what it did
+    else:
+        scene.by_hand.rollback()
+    assert scene.by_hand.contents() == scene.untouched, f"{name}: something has changed"
+    assert refusals[-1] is not None, f"{name}: was not refused"
+    assert attack.says[postgres] in refusals[-1]
+
+
+@pytest.mark.req("DP-2", "DP-20")
+def test_the_owner_cannot_switch_the_triggers_off_for_its_session(owned_postgres_url: str) -> None:
+    with closing(PostgresByHand(owned_postgres_url)) as by_hand:
+        refusal = by_hand.refusal("set session_replication_role = replica")
+        assert refusal is not None
+        assert "permission denied" in refusal
+
+
+@pytest.mark.req("CX-4", "DP-16")
+def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> None:
+    """The one exception: retention takes state, facts and ledger, in this order and in one transaction."""
+    gone, stays = bring(store, by_hand, State.CLEANED).id, bring(store, by_hand, State.CLEANED).id
+    by_hand.begin()
+    for table, key in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
+        by_hand.execute(f"delete from {table} where {key} = :gone", {"gone": gone})
+    by_hand.commit()
+    assert store.run(store.verbs.get(gone, "*")) is None
+    assert store.run(store.verbs.history(gone, "*")) == []
+    assert len(store.run(store.verbs.history(stays, "*"))) == 3
+
+
+@pytest.mark.req("CX-3", "DP-16")
+def test_the_payload_of_a_cleaned_job_can_be_emptied(store: Store, by_hand: ByHand) -> None:
+    job_id = bring(store, by_hand, State.CLEANED).id
+    by_hand.execute("update job set payload = '{}' where id = :id", {"id": job_id})

@@ -1,0 +1,205 @@
+"""One event for each transition, by whom and why; the ledger alone tells where every job is (CX-4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.outcome import Failed, Snoozed
+from holdfast.domain.states import State
+from holdfast.domain.transitions import TRANSITIONS, Transition, Verb
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.ledger import check_ledger, read_events
+from tests.support.stores import (
+    BROKEN,
+    FINAL,
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    work,
+)
+from tests.support.ways import bring
+
+pytestmark = pytest.mark.req("CX-4")
+
+
+def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
+    moment = forward(store)
+    job_id = put_one(store, enqueued_by="ada")
+    lease = open_lease(store, "worker-1")
+    claim(store, lease, begin=False)
+    store.run(store.verbs.release(lease, [job_id], "*"))
+    claim(store, lease, begin=False)
+    store.run(store.verbs.start(lease, [job_id], "*"))
+    (held,) = [each for each in [job(store, job_id)] if each.state == State.IN_PROGRESS]
+    forward(store, 60)
+    store.run(store.verbs.reap_lapsed())
+    store.run(store.verbs.promote_due())
+    settle(store, take(store), Snoozed(5, "not yet"))
+    forward(store, 5)
+    store.run(store.verbs.promote_due())
+    settle(store, take(store), FINAL)
+    store.run(store.verbs.operate("redrive", [job_id], "fixed", "bob", "default"))
+    work(store)
+    found = [(event.verb, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
+    assert found == [
+        ("enqueue", "queued", 0, "ada"),
+        ("claim", "leased", 0, "worker-1"),
+        ("release", "queued", 0, "worker-1"),
+        ("claim", "leased", 0, "worker-1"),
+        ("start", "in_progress", 1, "worker-1"),
+        ("lapse", "failed", 1, "reaper"),
+        ("retry", "retry_waiting", 1, "reaper"),
+        ("due", "queued", 1, "promoter"),
+        ("take", "in_progress", 2, "worker-1"),
+        ("snooze", "retry_waiting", 2, "worker-1"),
+        ("due", "queued", 2, "promoter"),
+        ("take", "in_progress", 3, "worker-1"),
+        ("fail", "failed", 3, "worker-1"),
+        ("bury", "dead_letter", 3, "worker-1"),
+        ("redrive", "queued", 3, "bob"),
+        ("take", "in_progress", 4, "worker-1"),
+        ("succeed", "succeeded", 4, "worker-1"),
+    ]
+    events = history(store, job_id)
+    assert [event.seq for event in events] == sorted(event.seq for event in events)
+    assert (events[0].at, events[-1].at) == (moment, store.run(store.verbs.now()))
+    assert held.attempt == 1
+
+
+def test_meta_says_why(store: Store) -> None:
+    forward(store)
+    job_id = put_one(store)
+    settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…", after=2.5))
+    meta = {event.verb: event.meta for event in history(store, job_id)}
+    due = job(store, job_id).due_at
+    assert due is not None
+    assert meta == {
+        "enqueue": {},
+        "take": {},
+        "fail": {"error_code": "smtp_down", "error_message": "no answer", "traceback": "Traceback…"},
+        "retry": {"due_at": f"{due:%Y-%m-%dT%H:%M:%S}.{due.microsecond // 1000:03d}Z"},
+    }
+
+
+@pytest.mark.req("DP-1")
+def test_every_verb_of_the_table_that_a_store_can_do_is_recorded_as_such(store: Store, by_hand: ByHand) -> None:
+    for state in State:
+        bring(store, by_hand, state)
+    forward(store)
+    put(store, spec(delay=1, deadline_at=forward(store, 3)))
+    forward(store, 10)
+    store.run(store.verbs.expire_overdue())
+    seen = {Transition(event.from_state, Verb(event.verb), event.to_state) for event in read_events(store)}
+    assert seen <= set(TRANSITIONS)
+    assert {step.verb for step in seen} >= {
+        *(Verb.ENQUEUE, Verb.CLAIM, Verb.TAKE, Verb.SUCCEED, Verb.FAIL, Verb.SNOOZE),
+        *(Verb.BURY, Verb.CANCEL, Verb.CLEAN, Verb.ASK, Verb.EXPIRE),
+    }
+
+
+STEPS_BY_HAND = {
+    "a queued job that somebody fails": (
+        State.QUEUED,
+        "state = 'failed', finished_at = (select now from present), error_code = 'x', error_message = 'y'",
+        "expire",
+    ),
+    "a queued job that somebody calls lost": (
+        State.QUEUED,
+        "state = 'failed', finished_at = (select now from present), error_code = 'worker_lost', error_message = 'y'",
+        "expire",
+    ),
+    "a waiting job that somebody fails": (
+        State.RETRY_WAITING,
+        "state = 'failed', due_at = null, finished_at = (select now from present), error_code = 'x',"
+        " error_message = 'y'",
+        "expire",
+    ),
+    "a gate that is denied": (
+        State.WAITING_FOR_APPROVAL,
+        "state = 'failed', finished_at = (select now from present), error_code = 'denied', error_message = 'n'",
+        "deny",
+    ),
+    "a gate that has expired": (
+        State.WAITING_FOR_APPROVAL,
+        "state = 'failed', finished_at = (select now from present), error_code = 'gate_expired', error_message = 'n'",
+        "expire",
+    ),
+    "a gate that is approved": (State.WAITING_FOR_APPROVAL, "state = 'queued', gate_id = null", "approve"),
+    "a cancel": (State.LEASED, "state = 'cancelled', lease = null, finished_at = (select now from present)", "cancel"),
+    "a release": (State.LEASED, "state = 'queued', lease = null", "release"),
+    "a discard": (State.DEAD_LETTER, "state = 'cancelled'", "discard"),
+}
+
+
+@pytest.mark.req("CX-1")
+@pytest.mark.parametrize("step", STEPS_BY_HAND)
+def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHand, step: str) -> None:
+    """After the test the whole ledger is replayed: the verb must fit the step."""
+    state, change, verb = STEPS_BY_HAND[step]
+    job_id = bring(store, by_hand, state).id
+    count = len(history(store, job_id))
+    by_hand.execute(f"update job_state set {change} where id = :id", {"id": job_id})
+    events = history(store, job_id)
+    assert len(events) == count + 1
+    assert (events[-1].verb, events[-1].from_state) == (verb, state)
+    assert events[-1].actor not in ("", "tester", "worker-1")
+
+
+def test_a_change_that_is_no_transition_leaves_no_event(store: Store, by_hand: ByHand) -> None:
+    job_id = put_one(store)
+    by_hand.execute("update job_state set priority = 7, position = position + 1 where id = :id", {"id": job_id})
+    assert len(history(store, job_id)) == 1
+    assert job(store, job_id).priority == 7
+
+
+def test_events_of_a_batch_are_as_many_as_its_jobs(store: Store) -> None:
+    put(store, *(spec() for _ in range(300)))
+    work(store, BROKEN, want=300)
+    assert len(read_events(store)) == 300 * 4
+
+
+def test_the_checker_sees_what_is_wrong(store: Store, by_hand: ByHand) -> None:
+    """Everything rests on `check_ledger`: here it must fail."""
+    job_id = put_one(store)
+    take(store)
+    _without_triggers(by_hand, "update job_state set state = 'leased', attempt = 0 where id = :id", job_id)
+    with pytest.raises(AssertionError, match="the ledger ends in in_progress, the job is leased"):
+        check_ledger(store)
+    _without_triggers(by_hand, "update job_state set state = 'in_progress', attempt = 1 where id = :id", job_id)
+    check_ledger(store)
+    _without_triggers(by_hand, "update job_state set crashes = 2 where id = :id", job_id)
+    with pytest.raises(AssertionError, match="workers were lost"):
+        check_ledger(store)
+    _without_triggers(by_hand, "update job_state set crashes = 0 where id = :id", job_id)
+
+
+def _without_triggers(by_hand: ByHand, sql: str, job_id: str) -> None:
+    """What nobody can do who may not change the schema."""
+    by_hand.begin()
+    if by_hand.name == "sqlite":
+        triggers = by_hand.execute(
+            "select name, sql from sqlite_schema where type = 'trigger' and tbl_name = 'job_state'"
+        )
+        for name, _ in triggers:
+            by_hand.execute(f"drop trigger {name}")
+        by_hand.execute(sql, {"id": job_id})
+        for _, text in triggers:
+            by_hand.execute(text)
+    else:
+        by_hand.execute("alter table job_state disable trigger user")
+        by_hand.execute(sql, {"id": job_id})
+        by_hand.execute("alter table job_state enable trigger user")
+    by_hand.commit()
+
+
+def test_the_ledger_of_an_unknown_job_is_empty(store: Store) -> None:
+    assert history(store, new_id()) == []

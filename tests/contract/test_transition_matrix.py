@@ -1,0 +1,99 @@
+"""Every ordered pair of states, tried by raw SQL, against the one table (CX-1, DP-1).
+
+Each update sets every field as the target state wants it, so that nothing but the pair itself can be the
+reason for a refusal. The three judges (Python, SQLite, PostgreSQL) cannot drift apart unnoticed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.states import FINISHED, HELD, State
+from holdfast.domain.transitions import PAIRS, is_legal
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import history, new_id, open_lease
+from tests.support.ways import bring
+
+pytestmark = pytest.mark.req("CX-1", "DP-1")
+
+UPDATE = """
+update job_state
+   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, gate_id = :gate,
+       due_at = case when :waits = 1 then (select now from present) end,
+       finished_at = case when :ended = 1 then (select now from present) end,
+       error_code = 'x', error_message = 'tried by a test'
+ where id = :id
+"""
+
+
+def fields(source: State, target: State, held_by: str | None, fresh: str) -> dict[str, object]:
+    """What the row needs to be sound in `target`, coming from `source`."""
+    holder = None
+    if target in HELD:
+        holder = held_by if source in HELD else fresh
+    return {
+        "target": target.value,
+        "begun": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
+        "lease": holder,
+        "shown": held_by if source == State.IN_PROGRESS and target not in HELD else None,
+        "gate": new_id() if target == State.WAITING_FOR_APPROVAL else None,
+        "waits": int(target == State.RETRY_WAITING),
+        "ended": int(target in FINISHED),
+    }
+
+
+@pytest.mark.parametrize("source", list(State))
+def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) -> None:
+    brought = bring(store, by_hand, source)
+    fresh = open_lease(store, ttl=1000)
+    events = len(history(store, brought.id))
+    for target in State:
+        by_hand.begin()
+        params = fields(source, target, brought.lease, fresh) | {"id": brought.id}
+        refusal = by_hand.refusal(UPDATE, params)
+        if source == target or is_legal(source, target):
+            assert refusal is None, f"{source} -> {target}: {refusal}"
+            rows = by_hand.execute("select state from job_state where id = :id", {"id": brought.id})
+            assert rows == [(target.value,)]
+            steps = by_hand.execute(
+                "select from_state, to_state from event where job_id = :id order by seq", {"id": brought.id}
+            )
+            assert len(steps) == events + (source != target), f"{source} -> {target}: one event a transition"
+            if source != target:
+                assert steps[-1] == (source.value, target.value)
+        else:
+            assert refusal is not None, f"{source} -> {target} was let through"
+            assert f"illegal transition {source.value} -> {target.value}" in refusal
+        by_hand.rollback()
+
+
+@pytest.mark.req("CX-13")
+def test_no_state_but_these(store: Store, by_hand: ByHand) -> None:
+    brought = bring(store, by_hand, State.QUEUED)
+    for made_up in ("running", "Queued", "", "done"):
+        refusal = by_hand.refusal(
+            "update job_state set state = :state where id = :id", {"state": made_up, "id": brought.id}
+        )
+        assert refusal is not None
+
+
+@pytest.mark.parametrize("target", [state for state in State if state != State.QUEUED])
+def test_a_job_begins_as_queued(store: Store, by_hand: ByHand, target: State) -> None:
+    """`PAIRS` has one way in; there is no other row to insert."""
+    assert (None, target) not in PAIRS
+    refusal = by_hand.refusal(
+        "insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+        " values (:id, 'default', 'k', 'default', :state, 0, 100, 4, 3)",
+        {"id": new_id(), "state": target.value},
+    )
+    assert refusal is not None
+    assert "written by triggers only" in refusal
+
+
+def test_the_table_itself() -> None:
+    """Ten states; nothing leaves `cleaned`; what has succeeded can only be cleaned."""
+    assert len(State) == 10
+    assert not [pair for pair in PAIRS if pair[0] == State.CLEANED]
+    assert [pair for pair in PAIRS if pair[0] == State.SUCCEEDED] == [(State.SUCCEEDED, State.CLEANED)]
+    assert not [pair for pair in PAIRS if pair[0] == pair[1]]

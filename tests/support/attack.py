@@ -1,0 +1,44 @@
+"""One thing that somebody with a SQL shell might try, as data.
+
+An attack is one or more statements in one transaction; one of them must be refused, and nothing may have changed.
+`:queued`, `:leased`, `:running`, … are jobs in those states; `:lease` holds `:running`, `:holding` holds `:leased`,
+`:other` is live and holds nothing, `:ended` has ended, `:unknown` is no row at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOW = "(select now from present)"
+EVENT = "(job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+STATE = "(id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`sqlite` or `postgres` is empty where there is no such statement; `says` is a part of the refusal of each."""
+
+    name: str
+    sqlite: tuple[str, ...]
+    postgres: tuple[str, ...]
+    says: tuple[str, str]
+
+
+def both(name: str, *sql: str, says: str | tuple[str, str]) -> Attack:
+    return Attack(name, sql, sql, _pair(says))
+
+
+def each(name: str, sqlite: str, postgres: str, *, says: str | tuple[str, str]) -> Attack:
+    return Attack(name, (sqlite,) if sqlite else (), (postgres,) if postgres else (), _pair(says))
+
+
+def only_sqlite(name: str, *sql: str, says: str) -> Attack:
+    return Attack(name, sql, (), (says, says))
+
+
+def only_postgres(name: str, *sql: str, says: str) -> Attack:
+    return Attack(name, (), sql, (says, says))
+
+
+def _pair(says: str | tuple[str, str]) -> tuple[str, str]:
+    return (says, says) if isinstance(says, str) else says

@@ -1,0 +1,11 @@
+"""What somebody with a SQL shell might try, and what the database answers. Docs quote this list."""
+
+from __future__ import annotations
+
+from tests.support.attack import Attack
+from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
+}

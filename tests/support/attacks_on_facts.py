@@ -1,0 +1,174 @@
+"""Attacks on what was asked for (CX-3), on the ledger (CX-4) and on the artifacts (SC-5)."""
+
+from __future__ import annotations
+
+from tests.support.attack import EVENT, NOW, Attack, both, each, only_postgres, only_sqlite
+
+# -- what was asked for (CX-3) -------------------------------------------------------------------------------
+
+_NEVER = ("immutable: what was asked for never changes", "what was asked for never changes")
+_PAYLOAD = ("immutable: the payload never changes", "what was asked for never changes (the payload neither)")
+_FACTS = {
+    "id": (":unknown", ":unknown"),
+    "tenant": ("'acme'", "'acme'"),
+    "kind": ("'evil'", "'evil'"),
+    "queue": ("'evil'", "'evil'"),
+    "priority": ("9", "9"),
+    "process_after": (NOW, NOW),
+    "deadline_at": (NOW, NOW),
+    "max_retries": ("9", "9"),
+    "max_crashes": ("9", "9"),
+    "backoff": ("'{}'", "'{}'"),
+    "idempotency_key": ("'k'", "'k'"),
+    "content_key": ("'k'", "'k'"),
+    "tags": ("""'["x"]'""", "array['x']"),
+    "agent": ("'a'", "'a'"),
+    "correlation_id": ("'c'", "'c'"),
+    "causation_id": ("'c'", "'c'"),
+    "parent_id": (":running", ":running"),
+    "workflow_id": (":unknown", ":unknown"),
+    "external_ref": ("'e'", "'e'"),
+    "enqueued_by": ("'mallory'", "'mallory'"),
+    "source_system": ("'evil'", "'evil'"),
+    "created_at": (NOW, NOW),
+}
+
+FACTS = [
+    both("change the payload", """update job set payload = '{"to": "mallory"}' where id = :queued""", says=_PAYLOAD),
+    both("change the payload of a cleaned job", "update job set payload = '[1]' where id = :cleaned", says=_PAYLOAD),
+    both("empty the payload of a live job", "update job set payload = '{}' where id = :running", says=_PAYLOAD),
+    both("empty every payload", "update job set payload = '{}'", says=_PAYLOAD),
+    *(
+        each(
+            f"change the fact {column}",
+            f"update job set {column} = {sqlite} where id = :queued",
+            f"update job set {column} = {postgres} where id = :queued",
+            says=_NEVER,
+        )
+        for column, (sqlite, postgres) in _FACTS.items()
+    ),
+    both("delete a job", "delete from job where id = :succeeded", says="never deleted while it has a state"),
+    both("delete all jobs", "delete from job", says="never deleted while it has a state"),
+    only_postgres("truncate the jobs", "truncate job", says="rows are never changed (truncate refused)"),
+    only_sqlite(
+        "replace a job",
+        "insert or replace into job (id, kind, payload) values (:queued, 'mail.send', '[]')",
+        says="already exists: there is a job with this id",
+    ),
+    only_sqlite(
+        "replace a job by its number",
+        "insert or replace into job (n, id, kind) select n, :unknown, kind from job where id = :queued",
+        says="already exists: there is a job with this id",
+    ),
+    only_sqlite("give a job another's id", "update or replace job set id = :leased where id = :queued", says=_NEVER[0]),
+    only_postgres(
+        "upsert a job",
+        "insert into job (id, kind, tenant) values (:queued, 'mail.send', 'default')"
+        " on conflict (id) do update set payload = excluded.payload",
+        says=_NEVER[1],
+    ),
+    both(
+        "enqueue with a hundred and one retries",
+        "insert into job (id, kind, tenant, max_retries) values (:unknown, 'k', 'default', 101)",
+        says="retries_bounded",
+    ),
+    both(
+        "enqueue for nobody",
+        "insert into job (id, kind, tenant, enqueued_by) values (:unknown, 'k', 'default', ' ')",
+        says="enqueued_by_named",
+    ),
+    both(
+        "enqueue for every tenant",
+        "insert into job (id, kind, tenant) values (:unknown, 'k', '*')",
+        says="tenant_named",
+    ),
+]
+
+# -- the ledger (CX-4) ---------------------------------------------------------------------------------------
+
+_LEDGER = ("immutable: ledger rows are never changed", "event: rows are never changed (update refused)")
+_KEPT = ("immutable: ledger rows are never deleted", "event: rows are never deleted while their job exists")
+_WRITTEN = ("immutable: the ledger is written by triggers only", "event is written by triggers only")
+
+LEDGER = [
+    both("sign for somebody else", "update event set actor = 'nobody' where job_id = :running", says=_LEDGER),
+    both("rewrite what happened", "update event set verb = 'succeed', to_state = 'succeeded'", says=_LEDGER),
+    both("renumber the ledger", "update event set seq = seq + 100000", says=_LEDGER),
+    both("delete one event", "delete from event where job_id = :running and verb = 'take'", says=_KEPT),
+    both("delete a ledger", "delete from event where job_id = :cleaned", says=_KEPT),
+    both("delete all ledgers", "delete from event", says=_KEPT),
+    only_postgres("truncate the ledger", "truncate event", says="event: rows are never changed (truncate refused)"),
+    both(
+        "invent an event",
+        f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
+        f" {NOW}, 'mallory')",
+        says=_WRITTEN,
+    ),
+    both(
+        "enqueue a second time",
+        f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'enqueue', null, 'queued', 0,"
+        f" {NOW}, 'mallory')",
+        says=_WRITTEN,
+    ),
+    both(
+        "invent a step that leads nowhere",
+        f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'due', 'queued', 'queued', 0,"
+        f" {NOW}, 'mallory')",
+        says=_WRITTEN,
+    ),
+    both(
+        "invent the ledger of a job that never was",
+        f"insert into event {EVENT} values (:unknown, 'default', 'k', 'enqueue', null, 'queued', 0, {NOW}, 'm')",
+        says=_WRITTEN,
+    ),
+    only_sqlite(
+        "replace an event",
+        "insert or replace into event select seq, job_id, tenant, kind, verb, from_state, to_state, attempt, at,"
+        " 'mallory', meta from event where job_id = :running",
+        says=_WRITTEN[0],
+    ),
+    only_sqlite("swap two events", "update or replace event set seq = seq - 1 where seq > 1", says=_LEDGER[0]),
+    only_postgres(
+        "upsert an event",
+        "insert into event select * from event where job_id = :running on conflict (seq) do update set actor = 'm'",
+        says=_WRITTEN[1],
+    ),
+    Attack(
+        "take the clock away and act unseen",
+        ("delete from clock", "update job_state set state = 'cancelled', finished_at = 1 where id = :queued"),
+        ("delete from clock", "update job_state set state = 'cancelled', finished_at = now() where id = :queued"),
+        ("immutable: the clock has one row", 'null value in column "at"'),
+    ),
+    only_sqlite(
+        "take the writer away and act unseen",
+        "delete from writer",
+        "update job_state set state = 'cancelled', finished_at = 1 where id = :queued",
+        says="immutable: the writer has one row",
+    ),
+]
+
+# -- artifacts (SC-5) ----------------------------------------------------------------------------------------
+
+_ADDED = ("immutable: artifacts are added, never changed", "artifact: rows are never changed (update refused)")
+
+ARTIFACTS = [
+    both("edit an artifact", "update artifact set ref = 'file:evil' where job_id = :running", says=_ADDED),
+    both("edit the artifact of a finished job", "update artifact set ref = 'x' where job_id = :succeeded", says=_ADDED),
+    both(
+        "delete an artifact",
+        "delete from artifact where job_id = :running",
+        says=("immutable: artifacts are added, never removed", "artifact: rows are never changed (delete refused)"),
+    ),
+    only_postgres("truncate the artifacts", "truncate artifact", says="rows are never changed (truncate refused)"),
+    only_sqlite(
+        "replace an artifact",
+        "insert or replace into artifact select job_id, tenant, attempt, name, 'file:evil', meta, at from artifact",
+        says="already exists: there is an artifact of this name",
+    ),
+    only_sqlite("rename an artifact over another", "update or replace artifact set name = 'log'", says=_ADDED[0]),
+    only_postgres(
+        "upsert an artifact",
+        "insert into artifact select * from artifact on conflict (job_id, attempt, name) do update set ref = 'x'",
+        says=_ADDED[1],
+    ),
+]

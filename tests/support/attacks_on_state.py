@@ -1,0 +1,221 @@
+"""Attacks on where a job is: its row, the invariants between its fields (CX-13) and the fence (DP-7)."""
+
+from __future__ import annotations
+
+from tests.support.attack import NOW, STATE, Attack, both, only_postgres, only_sqlite
+
+_BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
+_IDENTITY = ("immutable: number, id, tenant, kind and crash limit never change", "id, tenant, kind and crash limit")
+
+# -- the row itself (CX-1) -----------------------------------------------------------------------------------
+
+ROWS = [
+    both(
+        "give a state to a job that never was",
+        f"insert into job_state {STATE} values (:unknown, 'default', 'k', 'default', 'queued', 0, 100, 4, 3)",
+        says=_BORN,
+    ),
+    both(
+        "give a job a second state",
+        f"insert into job_state {STATE} values (:queued, 'default', 'mail.send', 'default', 'queued', 0, 1, 4, 3)",
+        says=_BORN,
+    ),
+    only_sqlite(
+        "replace a state",
+        "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries,"
+        " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
+        says=_BORN[0],
+    ),
+    only_sqlite(
+        "replace a state by its id",
+        "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_retries,"
+        " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
+        says=_BORN[0],
+    ),
+    only_postgres(
+        "upsert a state",
+        "insert into job_state select * from job_state where id = :succeeded"
+        " on conflict (id) do update set state = 'queued', finished_at = null",
+        says=_BORN[1],
+    ),
+    both(
+        "raise a cleaned job from the dead",
+        "delete from job_state where id = :cleaned",
+        *(
+            "insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+            " select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
+        ),
+        says=_BORN,
+    ),
+    only_sqlite(
+        "raise a cleaned job from the dead by its number",
+        "delete from job_state where id = :cleaned",
+        "insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+        " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
+        says=_BORN[0],
+    ),
+    both("delete a state", "delete from job_state where id = :queued", says="only a cleaned job can be purged"),
+    both("delete a finished state", "delete from job_state where id = :succeeded", says="only a cleaned job"),
+    both("delete all states", "delete from job_state", says="only a cleaned job can be purged"),
+    only_postgres("truncate the states", "truncate job_state", says="rows are never changed (truncate refused)"),
+    both("move a state to another tenant", "update job_state set tenant = 'acme' where id = :queued", says=_IDENTITY),
+    both("make a job another kind", "update job_state set kind = 'evil' where id = :queued", says=_IDENTITY),
+    both("give a state another id", "update job_state set id = :unknown where id = :queued", says=_IDENTITY),
+    both("allow more crashes", "update job_state set max_crashes = 100 where id = :running", says=_IDENTITY),
+    only_sqlite(
+        "put a state in another's place",
+        "update or replace job_state set id = :leased where id = :queued",
+        says=_IDENTITY[0],
+    ),
+    only_sqlite(
+        "put a state in another's place by its number",
+        "update or replace job_state set n = (select n from job where id = :leased) where id = :queued",
+        says=_IDENTITY[0],
+    ),
+]
+
+# -- between the fields (CX-13, CX-9) ------------------------------------------------------------------------
+
+_COUNTED = ("immutable: starting a job adds one to its attempts", "is not how attempts are counted")
+_ENDED = f"lease = null, settled_by = :lease, finished_at = {NOW}"
+
+INVARIANTS = [
+    both("unfinish", "update job_state set finished_at = null where id = :succeeded", says="finished_iff_terminal"),
+    both("unfinish a dead letter", "update job_state set finished_at = null where id = :dead", says="finished_iff"),
+    both("finish a waiting job", f"update job_state set finished_at = {NOW} where id = :queued", says="finished_iff"),
+    both("finish a running job", f"update job_state set finished_at = {NOW} where id = :running", says="finished_iff"),
+    both(
+        "succeed without an end",
+        "update job_state set state = 'succeeded', lease = null, settled_by = :lease where id = :running",
+        says="finished_iff_terminal",
+    ),
+    both(
+        "fail without an error",
+        f"update job_state set state = 'failed', {_ENDED} where id = :running",
+        says="error_when_failed",
+    ),
+    both(
+        "fail without a message",
+        f"update job_state set state = 'failed', error_code = 'x', {_ENDED} where id = :running",
+        says="error_when_failed",
+    ),
+    both("forget why a job is dead", "update job_state set error_code = null where id = :dead", says="error_when"),
+    both(
+        "wait for a retry without a time",
+        "update job_state set state = 'retry_waiting', lease = null, settled_by = :lease where id = :running",
+        says="due_when_retry_waiting",
+    ),
+    both("forget when to retry", "update job_state set due_at = null where id = :waiting", says="due_when_retry"),
+    both(
+        "wait for approval without a gate",
+        "update job_state set state = 'waiting_for_approval', lease = null, settled_by = :lease where id = :running",
+        says="gate_when_waiting",
+    ),
+    both("lease without a lease", "update job_state set state = 'leased' where id = :queued", says="lease_iff_held"),
+    both(
+        "begin without a lease",
+        "update job_state set state = 'in_progress', attempt = attempt + 1 where id = :queued",
+        says="lease_iff_held",
+    ),
+    both("let go of a running job", "update job_state set lease = null where id = :running", says="lease_iff_held"),
+    both(
+        "end and hold on",
+        f"update job_state set state = 'cancelled', finished_at = {NOW} where id = :running",
+        says="lease_iff_held",
+    ),
+    both("settle and hold on", "update job_state set settled_by = :lease where id = :running", says="unsettled_while"),
+    both(
+        "retry once too often", "update job_state set retries = max_retries + 1 where id = :waiting", says="retries_w"
+    ),
+    both("owe retries", "update job_state set retries = -1 where id = :waiting", says="retries_within_limit"),
+    both("allow 101 retries", "update job_state set max_retries = 101 where id = :queued", says="retries_within_limit"),
+    both("owe crashes", "update job_state set crashes = -1 where id = :queued", says="crashes_counted"),
+    both(
+        "count an attempt that was not", "update job_state set attempt = attempt + 1 where id = :queued", says=_COUNTED
+    ),
+    both("forget an attempt", "update job_state set attempt = attempt - 1 where id = :running", says=_COUNTED),
+    both(
+        "begin without an attempt",
+        "update job_state set state = 'in_progress', lease = :other where id = :queued",
+        says=_COUNTED,
+    ),
+    both(
+        "begin with two attempts",
+        "update job_state set state = 'in_progress', lease = :other, attempt = attempt + 2 where id = :queued",
+        says=_COUNTED,
+    ),
+    both(
+        "count an attempt at the end",
+        f"update job_state set state = 'succeeded', attempt = attempt + 1, {_ENDED} where id = :running",
+        says=_COUNTED,
+    ),
+]
+
+# -- the fence (DP-7) ----------------------------------------------------------------------------------------
+
+_TOKEN = ("stale lease: ending an attempt needs the lease token of its holder", "needs the lease token of its holder")
+_HANDS = ("stale lease: a held job does not change hands", "a held job does not change hands")
+_LIVE = ("stale lease: a job can only be taken under a live lease", "there is no such live lease")
+_LOST = ("stale lease: a job cannot be declared lost while its lease is live", "cannot be declared lost")
+_LOSE = (
+    f"update job_state set state = 'failed', lease = null, finished_at = {NOW}, error_code = 'worker_lost',"
+    " error_message = 'x' where id = :running"
+)
+_ENDINGS = {
+    "succeed": f"state = 'succeeded', finished_at = {NOW}",
+    "fail": f"state = 'failed', finished_at = {NOW}, error_code = 'x', error_message = 'y'",
+    "snooze": f"state = 'retry_waiting', due_at = {NOW}",
+    "ask": "state = 'waiting_for_approval', gate_id = :unknown",
+}
+
+FENCE = [
+    *(
+        both(
+            f"{verb} {how}",
+            f"update job_state set {change}, lease = null, settled_by = {shown} where id = :running",
+            says=_TOKEN,
+        )
+        for verb, change in _ENDINGS.items()
+        for how, shown in {
+            "without a token": "null",
+            "with another's token": ":other",
+            "with a token that has ended": ":ended",
+            "with no token at all": ":unknown",
+        }.items()
+    ),
+    both("declare a live lease lost", _LOSE, says=_LOST),
+    both(
+        "declare a live lease lost with another's token",
+        _LOSE.replace("where", ", settled_by = :other where"),
+        says=_LOST,
+    ),
+    only_postgres(
+        "declare a live lease lost from inside a tenant",
+        "select set_config('holdfast.tenant', 'default', true)",
+        _LOSE,
+        says=_LOST[1],
+    ),
+    *(
+        both(
+            f"{verb} under {what} lease",
+            f"update job_state set state = '{state}', lease = {lease}, attempt = attempt + {begun} where id = :queued",
+            says=_LIVE,
+        )
+        for verb, state, begun in (("claim", "leased", 0), ("take", "in_progress", 1))
+        for what, lease in {"an unknown": ":unknown", "an ended": ":ended"}.items()
+    ),
+    both("take over a running job", "update job_state set lease = :other where id = :running", says=_HANDS),
+    both("take over a held job", "update job_state set lease = :other where id = :leased", says=_HANDS),
+    both(
+        "start what another holds",
+        "update job_state set state = 'in_progress', lease = :other, attempt = attempt + 1 where id = :leased",
+        says=_HANDS,
+    ),
+    both(
+        "end what one has just taken over",
+        "update job_state set lease = :other where id = :running",
+        f"update job_state set state = 'succeeded', lease = null, settled_by = :other, finished_at = {NOW}"
+        " where id = :running",
+        says=_HANDS,
+    ),
+]
