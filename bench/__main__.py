@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller numbers, in about a minute")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
-    size, count, rounds = (100_000, 4_000, 3) if options.quick else (MILLION, 20_000, 5)
+    size, count, rounds = (100_000, 4_000, 7) if options.quick else (MILLION, 20_000, 5)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         for name, source in (

@@ -14,7 +14,7 @@ from holdfast.client import Client, new_id
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
-from holdfast.domain.job import DEFAULT_QUEUE, Dedupe, JobSpec
+from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import RetryPolicy
@@ -112,7 +112,7 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
         delay=None if delay is None else seconds(delay, "delay"),
         process_after=_moment(options.get("run_at"), "run_at"),
         deadline_at=_moment(options.get("deadline"), "deadline"),
-        retry=options.get("retry", RetryPolicy()),
+        retry=options.get("retry", DEFAULT_RETRY),
         key=_text(options.get("key"), "key"),
         content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
         dedupe=dedupe,

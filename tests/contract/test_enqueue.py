@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_who_enqueued_is_the_actor_of_the_first_event(store: Store) -> None:
     assert (event.from_state, event.to_state, event.attempt) == (None, State.QUEUED, 0)
 
 
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "blank kind": {"kind": "  "},
     "long kind": {"kind": "k" * 101},
     "blank queue": {"queue": ""},

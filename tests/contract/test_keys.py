@@ -20,6 +20,7 @@ from tests.support.stores import (
     enqueue,
     forward,
     job,
+    new_id,
     open_lease,
     put,
     put_one,
@@ -187,3 +188,18 @@ def test_a_key_given_to_a_skipped_job_points_at_the_one_that_stands(store: Store
     work(store)
     assert ask(store, key="r-7") == Enqueued(first, False, "duplicate_key", State.SUCCEEDED)
     assert count(store) == 1
+
+
+@pytest.mark.req("DP-5", "DP-10", "HK-2")
+@pytest.mark.parametrize("fields", [{"key": "k"}, {"content_key": CONTENT, "dedupe": "skip"}])
+def test_a_refused_job_leaves_its_key_to_the_next(store: Store, fields: dict[str, Any]) -> None:
+    """A parent that is not there: nothing was stored, so nothing may stand for the job."""
+    orphan, first = spec(parent_id=new_id(), **fields), spec(**fields)
+    answers = enqueue(store, orphan, first)
+    assert [answer.reason for answer in answers] == ["parent_not_found", None]
+    assert [answer.created for answer in answers] == [False, True]
+    other = {name: f"{value}-2" if name != "dedupe" else value for name, value in fields.items()}
+    assert enqueue(store, spec(parent_id=new_id(), **other))[0].reason == "parent_not_found"
+    second = spec(**other)
+    assert enqueue(store, second) == [Enqueued(second.id, True)]
+    assert count(store) == 2

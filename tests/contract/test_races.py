@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import Claim
 from holdfast.domain.states import FINISHED, State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
@@ -77,11 +76,31 @@ def test_workers_that_drain_a_queue_together_end_each_job_once(store: Store) -> 
 # -- fault 10: sweep_vs_settle -----------------------------------------------------------------------------
 
 
-def attempt(call: Callable[[], object]) -> object:
+def _reap(store: Store) -> list[str]:
+    store.run(store.verbs.reap_lapsed())
+    return []
+
+
+def _promote(store: Store) -> list[str]:
+    store.run(store.verbs.promote_due(7))
+    return []
+
+
+def _cancel(store: Store, ids: Sequence[str]) -> list[str]:
+    store.run(store.verbs.operate("cancel", ids, None, "ada", "default"))
+    return []
+
+
+def _try_to_claim(store: Store, lease: str) -> list[str]:
     try:
-        return call()
+        return [each.id for each in claim(store, lease)]
     except StaleLease:
-        return "stale"
+        return []
+
+
+def _end(store: Store, lease: str) -> list[str]:
+    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    return []
 
 
 @pytest.mark.req("DP-8", "CX-10", "DP-7")
@@ -95,13 +114,9 @@ def test_reaper_and_settlement_meet(store: Store, seed: int) -> None:
     forward(store, 10)
     random.Random(seed).shuffle(claims)
     parts = [claims[n::4] for n in range(4)]
-    stale: list[str] = []
-
-    def end(part: list[Claim]) -> None:
-        stale.extend(settle(store, part))
-
-    together(*(partial(end, part) for part in parts), lambda: store.run(store.verbs.reap_lapsed()) and None)
-    store.run(store.verbs.reap_lapsed())
+    answers = together(*(partial(settle, store, part) for part in parts), partial(_reap, store))
+    stale = {job_id for answer in answers for job_id in answer}
+    _reap(store)
     for each in claims:
         expected = State.RETRY_WAITING if each.id in stale else State.SUCCEEDED
         assert state_of(store, each.id) == expected
@@ -112,11 +127,8 @@ def test_reaper_and_settlement_meet(store: Store, seed: int) -> None:
 def test_cancel_and_settlement_meet(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(30)))
     claims = claim(store, open_lease(store), 30)
-    stale: list[str] = []
-    together(
-        lambda: stale.extend(settle(store, claims)),
-        lambda: store.run(store.verbs.operate("cancel", ids[:15][::-1], None, "ada", "default")) and None,
-        lambda: store.run(store.verbs.operate("cancel", ids[15:], None, "bob", "default")) and None,
+    stale, *_ = together(
+        partial(settle, store, claims), partial(_cancel, store, ids[:15][::-1]), partial(_cancel, store, ids[15:])
     )
     for job_id in ids:
         found = job(store, job_id)
@@ -132,12 +144,8 @@ def test_claim_and_reaper_meet_at_the_end_of_a_lease(store: Store) -> None:
         job_id = put_one(store)
         lease = open_lease(store, ttl=10)
         forward(store, 9.999)
-        together(
-            lambda lease=lease: attempt(lambda: claim(store, lease)) and None,
-            lambda lease=lease: store.run(store.verbs.end_lease(lease, "closed", "*")) and None,
-            lambda: store.run(store.verbs.reap_lapsed()) and None,
-        )
-        store.run(store.verbs.reap_lapsed())
+        together(partial(_try_to_claim, store, lease), partial(_end, store, lease), partial(_reap, store))
+        _reap(store)
         store.run(store.verbs.promote_due())
         assert state_of(store, job_id) == State.QUEUED, "no job stays under a lease that has ended"
         store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
@@ -152,10 +160,9 @@ def test_operators_promoters_and_workers_together(store: Store) -> None:
     forward(store, 5)
     together(
         *(partial(_drain, store, lease, n) for n, lease in enumerate(leases)),
-        *(partial(store.run, store.verbs.promote_due(7)) for _ in range(2)),
-        partial(store.run, store.verbs.operate("cancel", ids[::4], None, "ada", "default")),
-        partial(store.run, store.verbs.operate("cancel", ids[::-4], None, "bob", "default")),
-        partial(store.run, store.verbs.reap_lapsed()),
+        *(partial(_promote, store) for _ in range(2)),
+        *(partial(_cancel, store, some) for some in (ids[::4], ids[::-4])),
+        partial(_reap, store),
     )
     while store.run(store.verbs.promote_due(50)):
         _drain(store, leases[0], 9)

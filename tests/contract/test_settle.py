@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.domain.job import Result
-from holdfast.domain.outcome import Failed, Snoozed, Succeeded
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Backoff, RetryPolicy
 from holdfast.domain.settlement import Settlement, decide
@@ -162,7 +162,7 @@ def test_an_error_of_an_earlier_attempt_does_not_outlive_success(store: Store) -
 def test_a_batch_settles_each_its_own_way(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(6)))
     claims = claim(store, open_lease(store), 6)
-    outcomes = [Succeeded("1"), BROKEN, FINAL, LATER, DONE, Succeeded("2")]
+    outcomes: list[Outcome] = [Succeeded("1"), BROKEN, FINAL, LATER, DONE, Succeeded("2")]
     settlements = [decide(each, outcome, 1.0) for each, outcome in zip(claims, outcomes, strict=True)]
     assert apply(store, claims[0].lease, *settlements) == []
     assert [state_of(store, job_id) for job_id in ids] == [

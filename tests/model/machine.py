@@ -21,7 +21,7 @@ from tests.model.player import plain
 from tests.model.seat import UNKNOWN
 
 ttls = st.sampled_from([0.5, 5.0, 30.0, 3600.0])
-ages = st.sampled_from([0.0, 0.000001, 0.4, 0.6, 3.0, 31.0, 90_000.0])
+ages = st.sampled_from([0.0, 0.000001, 0.4, 0.6, 3.0, 31.0, 31.0, 90_000.0])
 wants = st.sampled_from([1, 2, 1000, 1000])
 
 
@@ -50,16 +50,17 @@ class StoresMachine(Mischief):
         else:
             self.play(lambda side: side.end_lease(lease, "closed", under))
 
-    @precondition(lambda self: self.live())
-    @rule(data=st.data(), want=st.integers(1, 4), begin=st.booleans())
-    def claim(self, data: st.DataObject, want: int, begin: bool) -> None:
-        """Whatever there is, in queue order."""
+    @rule(data=st.data(), want=st.integers(1, 4), begin=st.booleans(), end=st.booleans())
+    def claim(self, data: st.DataObject, want: int, begin: bool, end: bool) -> None:
+        """Whatever there is, in queue order; and sometimes it takes no time."""
+        if not self.live():
+            self.see_to_a_lease(data, "open", 3600.0, "*")
         lease = data.draw(st.sampled_from(self.live()), label="lease")
         scope = self.model.leases[lease].tenant
-        request = ClaimRequest(
-            lease=lease, queues=("default", "bulk"), want=want, begin=begin, tenant=scope
-        )
+        request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, begin=begin, tenant=scope)
         self.play(lambda side: [plain(claim) for claim in side.claim(request)])
+        if end and self.model.held_by(lease, State.IN_PROGRESS):
+            self._settle(data, lease, 0.5)
 
     @rule(
         data=st.data(),
@@ -93,7 +94,9 @@ class StoresMachine(Mischief):
     @rule(data=st.data(), random01=st.sampled_from([0.0, 1 / 3, 0.999]))
     def settle(self, data: st.DataObject, random01: float) -> None:
         """As a worker does it: what it holds, decided by the policy."""
-        lease = data.draw(st.sampled_from(self.holding(State.IN_PROGRESS)), label="lease")
+        self._settle(data, data.draw(st.sampled_from(self.holding(State.IN_PROGRESS)), label="lease"), random01)
+
+    def _settle(self, data: st.DataObject, lease: str, random01: float) -> None:
         batch = []
         for job in self.model.held_by(lease, State.IN_PROGRESS):
             if not batch or data.draw(st.booleans()):

@@ -32,8 +32,17 @@ FORBIDDEN = (
 
 
 class Mischief(Seat):
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), draft=plain_drafts, tenant=tenants)
+    @rule(data=st.data(), what=st.sampled_from(["id", "state", "table", "power"]), draft=drafts, tenant=tenants)
+    def mischief(self, data: st.DataObject, what: str, draft: Draft, tenant: str) -> None:
+        if what == "power":
+            self.cut_the_power(draft, tenant, data.draw(st.integers(1, 8)), data.draw(st.booleans()))
+        elif what == "id" and self.model.jobs:
+            self.enqueue_an_id_again(data, data.draw(plain_drafts), tenant)
+        elif what == "state" and self.model.jobs:
+            self.step_by_hand(data, data.draw(st.sampled_from(State)))
+        elif self.model.jobs:
+            self.meddle_by_hand(data, data.draw(st.sampled_from(FORBIDDEN)))
+
     def enqueue_an_id_again(self, data: st.DataObject, draft: Draft, tenant: str) -> None:
         """The good job of the same batch does not get in either."""
         batch = [self.spec(draft, tenant), replace(self.spec(draft, tenant), id=self.any_job(data).id)]
@@ -55,8 +64,6 @@ class Mischief(Seat):
         batch.append(replace(batch[0], ending="succeeded", code=None, message=None, result='"second"'))
         self.play(lambda side: side.settle(lease, batch, scope))
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), goal=st.sampled_from(State))
     def step_by_hand(self, data: st.DataObject, goal: State) -> None:
         """Whoever writes SQL can no more take an illegal step than we can (CX-1)."""
         job = self.any_job(data)
@@ -69,8 +76,6 @@ class Mischief(Seat):
                 )
             assert refused.value.code == "illegal_transition"
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data(), statement=st.sampled_from(FORBIDDEN))
     def meddle_by_hand(self, data: st.DataObject, statement: str) -> None:
         job = self.any_job(data)
         for player in self.players.values():
@@ -78,8 +83,7 @@ class Mischief(Seat):
                 player.by_hand(statement, id=job.id)
             assert refused.value.code == "immutable"
 
-    @rule(draft=drafts, tenant=tenants, after=st.integers(1, 8), restart=st.booleans())
-    def power_cut(self, draft: Draft, tenant: str, after: int, restart: bool) -> None:
+    def cut_the_power(self, draft: Draft, tenant: str, after: int, restart: bool) -> None:
         """A write that fails half-way leaves everything where it was (SC-19), also for a new process (CX-15)."""
         spec = self.spec(draft, tenant)
         for player in self.players.values():

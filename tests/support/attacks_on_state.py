@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, STATE, Attack, both, only_postgres, only_sqlite
+from tests.support.attack import NOW, STATE, both, only_postgres, only_sqlite
 
 _BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
 _IDENTITY = ("immutable: number, id, tenant, kind and crash limit never change", "id, tenant, kind and crash limit")
@@ -58,6 +58,11 @@ ROWS = [
     both("delete a finished state", "delete from job_state where id = :succeeded", says="only a cleaned job"),
     both("delete all states", "delete from job_state", says="only a cleaned job can be purged"),
     only_postgres("truncate the states", "truncate job_state", says="rows are never changed (truncate refused)"),
+    only_sqlite(
+        "skip the judge",
+        f"update or ignore job_state set state = 'succeeded', finished_at = {NOW} where id = :queued",
+        says="illegal transition queued -> succeeded",
+    ),
     both("move a state to another tenant", "update job_state set tenant = 'acme' where id = :queued", says=_IDENTITY),
     both("make a job another kind", "update job_state set kind = 'evil' where id = :queued", says=_IDENTITY),
     both("give a state another id", "update job_state set id = :unknown where id = :queued", says=_IDENTITY),

@@ -73,6 +73,11 @@ class SqliteByHand(ByHand):
         return self._connection.execute(sql, dict(params)).fetchall()
 
     @override
+    def rollback(self) -> None:
+        if self._connection.in_transaction:  # a refusal may have ended it already
+            self.execute("rollback")
+
+    @override
     def tables(self) -> list[str]:
         return [row[0] for row in self.execute("select name from sqlite_schema where type = 'table'")]
 

@@ -21,7 +21,7 @@ MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """One attempt's end, complete: nothing is left for the store to choose."""
 

@@ -15,7 +15,7 @@ import random
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import EVERY_TENANT, Claim
@@ -59,6 +59,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._leaving = asyncio.Event()
         self._stopping = False
+        self._patience: asyncio.Timeout | None = None
         self._lease = ""
         self._heartbeat: Heartbeat | None = None
 
@@ -66,6 +67,13 @@ class Worker:
         """Take nothing more; end when what is running has ended, or the grace is over."""
         self._stopping = True
         self._wake.set()
+
+    def stop_now(self) -> None:
+        """Stop without grace: what is running is handed back at once. To be called on the worker's loop."""
+        self.options = replace(self.options, grace=0.0)
+        self.stop()
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         await self._open_lease()
@@ -194,7 +202,10 @@ class Worker:
     async def _drain(self) -> None:
         """Give what is running its grace, then hand it back; settle all of it."""
         tasks = {task for _, task in self._running.values()}
-        await asyncio.wait(tasks, timeout=self.options.grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.options.grace) as self._patience:
+                await asyncio.wait(tasks)
+        self._patience = None
         for _, task in list(self._running.values()):
             task.cancel()
         if self._running:

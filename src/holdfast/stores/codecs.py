@@ -74,14 +74,15 @@ class Record:
             elif name.endswith("_at") or name in ("at", "until", "process_after"):
                 wanted.append((index, codec.time))
 
+        meta = names.index("meta") if "meta" in names else None
+
         def decode(row: Sequence[Any]) -> R:
             values = list(row)
             for index, convert in wanted:
-                value = values[index]
-                if value is not None:
-                    values[index] = convert(value)
-            if "meta" in names and values[names.index("meta")] is None:
-                values[names.index("meta")] = {}
-            return record(**dict(zip(names, values, strict=True)))
+                if values[index] is not None:
+                    values[index] = convert(values[index])
+            if meta is not None and values[meta] is None:
+                values[meta] = {}
+            return record(*values)
 
         return decode

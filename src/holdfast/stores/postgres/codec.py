@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from holdfast.domain.job import JobSpec
+from holdfast.domain.job import DEFAULT_RETRY, JobSpec
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 
 
@@ -33,8 +33,9 @@ def _text(value: str) -> str:
     return json.dumps(value)
 
 
-@lru_cache(maxsize=256)
 def _policy(retry: RetryPolicy) -> str:
+    if retry is DEFAULT_RETRY:  # which are the function's own defaults
+        return ""
     text = f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
     if retry.backoff != EXPONENTIAL:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
@@ -67,7 +68,7 @@ def _document(spec: JobSpec) -> str:
     for name in _OPTIONAL:
         value = getattr(spec, name)
         if value is not None:
-            text += f',"{name}":{json.dumps(value)}'
+            text += f',"{name}":{_text(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
     if spec.tags:

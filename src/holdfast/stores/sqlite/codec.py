@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from holdfast.domain.job import JobSpec
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 from holdfast.stores.codecs import from_micros, in_micros, micros
+from holdfast.stores.flow import Statement
 
 
 class SqliteCodec:
@@ -26,35 +27,58 @@ class SqliteCodec:
         return tuple(json.loads(value)) if value != "[]" else ()
 
 
-@lru_cache(maxsize=256)
 def _backoff(retry: RetryPolicy) -> str | None:
-    return None if retry.backoff == EXPONENTIAL else json.dumps(retry.backoff.to_json())
+    usual = retry.backoff is EXPONENTIAL or retry.backoff == EXPONENTIAL
+    return None if usual else json.dumps(retry.backoff.to_json())
 
 
-JOB_COLUMNS = (
-    "id, tenant, kind, queue, payload, priority, process_after, deadline_at, max_retries, max_crashes, backoff,"
-    " idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id, external_ref,"
-    " enqueued_by, source_system, created_at"
+USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
+SPECIAL = (
+    "process_after, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
+    " parent_id, workflow_id, external_ref"
 )
-INSERT_JOB = f"INSERT INTO job ({JOB_COLUMNS}) VALUES ({', '.join('?' * (JOB_COLUMNS.count(',') + 1))})"
 
 
-def job_row(spec: JobSpec, tenant: str, now: int) -> tuple[Any, ...]:
+def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
+    """One insert for the batch. Most batches use none of the special columns, and binding them is half the work."""
+    usual = [
+        (
+            spec.id,
+            tenant,
+            spec.kind,
+            spec.queue,
+            spec.payload,
+            spec.priority,
+            spec.retry.max_retries,
+            spec.retry.max_crashes,
+            spec.enqueued_by,
+            spec.source_system,
+            now,
+        )
+        for spec in specs
+    ]
+    special = [_special(spec, now) for spec in specs]
+    if all(values is _NOTHING for values in special):
+        return Statement(_INSERT_USUAL, usual, many=True)
+    return Statement(_INSERT_ALL, [(*one, *two) for one, two in zip(usual, special, strict=True)], many=True)
+
+
+def _insert(columns: str) -> str:
+    return f"INSERT INTO job ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
+
+
+_INSERT_USUAL = _insert(USUAL)
+_INSERT_ALL = _insert(f"{USUAL}, {SPECIAL}")
+_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None)
+
+
+def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
+    process_after = None if spec.delay is None else now + in_micros(spec.delay)
     if spec.process_after is not None:
-        process_after: int | None = micros(spec.process_after)
-    else:
-        process_after = None if spec.delay is None else now + in_micros(spec.delay)
-    return (
-        spec.id,
-        tenant,
-        spec.kind,
-        spec.queue,
-        spec.payload,
-        spec.priority,
+        process_after = micros(spec.process_after)
+    values = (
         process_after,
         None if spec.deadline_at is None else micros(spec.deadline_at),
-        spec.retry.max_retries,
-        spec.retry.max_crashes,
         _backoff(spec.retry),
         spec.key,
         spec.content_key,
@@ -65,7 +89,5 @@ def job_row(spec: JobSpec, tenant: str, now: int) -> tuple[Any, ...]:
         spec.parent_id,
         spec.workflow_id,
         spec.external_ref,
-        spec.enqueued_by,
-        spec.source_system,
-        now,
     )
+    return _NOTHING if values == _NOTHING else values

@@ -29,7 +29,7 @@ begin
     elsif unfenced(old.state, new.state, old.lease, new.settled_by, new.error_code) then
         raise exception 'job %: % -> % needs the lease token of its holder', old.id, old.state, new.state
             using errcode = 'ZH003', hint = 'Call the function of that verb with the lease you were given.';
-    elsif new.attempt <> old.attempt then
+    elsif new.attempt <> old.attempt + (case when new.state = 'in_progress' and old.state <> 'in_progress' then 1 else 0 end) then
         raise exception 'job %: attempt % -> % is not how attempts are counted', old.id, old.attempt, new.attempt
             using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
     elsif new.lease <> old.lease then

@@ -14,7 +14,10 @@ begin
                (array_agg((j ->> 'id')::uuid order by ord))[1] as id,
                (array_agg(md5(coalesce(j -> 'payload', '{}')::jsonb::text) order by ord))[1] as hash
           from json_array_elements(p_jobs) with ordinality as e(j, ord)
-         where j ->> 'key' is not null group by 1, 2 order by 1, 2
+         where j ->> 'key' is not null
+           and (j ->> 'parent_id' is null   -- a job that is refused for its parent takes no key
+                or exists (select from job p where p.id = (j ->> 'parent_id')::uuid and p.tenant = p_tenant))
+         group by 1, 2 order by 1, 2
     loop
         insert into idempotency as i (tenant, kind, key, job_id, payload_hash)
         values (p_tenant, v_row.kind, v_row.key, v_row.id, v_row.hash) on conflict do nothing;

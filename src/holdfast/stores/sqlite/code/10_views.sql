@@ -1,9 +1,9 @@
 -- The present: who writes and when, with the clock's own time where no verb has said.
 DROP VIEW IF EXISTS present;
 CREATE VIEW present AS
-SELECT coalesce(w.actor, 'sql') AS actor,
-       coalesce(w.now, c.stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + c.shift) AS now
-  FROM writer w, clock c;
+SELECT coalesce(actor, 'sql') AS actor,
+       coalesce(now, stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) AS now
+  FROM clock;
 
 DROP VIEW IF EXISTS jobs;
 CREATE VIEW jobs AS

@@ -3,15 +3,15 @@
 DROP TRIGGER IF EXISTS judge_transition;
 CREATE TRIGGER judge_transition BEFORE UPDATE OF state ON job_state
 WHEN OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
-        WHEN 'queued' THEN NEW.state IN ('leased', 'in_progress', 'failed', 'cancelled')
-        WHEN 'leased' THEN NEW.state IN ('queued', 'in_progress', 'cancelled')
-        WHEN 'in_progress' THEN NEW.state IN ('succeeded', 'failed', 'retry_waiting', 'cancelled', 'waiting_for_approval')
-        WHEN 'succeeded' THEN NEW.state IN ('cleaned')
-        WHEN 'failed' THEN NEW.state IN ('retry_waiting', 'dead_letter', 'cleaned')
-        WHEN 'retry_waiting' THEN NEW.state IN ('queued', 'failed', 'cancelled')
-        WHEN 'dead_letter' THEN NEW.state IN ('queued', 'cancelled')
-        WHEN 'cancelled' THEN NEW.state IN ('cleaned')
-        WHEN 'waiting_for_approval' THEN NEW.state IN ('queued', 'failed', 'cancelled')
+        WHEN 'queued' THEN NEW.state = 'leased' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
+        WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'cancelled'
+        WHEN 'in_progress' THEN NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting' OR NEW.state = 'cancelled' OR NEW.state = 'waiting_for_approval'
+        WHEN 'succeeded' THEN NEW.state = 'cleaned'
+        WHEN 'failed' THEN NEW.state = 'retry_waiting' OR NEW.state = 'dead_letter' OR NEW.state = 'cleaned'
+        WHEN 'retry_waiting' THEN NEW.state = 'queued' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
+        WHEN 'dead_letter' THEN NEW.state = 'queued' OR NEW.state = 'cancelled'
+        WHEN 'cancelled' THEN NEW.state = 'cleaned'
+        WHEN 'waiting_for_approval' THEN NEW.state = 'queued' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
     END, 0)
 BEGIN
     SELECT CASE OLD.state || ' ' || NEW.state
@@ -87,7 +87,8 @@ END;
 -- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
 DROP TRIGGER IF EXISTS judge_fence;
 CREATE TRIGGER judge_fence BEFORE UPDATE OF state ON job_state
-WHEN OLD.state = 'in_progress' AND NEW.state IN ('succeeded', 'failed', 'retry_waiting', 'waiting_for_approval')
+WHEN OLD.state = 'in_progress' AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
+                                    OR NEW.state = 'waiting_for_approval')
      AND NEW.settled_by IS NOT OLD.lease
 BEGIN
     SELECT CASE
@@ -112,6 +113,7 @@ END;
 DROP TRIGGER IF EXISTS judge_attempt;
 CREATE TRIGGER judge_attempt BEFORE UPDATE OF attempt, state ON job_state
 WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
+     AND (NEW.state <> 'in_progress' OR OLD.state IN ('queued', 'leased', 'in_progress'))  -- else the step itself is illegal
 BEGIN
     SELECT RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them');
 END;

@@ -21,6 +21,7 @@ CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
      OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind)
      OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
+     OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job');
 END;
@@ -29,7 +30,7 @@ END;
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN NEW.from_state IS NEW.to_state
-     OR NEW.to_state IS NOT (SELECT s.state FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant)
+     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.tenant = NEW.tenant AND s.state = NEW.to_state AND s.id = NEW.job_id)
      OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
@@ -43,9 +44,9 @@ END;
 
 DROP TRIGGER IF EXISTS judge_event_delete;
 CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
-WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM event)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists');
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
 END;
 
 -- A job's facts are fixed; retention may empty the payload of a cleaned one, nothing else.
@@ -89,4 +90,11 @@ CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
     SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+END;
+
+-- The triggers read the time and the writer from the clock: without its one row they would record nothing.
+DROP TRIGGER IF EXISTS refuse_clock_delete;
+CREATE TRIGGER refuse_clock_delete BEFORE DELETE ON clock
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the clock has one row');
 END;

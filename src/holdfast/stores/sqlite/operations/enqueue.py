@@ -10,7 +10,7 @@ from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.payload import canonical, decode
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.codec import INSERT_JOB, job_row
+from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD_KEY = (
@@ -52,7 +52,7 @@ class EnqueueVerb:
             else:
                 answers.append(standing)
         if new:
-            yield Statement(INSERT_JOB, [job_row(spec, tenant, now) for spec in new], many=True)
+            yield insert_jobs(new, tenant, now)
         yield from unsign()
         return answers
 

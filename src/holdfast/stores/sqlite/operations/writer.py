@@ -9,8 +9,8 @@ from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps
 
-_SIGN = "UPDATE writer SET actor = ?, now = (SELECT now FROM present) RETURNING now"
-_UNSIGN = Statement("UPDATE writer SET actor = NULL, now = NULL")
+_SIGN = "UPDATE clock SET actor = ?, now = (SELECT now FROM present) RETURNING now"
+_UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL")
 
 
 def sign(actor: str | None) -> Steps[int]:

@@ -1,0 +1,116 @@
+"""The tree of commands, and the one guard around all of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import holdfast
+from holdfast.cli import enqueue, events, health, jobs, migrate, operate, worker
+from holdfast.cli.demo import command as demo
+from holdfast.cli.failures import USAGE, guarded, show
+from holdfast.cli.options import examples
+
+
+class Guarded(TyperGroup):
+    """Every way of calling the tree, the tests' included, gets its errors and exit codes from ``failures``."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        own = given[: given.index("--")] if "--" in given else given
+        as_json = "--json" in own
+        code = _unreadable(given, as_json) or guarded(
+            lambda: super(Guarded, self).main(given, *rest, standalone_mode=False, **extra), as_json=as_json
+        )
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _unreadable(given: list[str], as_json: bool) -> int:
+    """Arguments that are not text in this locale would fail later, and less clearly."""
+    for number, argument in enumerate(given, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            show("usage", f"argument {number} is not valid UTF-8", None, as_json)
+            return USAGE
+    return 0
+
+
+app = typer.Typer(
+    cls=Guarded,
+    name="holdfast",
+    help="Durable jobs on the database you already have: SQLite or PostgreSQL.",
+    epilog=examples(
+        "holdfast demo",
+        "holdfast worker shop.jobs:app",
+        "holdfast jobs list --state dead_letter --url sqlite:///jobs.db",
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(
+    "migrate",
+    epilog=examples(
+        "holdfast migrate --url postgresql://app@db/app",
+        "holdfast migrate --check || echo pending",
+        "holdfast migrate --sql --url postgresql:// > holdfast.sql",
+    ),
+)(migrate.migrate)
+app.command(
+    "worker",
+    epilog=examples(
+        "holdfast worker shop.jobs:app --queues mail,default --concurrency 32",
+        "holdfast worker shop.jobs:app --burst --json",
+    ),
+)(worker.worker)
+app.command(
+    "enqueue",
+    epilog=examples(
+        """holdfast enqueue send_receipt '{"to": "a@b.c"}' --delay 5m""",
+        "holdfast enqueue report @report.json --key report-2027-01 --app shop.jobs:app",
+    ),
+)(enqueue.enqueue)
+app.command("health", epilog=examples("holdfast health --all-tenants"))(health.health)
+app.command("doctor", epilog=examples("holdfast doctor --strict"))(health.doctor)
+app.command(
+    "events",
+    epilog=examples("holdfast events --follow", "holdfast events --consumer billing --json --limit 500"),
+)(events.events)
+app.command("demo", epilog=examples("holdfast demo", "holdfast demo --json", "holdfast demo --keep"))(demo.demo)
+
+looking = typer.Typer(help="Look at jobs, and put them right.", no_args_is_help=True)
+app.add_typer(looking, name="jobs")
+looking.command(
+    "list",
+    epilog=examples("holdfast jobs list --state dead_letter --since 1d", "holdfast jobs list --json --limit 1000"),
+)(jobs.list_jobs)
+looking.command("show", epilog=examples("holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387"))(jobs.show)
+looking.command("history")(jobs.history)
+looking.command("cancel", epilog=examples("holdfast jobs cancel ID1 ID2 --reason 'wrong month'"))(operate.cancel)
+looking.command("redrive")(operate.redrive)
+looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)

@@ -1,0 +1,111 @@
+"""``holdfast enqueue``: one job from the shell, checked as one from a program is."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import config
+from holdfast.app import App
+from holdfast.cli import options
+from holdfast.cli.loading import load_app
+from holdfast.cli.output import emit, say, write
+from holdfast.cli.session import NAME, refuse_unready, scope
+from holdfast.cli.words import duration, instant
+from holdfast.domain.errors import InvalidPayload, NotFound
+from holdfast.domain.payload import decode
+from holdfast.kind import PAYLOAD_LIMIT, Options
+
+# Escapes and spaces may make the text longer than what is stored; beyond this it is not read to the end.
+READ_LIMIT = 8 * PAYLOAD_LIMIT
+
+
+class Dedupe(StrEnum):
+    SKIP = "skip"
+    COALESCE = "coalesce"
+
+
+def enqueue(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
+    dedupe: Annotated[
+        Dedupe | None, typer.Option("--dedupe", help="No second job like one that is active (skip) or waits (coalesce).")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Enqueue one job and print its id."""
+    chosen: Options = {"tenant": scope(tenant)}
+    if queue is not None:
+        chosen["queue"] = queue
+    if priority is not None:
+        chosen["priority"] = priority
+    if delay is not None:
+        chosen["delay"] = duration(delay, "delay")
+    if at is not None:
+        chosen["run_at"] = instant(at, "--at")
+    if key is not None:
+        chosen["key"] = key
+    if tag:
+        chosen["tags"] = tag
+    if dedupe is not None:
+        chosen["dedupe"] = dedupe.value
+    value = decode(_text(payload))
+    with closing(_app(app, kind, url, schema)) as target:
+        handle = target.enqueue(kind, value, **chosen)
+    if as_json:
+        emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
+        return
+    write(handle.id)
+    if not handle.created:
+        say(f"No new job: this one stands for it ({handle.reason}).")
+
+
+def _text(given: str) -> str | bytes:
+    """What was given, or what the file or stdin holds."""
+    if given == "-":
+        return _bounded(sys.stdin.buffer.read(READ_LIMIT + 1))
+    if not given.startswith("@"):
+        return given
+    try:
+        with Path(given[1:]).open("rb") as file:
+            return _bounded(file.read(READ_LIMIT + 1))
+    except OSError as error:
+        raise InvalidPayload(
+            f"cannot read {given[1:]!r}: {error.strerror or error}", code="unreadable_file"
+        ) from error
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > READ_LIMIT:
+        raise InvalidPayload(f"the payload has more than {READ_LIMIT:,} bytes", code="payload_too_large")
+    return content
+
+
+def _app(name: str | None, kind: str, url: str | None, schema: str) -> App:
+    if name is None:
+        app: Any = App(config.database_url(url), name=NAME, schema=schema)
+    else:
+        app = load_app(name, url)
+        if kind not in app.kinds:
+            known = ", ".join(sorted(app.kinds)) or "none"
+            raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"It has: {known}.")
+    if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        refuse_unready(app.store)
+    return app

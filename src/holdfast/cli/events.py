@@ -1,0 +1,91 @@
+"""``holdfast events``: the ledger in commit order, from the beginning, from a cursor, or from a consumer's place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import emit, line, plain, say, to_json
+from holdfast.cli.session import connect, scope
+from holdfast.cli.timeline import short, special, way
+from holdfast.cli.words import moment
+from holdfast.client import Client
+from holdfast.domain.errors import Conflict
+from holdfast.domain.job import Event
+from holdfast.domain.keys import check_name
+
+PAGE = 100
+PAUSE = 0.5
+
+
+def events(
+    consumer: Annotated[
+        str | None, typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
+    after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this event.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="How many at most (100 unless --follow).")] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Print the ledger in commit order. With --follow, --json prints one object a line."""
+    if consumer is not None and after is not None:
+        raise typer.BadParameter("give --consumer or --after, not both")
+    reader = None if consumer is None else check_name(consumer, "consumer")
+    most = limit if limit is not None or follow else PAGE
+    last: Event | None = None
+    found: list[Event] = []
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        for page in _pages(client, reader, after, most, follow):
+            last = page[-1]
+            if as_json and not follow:
+                found += page
+                continue
+            for event in page:
+                sys.stdout.write((to_json(event) if as_json else _line(event)) + "\n")
+            sys.stdout.flush()
+    if as_json and not follow:
+        emit(found)
+    if last is not None and reader is None:
+        say(f"To go on from here: --after '{last.cursor}'")
+
+
+def _pages(
+    client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool
+) -> Iterator[list[Event]]:
+    """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
+    place = after if consumer is None else client.run(client.verbs.cursor_of(consumer, client.tenant))
+    left = most
+    while left is None or left > 0:
+        want = PAGE if left is None else min(PAGE, left)
+        page = client.run(client.verbs.events_after(place, want, client.tenant))
+        if page:
+            yield page
+            if consumer is not None:
+                _keep(client, consumer, page[-1].cursor, place)
+            place = page[-1].cursor
+            left = None if left is None else left - len(page)
+        elif follow:
+            time.sleep(PAUSE)
+        else:
+            return
+
+
+def _keep(client: Client, consumer: str, cursor: str, was: str | None) -> None:
+    if not client.run(client.verbs.save_cursor(consumer, cursor, was, client.tenant)):
+        raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
+
+
+def _line(event: Event) -> str:
+    attempt = f" try {event.attempt}" if event.attempt else ""
+    what = line(special(event))
+    text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.verb}  {way(event).plain}{attempt}"
+    return plain(f"{text}  by {short(event.actor)}" + (f"  {what}" if what else ""))

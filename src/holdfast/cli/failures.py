@@ -1,0 +1,64 @@
+"""Errors as people and programs meet them: ``error: message [code]``, a fix, and an exit code by class.
+
+    0 ok · 1 failed · 2 usage · 3 not found · 4 conflict or refused · 130 Ctrl-C
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from holdfast.cli.output import plain
+from holdfast.domain.errors import HoldfastError, InvalidInput, NotFound, Refused
+
+OK, FAILED, USAGE, NOT_FOUND, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+def exit_code(error: HoldfastError) -> int:
+    if isinstance(error, InvalidInput):
+        return USAGE
+    if isinstance(error, NotFound):
+        return NOT_FOUND
+    return REFUSED if isinstance(error, Refused) else FAILED
+
+
+def guarded(command: Callable[[], Any], *, as_json: bool) -> int:
+    """Run a command and answer its exit code. What Holdfast refuses is told in two lines, never as a traceback."""
+    try:
+        answer = command()
+        return answer if isinstance(answer, int) else OK
+    except HoldfastError as error:
+        show(error.code, error.message, error.fix, as_json)
+        return exit_code(error)
+    except typer.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if not callable(getattr(error, "format_message", None)):
+            raise
+        return _usage(error, as_json)
+
+
+def _usage(error: Any, as_json: bool) -> int:
+    """Typer's own errors: a wrong option, a missing argument. (Where its classes live depends on its version.)"""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        path = context.command_path if context is not None else "holdfast"
+        show("usage", error.format_message(), f"See: {path} --help", as_json)
+    return int(error.exit_code)
+
+
+def show(code: str, message: str, fix: str | None, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "fix": fix}}), file=sys.stderr)
+        return
+    print(plain(f"error: {message} [{code}]"), file=sys.stderr)
+    if fix:
+        print(plain(f"fix: {fix}"), file=sys.stderr)

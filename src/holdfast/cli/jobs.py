@@ -1,0 +1,185 @@
+"""``holdfast jobs list | show | history``: looking at jobs."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, facts, heading, line, plain, say, state_text, table, write
+from holdfast.cli.session import connect, scope
+from holdfast.cli.timeline import print_attempts, print_timeline
+from holdfast.cli.words import moment, since, span
+from holdfast.domain.errors import NotFound
+from holdfast.domain.job import EVERY_TENANT, Job
+from holdfast.domain.states import State
+from holdfast.insights import Story, story
+from holdfast.stores.base import JobFilter
+
+PAGE, MOST = 50, 1000
+DOCUMENT_LIMIT = 4_000
+
+
+def list_jobs(
+    state: Annotated[State | None, typer.Option("--state", help="In this state.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")] = None,
+    newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None,
+    older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None,
+    limit: options.Limit = PAGE,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last job seen.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List jobs, newest first."""
+    whose = scope(tenant, all_tenants)
+    with connect(url, whose, schema) as client:
+        now = client.run(client.verbs.now())
+        wanted = JobFilter(
+            tenant=whose,
+            state=state,
+            kind=kind,
+            queue=queue,
+            agent=agent,
+            tag=tag,
+            since=since(newer, "--since", lambda: now),
+            until=since(older, "--until", lambda: now),
+            before=after,
+            limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
+        )
+        found = client.run(client.verbs.list_jobs(wanted))
+    jobs, more = found[:limit], len(found) > limit or len(found) == MOST
+    if as_json:
+        emit(jobs)
+    elif jobs:
+        _print_list(jobs, now, with_tenant=whose == EVERY_TENANT)
+    else:
+        say("There are no such jobs.")
+    if more:
+        say(f"There are more: --after {jobs[-1].id}")
+
+
+def _print_list(jobs: list[Job], now: datetime, *, with_tenant: bool) -> None:
+    headers = ["id", "kind", "state", "try", "age", "error"]
+    rows: list[list[Cell]] = [
+        [
+            job.id,
+            line(job.kind),
+            state_text(job.state),
+            str(job.attempt),
+            span(max(0.0, (now - job.created_at).total_seconds())),
+            line(f"{job.error_code}: {job.error_message}" if job.error_code else ""),
+        ]
+        for job in jobs
+    ]
+    if with_tenant:
+        headers.insert(1, "tenant")
+        for job, row in zip(jobs, rows, strict=True):
+            row.insert(1, line(job.tenant))
+    table(headers, rows, keep=("id", "state", "try", "age"))
+
+
+def show(
+    job: options.JobId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show a job: its facts, its way, its attempts, what it was given and what it gave."""
+    found = _story(job, url, scope(tenant, all_tenants), schema)
+    if as_json:
+        emit(found)
+        return
+    _print_facts(found.job)
+    heading("Way")
+    print_timeline(found.history)
+    if found.attempts:
+        heading("Attempts")
+        print_attempts(found.attempts)
+        last = found.attempts[-1]
+        if last.traceback and found.job.state is not State.SUCCEEDED:
+            write(f"\n{plain(last.traceback).rstrip()}")
+    _print_document("Payload", found.job.payload)
+    if found.result is not None:
+        _print_document("Result", found.result.value if found.result.ref is None else {"ref": found.result.ref})
+    if found.checkpoints:
+        _print_document("Checkpoints", found.checkpoints)
+    if found.artifacts:
+        heading("Artifacts")
+        table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
+
+
+def history(
+    job: options.JobId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show the events of a job, oldest first."""
+    events = _story(job, url, scope(tenant, all_tenants), schema).history
+    if as_json:
+        emit(events)
+    else:
+        print_timeline(events)
+
+
+def _story(job_id: str, url: str | None, tenant: str, schema: str) -> Story:
+    with connect(url, tenant, schema) as client:
+        found = client.run(story(client.verbs, job_id, tenant))
+    if found is None:
+        where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
+        raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
+    return found
+
+
+def _print_facts(job: Job) -> None:
+    def when(at: datetime | None) -> str | None:
+        return None if at is None else moment(at)
+
+    write(f"{job.kind}  {job.id}")
+    facts(
+        [
+            ("state", state_text(job.state)),
+            ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            ("tenant", job.tenant),
+            ("queue", job.queue),
+            ("priority", str(job.priority)),
+            ("tries", f"{job.attempt} begun, {job.retries} of {job.max_retries} retries, {job.crashes} lost workers"),
+            ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
+            ("not before", when(job.process_after)),
+            ("due", when(job.due_at)),
+            ("deadline", when(job.deadline_at)),
+            ("started", when(job.started_at)),
+            ("finished", when(job.finished_at)),
+            ("key", job.idempotency_key),
+            ("tags", ", ".join(job.tags)),
+            ("agent", job.agent),
+            ("correlation", job.correlation_id),
+            ("causation", job.causation_id),
+            ("parent", job.parent_id),
+            ("workflow", job.workflow_id),
+            ("reference", job.external_ref),
+        ]
+    )
+
+
+def _print_document(title: str, value: Any) -> None:
+    heading(title)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) > DOCUMENT_LIMIT:
+        text = f"{text[:DOCUMENT_LIMIT]}\n… {len(text) - DOCUMENT_LIMIT:,} more characters; --json prints them"
+    write(text)

@@ -1,0 +1,46 @@
+"""Log lines on stderr: text for people, or one JSON object a line. No record can forge a second line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from holdfast.cli.output import plain
+from holdfast.cli.words import clock
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+class TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = clock(datetime.fromtimestamp(record.created, UTC))
+        # A message is one line, whatever a job put into it; a traceback, which is ours to print, may be many.
+        message = plain(record.getMessage()).replace("\n", "\\n")
+        text = f"{at} {record.levelname.lower():<7} {record.name}: {message}"
+        return f"{text}\n{plain(self.formatException(record.exc_info))}" if record.exc_info else text
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values)
+
+
+def set_up(level: str, *, as_json: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # What others say about every connection and callback is of no use below a warning.
+    for name in ("psycopg", "psycopg.pool", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,47 @@
+"""The entry point ``holdfast``. It imports no library of the ``cli`` extra before it knows that there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import NoReturn
+
+LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
+INSTALL = "error: the command line needs an extra that is not installed [missing_extra]\nfix: pip install 'holdfast[cli]'"
+LAST_WAIT = 3.0
+
+
+def run() -> NoReturn:
+    try:
+        from holdfast.cli.commands import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LIBRARIES:
+            raise
+        print(INSTALL, file=sys.stderr)
+        sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # somebody's own stream
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    code = 0
+    try:
+        app()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit; if a handler's thread will not end, without it. The interpreter would wait for it for ever."""
+    forced = threading.Timer(LAST_WAIT, _exit_at_once, (code,))
+    forced.daemon = True
+    forced.start()
+    sys.exit(code)
+
+
+def _exit_at_once(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,70 @@
+"""``holdfast migrate``: bring a database up to date, say whether it is, or print what would be done."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.failures import FAILED
+from holdfast.cli.output import emit, say, write
+from holdfast.cli.session import is_absent, store_at
+from holdfast.stores.base import SchemaStatus, Store
+from holdfast.stores.open import open_store
+
+
+def migrate(
+    url: options.Url = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if something is pending.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the whole schema as a script, and do nothing.")] = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Bring the database up to date."""
+    if check and sql:
+        raise typer.BadParameter("give --check or --sql, not both")
+    with store_at(url, schema) as store:
+        if sql:
+            _print_script(store.migration_sql(), as_json)
+            return
+        before = _status(store)
+        if check:
+            _print_status(before, as_json)
+            raise typer.Exit(0 if before.current else FAILED)
+        after = store.migrate()
+    if as_json:
+        emit({"migrated": before.pending, "applied": after.applied, "pending": after.pending})
+        return
+    for name in before.pending:
+        write(f"applied {name}")
+    say("The database is up to date." if before.pending else "The database was up to date already.")
+
+
+def _status(store: Store) -> SchemaStatus:
+    """Of a file that is not there as well, without making it."""
+    return open_store("sqlite:///:memory:").schema() if is_absent(store) else store.schema()
+
+
+def _print_script(script: str, as_json: bool) -> None:
+    if as_json:
+        emit({"sql": script})
+    else:
+        sys.stdout.write(script)
+
+
+def _print_status(status: SchemaStatus, as_json: bool) -> None:
+    if as_json:
+        emit({"current": status.current, "applied": status.applied, "pending": status.pending, "unknown": status.unknown})
+        return
+    for name in status.pending:
+        write(f"pending {name}")
+    for name in status.unknown:
+        write(f"unknown {name} (from a newer release)")
+    if status.current:
+        say("The database is up to date.")
+    elif status.unknown:
+        say("The database was migrated by a newer release.")
+    else:
+        say("Run: holdfast migrate")

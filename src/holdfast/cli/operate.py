@@ -1,0 +1,99 @@
+"""``holdfast jobs cancel | redrive | discard``: what people do to jobs. A refusal is an answer, one line each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.failures import NOT_FOUND, REFUSED
+from holdfast.cli.output import emit, state_text, table
+from holdfast.cli.session import connect, scope
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import Verdict
+from holdfast.stores.base import OperatorVerb
+
+# What a stable reason means to somebody who reads it.
+REASONS = {
+    "not_found": "no such job in this tenant",
+    "already_finished": "it has ended already",
+    "not_dead": "it is not a dead letter",
+    "reason_required": "a reason is required",
+}
+
+
+def cancel(
+    jobs: options.JobIds,
+    reason: options.Reason = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel jobs that have not ended."""
+    _operate("cancel", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+
+
+def redrive(
+    jobs: options.JobIds,
+    reason: options.Reason = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Put dead letters back into their queue, with all their tries before them."""
+    _operate("redrive", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+
+
+def discard(
+    jobs: options.JobIds,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")],
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Give dead letters up for good."""
+    if not reason.strip():
+        raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
+    _operate("discard", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+
+
+def _operate(
+    verb: OperatorVerb,
+    jobs: list[str],
+    reason: str | None,
+    url: str | None,
+    tenant: str,
+    schema: str,
+    as_json: bool,
+) -> None:
+    ids = list(dict.fromkeys(map(parse_id, jobs)))
+    with connect(url, tenant, schema) as client:
+        verdicts = client.operate(verb, ids, reason)
+    if as_json:
+        emit(verdicts)
+    else:
+        table(("id", "state", "answer"), [[v.id, state_text(v.state), answer(verb, v)] for v in verdicts])
+    raise typer.Exit(code(verdicts))
+
+
+def answer(verb: OperatorVerb, verdict: Verdict) -> str:
+    if not verdict.refused:
+        return {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[verb]
+    reason = verdict.reason or "refused"
+    return f"refused: {REASONS.get(reason, reason)} [{reason}]"
+
+
+def code(verdicts: list[Verdict]) -> int:
+    """A refusal weighs more than an id that is not there."""
+    reasons = {verdict.reason for verdict in verdicts if verdict.refused}
+    if reasons - {"not_found"}:
+        return REFUSED
+    return NOT_FOUND if reasons else 0
