@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import config
@@ -16,7 +17,7 @@ from holdfast.client import Client, new_id
 from holdfast.context import Context, enter
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Claim, Enqueued, Event, Job, JobSpec, Verdict
+from holdfast.domain.job import DEFAULT_RETRY, Claim, Enqueued, Event, Job, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
@@ -71,7 +72,7 @@ class App:
         """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``."""
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
-        options = Options(queue=queue, priority=priority, tags=tags, retry=retry or RetryPolicy())
+        options = Options(queue=queue, priority=priority, tags=tags, retry=retry or DEFAULT_RETRY)
         limit = None if timeout is None else seconds(timeout, "timeout")
         return JobDecorator(self, name, options, limit)
 
@@ -238,13 +239,19 @@ def _caller(kind: Kind[..., Any], client: Client, threads: Executor) -> Callable
         if is_async:
             value = await kind.function(*args, **kwargs)
         else:
-            bound = copy_context()
-            value = await asyncio.get_running_loop().run_in_executor(
-                threads, lambda: bound.run(kind.function, *args, **kwargs)
-            )
+            work = partial(copy_context().run, _in_thread, kind.function, args, kwargs)
+            value = await asyncio.get_running_loop().run_in_executor(threads, work)
         return kind.signature.pack_result(value, limit=RESULT_LIMIT)
 
     return call
+
+
+def _in_thread(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        # A future cannot carry one out of a thread: the job would never end.
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _wants_context(function: Callable[..., Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
@@ -95,7 +95,8 @@ class Kind(Generic[P, R]):
 def make_spec(kind: str, payload: str, options: Options, client: Client) -> tuple[JobSpec, str]:
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
     parent = context.current()
-    tenant = check_name(options.get("tenant") or (parent.tenant if parent else client.tenant), "tenant")
+    # A blank tenant is a mistake somewhere, and must not end up as the default one.
+    tenant = check_name(options.get("tenant", parent.tenant if parent else client.tenant), "tenant")
     parent_id = options.get("parent")
     if parent_id is None and parent is not None and parent.tenant == tenant:
         parent_id = parent.job_id
@@ -112,11 +113,11 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
         delay=None if delay is None else seconds(delay, "delay"),
         process_after=_moment(options.get("run_at"), "run_at"),
         deadline_at=_moment(options.get("deadline"), "deadline"),
-        retry=options.get("retry", DEFAULT_RETRY),
+        retry=_retry(options.get("retry", DEFAULT_RETRY)),
         key=_text(options.get("key"), "key"),
         content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
         dedupe=dedupe,
-        tags=tuple(check_name(tag, "tag") for tag in options.get("tags", ())),
+        tags=_tags(options.get("tags", ())),
         agent=_text(options.get("agent"), "agent"),
         correlation_id=_text(options.get("correlation_id"), "correlation_id"),
         causation_id=_text(options.get("causation_id"), "causation_id"),
@@ -148,6 +149,19 @@ def _priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
         raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
     return value
+
+
+def _retry(value: object) -> RetryPolicy:
+    if not isinstance(value, RetryPolicy):
+        raise InvalidSetting(f"retry must be a Retry, not {type(value).__name__}", code="invalid_retry")
+    return value
+
+
+def _tags(values: object) -> tuple[str, ...]:
+    # Text is a sequence too, of letters.
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidSetting("tags must be a list of text", code="invalid_name")
+    return tuple(check_name(tag, "tag") for tag in values)
 
 
 def _text(value: object, what: str) -> str | None:

@@ -64,6 +64,11 @@ async def test_both_runners_say_the_same(store: Store) -> None:
     await store.aclose()
 
 
+async def test_the_first_calls_of_a_store_may_come_from_many_tasks(store: Store) -> None:
+    await asyncio.gather(*(store.arun(store.verbs.now()) for _ in range(12)))
+    await store.aclose()
+
+
 async def test_errors_have_our_words_on_a_loop_too(store: Store) -> None:
     with pytest.raises(StaleLease):
         await store.arun(store.verbs.claim(ClaimRequest(lease=new_id(), queues=("default",), want=1)))

@@ -74,6 +74,17 @@ def test_the_same_key_gives_the_first_job_and_says_so(store: Store) -> None:
     assert count(store) == 1
 
 
+@pytest.mark.req("DP-5", "CX-15")
+def test_the_very_same_job_again_after_a_lost_answer(store: Store) -> None:
+    """A client that never heard of its COMMIT sends the same again, the id included."""
+    asked = spec(key="r-7")
+    put(store, asked)
+    assert enqueue(store, asked, asked) == [Enqueued(asked.id, False, "duplicate_key", State.QUEUED)] * 2
+    fresh = spec(key="r-8")
+    assert [answer.created for answer in enqueue(store, fresh, fresh)] == [True, False]
+    assert count(store) == 2
+
+
 @pytest.mark.req("DP-5")
 def test_another_payload_under_the_same_key_is_a_conflict(store: Store) -> None:
     first = put_one(store, key="r-7", payload={"a": 1})

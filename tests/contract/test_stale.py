@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import Claim, Result
-from holdfast.domain.outcome import Outcome, Succeeded
+from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.settlement import decide
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
@@ -93,24 +93,22 @@ STALE: dict[str, Callable[[Store], Claim]] = {
 
 
 @pytest.mark.req("CX-11", "DP-3")
-@pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("how", STALE)
-def test_a_stale_settlement_is_told_and_writes_nothing(store: Store, by_hand: ByHand, how: str, outcome: str) -> None:
+def test_a_stale_settlement_is_told_and_writes_nothing(store: Store, by_hand: ByHand, how: str) -> None:
     put_one(store)
     stale = STALE[how](store)
     before = by_hand.contents()
-    assert settle(store, stale, OUTCOMES[outcome]) == [stale.id]
-    assert by_hand.contents() == before
+    for name, outcome in OUTCOMES.items():
+        assert settle(store, stale, outcome) == [stale.id], name
+        assert by_hand.contents() == before, name
 
 
-@pytest.mark.parametrize("how", STALE)
+@pytest.mark.parametrize("how", [how for how in STALE if how not in ("reaped", "taken over")])
 def test_a_stale_row_does_not_spoil_its_batch(store: Store, how: str) -> None:
     put_one(store, priority=9)
     stale = STALE[how](store)
     first, second = put(store, spec(priority=9), spec(priority=9))
-    good = claim(store, stale.lease, 2) if how not in ("reaped", "taken over") else []
-    if not good:
-        return  # that lease takes nothing any more
+    good = claim(store, stale.lease, 2)
     settlements = [decide(each, Succeeded("7"), 1.0) for each in (good[0], stale, good[1])]
     assert apply(store, stale.lease, *settlements) == [stale.id]
     assert (state_of(store, first), state_of(store, second)) == (State.SUCCEEDED, State.SUCCEEDED)
@@ -178,8 +176,6 @@ def test_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
 
 @pytest.mark.req("CX-10")
 def test_a_handlers_own_error_code_cannot_pass_for_a_lost_worker(store: Store) -> None:
-    from holdfast.domain.outcome import Failed
-
     job_id = put_one(store)
     settle(store, take(store), Failed("worker_lost", "said the handler"))
     assert state_of(store, job_id) == State.RETRY_WAITING

@@ -15,6 +15,7 @@ from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
 from holdfast.domain.settlement import Ending
 
+USUAL = RetryPolicy()
 START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")
 
 tenants = st.sampled_from(["a", "b"])
@@ -37,7 +38,7 @@ class Draft:
     delay: float | None = None
     after: float | None = None
     deadline: float | None = None
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = USUAL
     key: str | None = None
     content: str | None = None
     dedupe: Dedupe = "skip"
@@ -117,9 +118,7 @@ drafts = st.builds(
 )
 # Most jobs are plain: without keys, times and parents, they get somewhere.
 plain_drafts = drafts.map(
-    lambda draft: replace(
-        draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none"
-    )
+    lambda draft: replace(draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none")
 )
 
 # `worker_lost` is a word of ours; a handler may still use it.

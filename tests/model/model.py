@@ -7,7 +7,7 @@ raised as the errors a store would raise, and a command that is refused changes 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -32,12 +32,14 @@ class Model(Upkeep):
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
         """One after another, in the order given; only a parent must have been there before the batch."""
-        known = set(self.jobs)
-        if known & {spec.id for spec in specs}:
-            raise Conflict("an id twice", code="already_exists")
-        return [self._enqueue(spec, tenant, known) for spec in specs]
+        before = dict(self.jobs), dict(self.keys), dict(self.contents)
+        try:
+            return [self._enqueue(spec, tenant, before[0].keys()) for spec in specs]
+        except Conflict:
+            self.jobs, self.keys, self.contents = before
+            raise
 
-    def _enqueue(self, spec: JobSpec, tenant: str, known: set[str]) -> Enqueued:
+    def _enqueue(self, spec: JobSpec, tenant: str, known: Collection[str]) -> Enqueued:
         if spec.parent_id is not None:
             parent = self.jobs.get(spec.parent_id) if spec.parent_id in known else None
             if parent is None or parent.tenant != tenant:
@@ -62,6 +64,8 @@ class Model(Upkeep):
         return Enqueued(spec.id, True)
 
     def _create(self, spec: JobSpec, tenant: str) -> None:
+        if spec.id in self.jobs:
+            raise Conflict("an id twice", code="already_exists")
         after = spec.process_after
         if after is None and spec.delay is not None:
             after = self.now + seconds(spec.delay)
@@ -156,9 +160,7 @@ class Model(Upkeep):
             elif item.ending == "bury":
                 self.step(job, "bury", holder)
 
-    def save_checkpoint(
-        self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
-    ) -> bool:
+    def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
         self.holder(lease, tenant)
         job = self._fenced(job_id, lease, attempt)
         if job is not None:

@@ -7,14 +7,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Store
+from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Store, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
+from holdfast.stores.reads import Dialect
 
 T = TypeVar("T")
 
@@ -43,14 +44,14 @@ def cut(flow: Flow[T], after: int) -> Flow[T]:
     return Flow(steps, flow.writes)
 
 
-def asking(statement: Statement, *, writes: bool) -> Flow[Rows]:
+def asking(statement: Statement) -> Flow[Rows]:
     """One statement by hand, as a flow."""
 
     def steps() -> Steps[Rows]:
         rows = yield statement
         return rows
 
-    return Flow(steps, writes)
+    return Flow(steps)
 
 
 class Player:
@@ -61,7 +62,7 @@ class Player:
         self.cursor: str | None = None
 
     @property
-    def verbs(self) -> Any:
+    def verbs(self) -> Verbs:
         return self.store.verbs
 
     def __str__(self) -> str:
@@ -113,9 +114,7 @@ class Player:
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
         return sorted(self.store.run(self.verbs.settle(self.token(lease), settlements, tenant)))
 
-    def save_checkpoint(
-        self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
-    ) -> bool:
+    def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
         flow = self.verbs.save_checkpoint(job_id, self.token(lease), attempt, name, value, tenant)
         return self.store.run(flow)
 
@@ -138,7 +137,8 @@ class Player:
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""
-        self.store.run(asking(self.verbs.dialect.read(sql, **params), writes=True))
+        dialect: Dialect = vars(type(self.verbs)).get("dialect") or vars(self.verbs)["dialect"]
+        self.store.run(asking(dialect.read(sql, **params)))
 
     # -- what can be seen ----------------------------------------------------------------------------------------
 

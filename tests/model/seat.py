@@ -31,6 +31,7 @@ class Seat(RuleBasedStateMachine):
         self.play = self.comparison.play
         self.players = self.comparison.players
         self.numbers = 0
+        self.sent: list[tuple[JobSpec, str]] = []
         self.pass_time(0.0)
 
     def teardown(self) -> None:
@@ -55,6 +56,10 @@ class Seat(RuleBasedStateMachine):
         if parents and draft.parent in ("one", "foreign"):
             parent = parents[-1]
         return draft.spec(self.numbers, self.model.now, parent)
+
+    def send(self, specs: Sequence[JobSpec], tenant: str) -> None:
+        self.play(lambda side: side.enqueue(specs, tenant))
+        self.sent += [(spec, tenant) for spec in specs]
 
     def ids(self, *states: State) -> list[str]:
         return [job.id for job in self.model.jobs.values() if job.state in states]

@@ -58,7 +58,7 @@ def play(make: Callable[[ExitStack], dict[str, Player]], how: settings) -> Count
             seen.update(self.comparison.verbs)
             super().teardown()
 
-    run_state_machine_as_test(Machine, settings=how)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Machine, settings=how)
     return seen
 
 

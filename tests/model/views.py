@@ -117,8 +117,7 @@ def attempts_of(job: ModelJob) -> list[Attempt]:
 
 def artifacts_of(job: ModelJob) -> list[Artifact]:
     return [
-        Artifact(job.id, attempt, name, ref, {}, at)
-        for (attempt, name), (at, ref) in sorted(job.artifacts.items())
+        Artifact(job.id, attempt, name, ref, {}, at) for (attempt, name), (at, ref) in sorted(job.artifacts.items())
     ]
 
 

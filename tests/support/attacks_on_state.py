@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.attack import NOW, STATE, both, only_postgres, only_sqlite
 
 _BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
+_TWICE = ("already exists: there is a job with this id", "job_state is written by triggers only")
 _IDENTITY = ("immutable: number, id, tenant, kind and crash limit never change", "id, tenant, kind and crash limit")
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
@@ -18,19 +19,19 @@ ROWS = [
     both(
         "give a job a second state",
         f"insert into job_state {STATE} values (:queued, 'default', 'mail.send', 'default', 'queued', 0, 1, 4, 3)",
-        says=_BORN,
+        says=_TWICE,
     ),
     only_sqlite(
         "replace a state",
         "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries,"
         " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
-        says=_BORN[0],
+        says=_TWICE[0],
     ),
     only_sqlite(
         "replace a state by its id",
         "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_retries,"
         " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
-        says=_BORN[0],
+        says=_TWICE[0],
     ),
     only_postgres(
         "upsert a state",
@@ -45,14 +46,14 @@ ROWS = [
             "insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
             " select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
         ),
-        says=_BORN,
+        says=_TWICE,
     ),
     only_sqlite(
         "raise a cleaned job from the dead by its number",
         "delete from job_state where id = :cleaned",
         "insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
         " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
-        says=_BORN[0],
+        says=_TWICE[0],
     ),
     both("delete a state", "delete from job_state where id = :queued", says="only a cleaned job can be purged"),
     both("delete a finished state", "delete from job_state where id = :succeeded", says="only a cleaned job"),

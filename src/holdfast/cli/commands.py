@@ -19,12 +19,14 @@ from holdfast.cli.options import examples
 class Guarded(TyperGroup):
     """Every way of calling the tree, the tests' included, gets its errors and exit codes from ``failures``."""
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # the rest of its parameters are passed on as they come
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
         own = given[: given.index("--")] if "--" in given else given
         as_json = "--json" in own
         code = _unreadable(given, as_json) or guarded(
-            lambda: super(Guarded, self).main(given, *rest, standalone_mode=False, **extra), as_json=as_json
+            lambda: super(Guarded, self).main(given, standalone_mode=False, **extra), as_json=as_json
         )
         if standalone_mode:
             sys.exit(code)
@@ -52,8 +54,9 @@ app = typer.Typer(
         "holdfast jobs list --state dead_letter --url sqlite:///jobs.db",
     ),
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

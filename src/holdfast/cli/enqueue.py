@@ -6,7 +6,7 @@ import sys
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,13 +34,16 @@ def enqueue(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
     dedupe: Annotated[
-        Dedupe | None, typer.Option("--dedupe", help="No second job like one that is active (skip) or waits (coalesce).")
+        Dedupe | None,
+        typer.Option(
+            "--dedupe", metavar="HOW", help="No second job like one that is active (skip) or waits (coalesce)."
+        ),
     ] = None,
     app: Annotated[
         str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
@@ -87,9 +90,7 @@ def _text(given: str) -> str | bytes:
         with Path(given[1:]).open("rb") as file:
             return _bounded(file.read(READ_LIMIT + 1))
     except OSError as error:
-        raise InvalidPayload(
-            f"cannot read {given[1:]!r}: {error.strerror or error}", code="unreadable_file"
-        ) from error
+        raise InvalidPayload(f"cannot read {given[1:]!r}: {error.strerror or error}", code="unreadable_file") from error
 
 
 def _bounded(content: bytes) -> bytes:
@@ -100,7 +101,7 @@ def _bounded(content: bytes) -> bytes:
 
 def _app(name: str | None, kind: str, url: str | None, schema: str) -> App:
     if name is None:
-        app: Any = App(config.database_url(url), name=NAME, schema=schema)
+        app = App(config.database_url(url), name=NAME, schema=schema)
     else:
         app = load_app(name, url)
         if kind not in app.kinds:

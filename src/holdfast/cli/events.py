@@ -25,11 +25,14 @@ PAUSE = 0.5
 
 def events(
     consumer: Annotated[
-        str | None, typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place.")
+        str | None,
+        typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
     after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this event.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="How many at most (100 unless --follow).")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="How many at most (100 unless --follow).")
+    ] = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
     all_tenants: options.AllTenants = False,

@@ -1,6 +1,6 @@
 """Errors as people and programs meet them: ``error: message [code]``, a fix, and an exit code by class.
 
-    0 ok · 1 failed · 2 usage · 3 not found · 4 conflict or refused · 130 Ctrl-C
+0 ok · 1 failed · 2 usage · 3 not found · 4 conflict or refused · 130 Ctrl-C
 """
 
 from __future__ import annotations

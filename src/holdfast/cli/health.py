@@ -57,7 +57,7 @@ def doctor(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Look for what is wrong with the database before it hurts; exit 1 if something is."""
+    """Look for what is wrong with the database; exit 1 if something is."""
     with store_at(url, schema) as store:
         refuse_absent(store)
         findings = store.diagnose()

@@ -24,13 +24,17 @@ DOCUMENT_LIMIT = 4_000
 
 
 def list_jobs(
-    state: Annotated[State | None, typer.Option("--state", help="In this state.")] = None,
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(State)}.")
+    ] = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")] = None,
     tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")] = None,
     newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None,
-    older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None,
+    older: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")
+    ] = None,
     limit: options.Limit = PAGE,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last job seen.")

@@ -31,9 +31,7 @@ def load_app(name: str, url: str | None = None) -> App:
         raise InvalidSetting(f"{name!r} does not name an app", code="invalid_app", fix=FORM)
     app = _made(_found(_imported(module_name), attribute or "app", name), name)
     if url is not None and app.store.url != url:
-        raise InvalidSetting(
-            f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url."
-        )
+        raise InvalidSetting(f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url.")
     return app
 
 

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from holdfast.cli.output import plain
 from holdfast.cli.words import clock
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
-
 
 class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:

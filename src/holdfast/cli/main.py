@@ -9,7 +9,9 @@ import threading
 from typing import NoReturn
 
 LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
-INSTALL = "error: the command line needs an extra that is not installed [missing_extra]\nfix: pip install 'holdfast[cli]'"
+INSTALL = (
+    "error: the command line needs an extra that is not installed [missing_extra]\nfix: pip install 'holdfast[cli]'"
+)
 LAST_WAIT = 3.0
 
 
@@ -26,7 +28,7 @@ def run() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     code = 0
     try:
-        app()
+        app(prog_name="holdfast")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     _leave(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -44,7 +45,10 @@ def migrate(
 
 def _status(store: Store) -> SchemaStatus:
     """Of a file that is not there as well, without making it."""
-    return open_store("sqlite:///:memory:").schema() if is_absent(store) else store.schema()
+    if not is_absent(store):
+        return store.schema()
+    with closing(open_store("sqlite:///:memory:")) as blank:
+        return blank.schema()
 
 
 def _print_script(script: str, as_json: bool) -> None:
@@ -56,7 +60,9 @@ def _print_script(script: str, as_json: bool) -> None:
 
 def _print_status(status: SchemaStatus, as_json: bool) -> None:
     if as_json:
-        emit({"current": status.current, "applied": status.applied, "pending": status.pending, "unknown": status.unknown})
+        emit(
+            {"current": status.current, "applied": status.applied, "pending": status.pending, "unknown": status.unknown}
+        )
         return
     for name in status.pending:
         write(f"pending {name}")

@@ -8,9 +8,7 @@ import typer
 
 Url = Annotated[
     str | None,
-    typer.Option(
-        "--url", metavar="URL", help="The database: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL)."
-    ),
+    typer.Option("--url", metavar="URL", help="The database: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL)."),
 ]
 Tenant = Annotated[
     str | None,
@@ -19,7 +17,7 @@ Tenant = Annotated[
 AllTenants = Annotated[bool, typer.Option("--all-tenants", help="Every tenant, where the role may.")]
 Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="The schema on PostgreSQL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else on stdout.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in full.")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, in full.")]
@@ -28,8 +26,8 @@ SCHEMA = "holdfast"
 
 
 def examples(*commands: str) -> str:
-    """An epilog; Typer makes a line of every paragraph."""
-    return "\n\n".join(["Examples:", *commands])
+    """An epilog; the mark at its beginning keeps its lines as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
 def listed(text: str | None) -> tuple[str, ...]:

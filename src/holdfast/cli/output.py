@@ -93,8 +93,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, keep: Seque
     """A table for a person; columns in ``keep`` are not wrapped. Into a pipe it goes as aligned lines, uncut."""
     screen = console()
     if not screen.is_terminal:
-        for row in _aligned([headers, *rows]):
-            sys.stdout.write(row + "\n")
+        for text in _aligned([headers, *rows]):
+            sys.stdout.write(text + "\n")
         return
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for header in headers:
@@ -109,9 +109,7 @@ def _aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
     widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
     lines = []
     for cells in texts:
-        padded = (
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)
-        )
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
         lines.append("  ".join(padded).rstrip())
     return lines
 

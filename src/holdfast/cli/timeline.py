@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -69,7 +70,8 @@ def special(event: Event) -> str:
 def _again(due: str, at: datetime) -> str:
     try:
         due_at = datetime.fromisoformat(due)
-        wait = max(0.0, (due_at - at).total_seconds())
+        # Up to the next millisecond, since the ledger gives the due time in whole ones.
+        wait = math.ceil(max(0.0, (due_at - at).total_seconds()) * 1000) / 1000
     except (ValueError, TypeError):  # somebody else's note
         return f"due {due}"
     return f"again in {span(wait)}" if due_at.date() == at.date() else f"again at {moment(due_at)}"

@@ -17,7 +17,7 @@ import typer
 from holdfast.app import App
 from holdfast.cli import logs, options
 from holdfast.cli.loading import load_app
-from holdfast.cli.output import emit, say
+from holdfast.cli.output import emit, line, say
 from holdfast.cli.session import refuse_unready, scope
 from holdfast.cli.words import duration
 from holdfast.domain.errors import InvalidSetting
@@ -26,23 +26,41 @@ from holdfast.domain.keys import check_name
 from holdfast.runtime.worker import Worker, WorkerOptions
 
 LONGEST_SWEEP = 5.0
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, for example shop.jobs:app.")]
-Level = StrEnum("Level", [(name.upper(), name) for name in logs.LEVELS])  # type: ignore[misc]
 
 
 def worker(
     app: AppName,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="For an app that names no database.")] = None,
     queues: Annotated[str, typer.Option("--queues", metavar="A,B", help="The queues to serve.")] = DEFAULT_QUEUE,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=1000, help="Jobs at a time.")] = 16,
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Serve this tenant only.")] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", metavar="N", min=1, max=1000, help="Jobs at a time.")
+    ] = 16,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant (or HOLDFAST_TENANT).")
+    ] = None,
     all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")] = False,
-    lease: Annotated[str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")] = "30s",
-    grace: Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long running jobs may take to end.")] = "30s",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")
+    ] = "30s",
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="SPAN", help="How long running jobs may take to end.")
+    ] = "30s",
     poll: Annotated[str, typer.Option("--poll", metavar="SPAN", help="How often to look when idle.")] = "200ms",
     burst: Annotated[bool, typer.Option("--burst", help="End when there is nothing left to take.")] = False,
-    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="End after this many.")] = None,
-    log_level: Annotated[Level, typer.Option("--log-level", help="What to log.")] = Level.INFO,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", metavar="N", min=1, help="End after this many.")] = None,
+    log_level: Annotated[
+        Level, typer.Option("--log-level", metavar="LEVEL", help=f"What to log: {', '.join(Level)}.")
+    ] = Level.INFO,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and end with a JSON document.")] = False,
 ) -> None:
     """Run jobs until told to stop."""
@@ -61,6 +79,8 @@ def worker(
     loaded = load_app(app, url)
     if not loaded.kinds:
         raise InvalidSetting(f"{app} declares no jobs", code="no_kinds", fix="Declare some with @app.job().")
+    if not loaded.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        refuse_unready(loaded.store)
     running = _run(_serve(loaded, settings, quiet=as_json))
     if as_json:
         emit({"worker": running.name, "jobs": running.taken})
@@ -77,8 +97,6 @@ def _run(work: Coroutine[Any, Any, Worker]) -> Worker:
 
 
 async def _serve(app: App, settings: WorkerOptions, *, quiet: bool) -> Worker:
-    if not app.store.embedded:
-        refuse_unready(app.store)
     serving = app.worker(settings)
     asked = 0
 
@@ -97,7 +115,7 @@ async def _serve(app: App, settings: WorkerOptions, *, quiet: bool) -> Worker:
         loop.add_signal_handler(number, on_signal)
     if not quiet:
         whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
-        say(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {', '.join(sorted(app.kinds))}")
+        say(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app.kinds)))}")
     try:
         await serving.run()
     finally:

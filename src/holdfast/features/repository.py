@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import Conflict, NotFound, StaleLease
+from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, StaleLease
 from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
+from holdfast.domain.keys import check_name
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.payload import decode, encode
 from holdfast.domain.settlement import decide
@@ -43,14 +44,16 @@ class JobRepository:
 
     def enqueue(self, kind: str, payload: Any = None, *, run_at: datetime | None = None, key: str | None = None) -> str:
         """The id of the job; with a key that is known already, that of the first one."""
+        if run_at is not None and run_at.tzinfo is None:
+            raise InvalidSetting("run_at must be a datetime with a time zone", code="invalid_time")
         spec = JobSpec(
             id=self._new_id(),
-            kind=kind,
+            kind=check_name(kind, "kind"),
             payload=encode({} if payload is None else payload),
             enqueued_by=self._owner,
             source_system="repository",
             process_after=run_at,
-            key=key,
+            key=None if key is None else check_name(key, "key", limit=255),
         )
         answer = self._store.run(self._store.verbs.enqueue([spec], self._tenant))[0]
         if answer.id is None or answer.reason == "idempotency_conflict":
@@ -80,11 +83,13 @@ class JobRepository:
             self._lease = None
 
     def _settle(self, job_id: str, outcome: Outcome) -> None:
-        claim = self._claims.pop(job_id, None)
+        claim = self._claims.get(job_id)
         if claim is None:
             raise NotFound(f"job {job_id} was not claimed here", code="not_claimed")
         settlement = decide(claim, outcome, random.random())
-        if self._store.run(self._store.verbs.settle(claim.lease, [settlement], self._tenant)):
+        stale = self._store.run(self._store.verbs.settle(claim.lease, [settlement], self._tenant))
+        del self._claims[job_id]  # only now: a store that was away can be asked again
+        if stale:
             raise StaleLease(f"job {job_id} is no longer in this loop's hands")
         self._held()
 

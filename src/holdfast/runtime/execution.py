@@ -32,8 +32,11 @@ async def execute(handler: Handler, claim: Claim) -> Outcome:
         if limit.expired():
             return Failed("timeout", f"the handler was not done after {handler.timeout} s")
         return failure(error)
-    except asyncio.CancelledError:
-        raise  # the worker is being stopped: it decides what becomes of the job
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the worker is being stopped: it decides what becomes of the job
+        return failure(error)  # the handler's own doing: something it awaited was cancelled
     except (InvalidArguments, InvalidPayload) as error:
         # The same payload will not fit next time either.
         return Failed(error.code, error.message, final=True)

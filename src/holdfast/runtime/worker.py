@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import EVERY_TENANT, Claim
 from holdfast.domain.outcome import Failed, Outcome, Snoozed
 from holdfast.domain.settlement import Settlement, decide
@@ -197,10 +197,15 @@ class Worker:
         self._abandon()
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
-        await self._open_lease()
+        while not self._stopping:
+            try:
+                return await self._open_lease()
+            except StoreError as error:
+                log.warning("no new lease could be opened, trying again: %s", error)
+                await self._sleep(random.uniform(0.2, 1.0))
 
     async def _drain(self) -> None:
-        """Give what is running its grace, then hand it back; settle all of it."""
+        """Give what is running its grace, then hand it back; all of it is settled on leaving."""
         tasks = {task for _, task in self._running.values()}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.options.grace) as self._patience:
@@ -214,7 +219,6 @@ class Worker:
         for claim, _ in list(self._running.values()):
             self._ended.append(decide(claim, Snoozed(0.0, "worker_stopped"), 0.0))
         self._running.clear()
-        await self._settle_ended()
 
     async def _leave(self) -> None:
         if self._heartbeat is not None:

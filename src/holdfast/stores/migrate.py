@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from holdfast.domain.errors import SchemaMismatch
+from holdfast.domain.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.base import SchemaStatus
 
 CODE = "code"
@@ -26,6 +26,12 @@ class Script:
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    def failure(self, translated: Exception, message: str) -> Exception:
+        """The error to raise when this script could not be run: the store's own, where the database is at fault."""
+        if isinstance(translated, StoreUnavailable):
+            return translated
+        return StoreError(f"{self.name} could not be applied: {message.splitlines()[0]}", code="migration_failed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import re
+import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import (
@@ -43,7 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_NAME = re.compile(r"^[a-z_][a-z0-9_]{0,40}$")
+# Never one that others use: migrating puts policies on every table of the schema and takes all grants from PUBLIC.
+SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_]{0,40}")
 RETRIES = 6
 
 
@@ -51,11 +56,11 @@ class PostgresStore:
     embedded = False
 
     def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
-        if not SCHEMA_NAME.match(schema):
+        if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
                 code="invalid_schema",
-                fix=f"It must match {SCHEMA_NAME.pattern}",
+                fix="Use small letters, digits and _, and none of PostgreSQL's own: jobs, not public.",
             )
         self.url = url
         self.schema_name = schema
@@ -63,10 +68,13 @@ class PostgresStore:
         self._plan = Plan.of(__package__)
         self._size = pool_size
         self._pool: psycopg_pool.ConnectionPool[Connection[Any]] | None = None
+        self._opening = threading.Lock()
         # A pool belongs to the loop it was opened on; a program may have several, one after another.
         self._pools: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
         ] = weakref.WeakKeyDictionary()
+        self._owner = os.getpid()
+        self._inherited: object = None
 
     # --- running flows ---
 
@@ -101,21 +109,32 @@ class PostgresStore:
             return True
         return isinstance(error, psycopg.OperationalError) and not flow.writes and attempt == 0
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child the connections are still the parent's: to use or to close them would garble its own."""
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._inherited = (self._pool, self._pools)  # kept, so that nobody finalizes them
+            self._pool, self._pools = None, weakref.WeakKeyDictionary()
+
     def _sync_pool(self) -> psycopg_pool.ConnectionPool[Connection[Any]]:
+        self._leave_to_parent()
         if self._pool is None:
-            self._pool = psycopg_pool.ConnectionPool(
-                self.url,
-                min_size=0,
-                max_size=self._size,
-                kwargs=CONNECTION,
-                configure=prepare_connection,
-                open=True,
-                timeout=15,
-                name="holdfast",
-            )
+            with self._opening:  # the first calls may come from many threads at once
+                if self._pool is None:
+                    self._pool = psycopg_pool.ConnectionPool(
+                        self.url,
+                        min_size=0,
+                        max_size=self._size,
+                        kwargs=CONNECTION,
+                        configure=prepare_connection,
+                        open=True,
+                        timeout=15,
+                        name="holdfast",
+                    )
         return self._pool
 
     async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]:
+        self._leave_to_parent()
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
@@ -138,11 +157,13 @@ class PostgresStore:
         return pool
 
     def close(self) -> None:
+        self._leave_to_parent()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
     async def aclose(self) -> None:
+        self._leave_to_parent()
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
@@ -151,11 +172,11 @@ class PostgresStore:
     # --- schema ---
 
     def schema(self) -> SchemaStatus:
-        with self._connect() as connection:
+        with self._connected() as connection:
             return self._plan.status(self._applied(connection))
 
     def migrate(self) -> SchemaStatus:
-        with self._connect() as connection, connection.transaction():
+        with self._connected() as connection, connection.transaction():
             connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",)
             )
@@ -166,7 +187,10 @@ class PostgresStore:
                     connection.execute(f'create schema if not exists "{self.schema_name}"')
                     applied = {"": ""}
                 connection.execute(self._search_path())
-                connection.execute(script.sql)  # no parameters: several statements in one go
+                try:
+                    connection.execute(script.sql)  # no parameters: several statements in one go
+                except psycopg.Error as error:
+                    raise script.failure(translate(error), str(error)) from error
                 connection.execute(*self._mark(script))
             return self._plan.status(self._applied(connection))
 
@@ -194,14 +218,17 @@ class PostgresStore:
             return {}
         return dict(connection.execute(f'select name, digest from "{self.schema_name}".migration').fetchall())
 
-    def _connect(self) -> Connection[Any]:
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Connection[Any]]:
+        """A connection outside of the pools, for what is done once."""
         try:
-            return psycopg.connect(self.url, **CONNECTION)
+            with psycopg.connect(self.url, **CONNECTION) as connection:
+                yield connection
         except psycopg.Error as error:
             raise translate(error) from error
 
     def diagnose(self) -> list[Finding]:
-        with self._connect() as connection:
+        with self._connected() as connection:
             return diagnose(connection, self.schema_name, self._plan.status(self._applied(connection)))
 
 

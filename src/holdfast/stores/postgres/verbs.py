@@ -27,7 +27,6 @@ class PostgresVerbs(Reads):
             PostgresCodec(),
             self._s,
             percent=True,
-            tagged="j.tags @> array[:tag] and j.tags <> '{}'",
             bind=lambda tenant: Statement("select set_config('holdfast.tenant', %s, true)", (tenant,)),
         )
 

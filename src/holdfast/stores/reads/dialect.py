@@ -21,8 +21,6 @@ class Dialect:
     codec: Codec
     schema: str
     percent: bool
-    tagged: str
-    """The condition that a job ``j`` carries the tag ``:tag``, by an index."""
     bind: Callable[[str], Statement | None]
     """Binds the transaction to a tenant, where the database itself keeps tenants apart."""
 

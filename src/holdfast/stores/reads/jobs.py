@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.ids import parse_id, uuid7
+from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Artifact, Job, Result
 from holdfast.stores.base import JobFilter
-from holdfast.stores.codecs import Record, micros
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow
 from holdfast.stores.reads.dialect import Dialect, within
+from holdfast.stores.reads.pages import page
 
 JOB_COLUMNS = Record.columns(Job, "j.")
 STATE_COLUMNS = frozenset(
@@ -52,13 +52,7 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def list_jobs(self, wanted: JobFilter) -> Steps[list[Job]]:
-        conditions, params = _conditions(wanted, self.dialect.tagged)
-        # With a state the index of job_state leads; without one those of job do. The id column decides which.
-        order = "s.id" if wanted.state is not None else "j.id"
-        text = (
-            f"select {LISTED_COLUMNS} from {{job}} j join {{job_state}} s on s.id = j.id"
-            f" where {' and '.join(conditions)} order by {order} desc limit :limit"
-        )
+        text, params = page(LISTED_COLUMNS, wanted)
         rows = yield from self._ask(wanted.tenant, text, **params)
         return [self._job(row) for row in rows]
 
@@ -89,40 +83,3 @@ class JobReads(Reader):
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         decode = Record.decoder(Artifact, self.dialect.codec)
         return [decode(row) for row in rows]
-
-
-def _conditions(wanted: JobFilter, tagged: str) -> tuple[list[str], dict[str, Any]]:
-    lead = "s" if wanted.state is not None else "j"
-    conditions = [within(wanted.tenant, f"{lead}.tenant")]
-    params: dict[str, Any] = {"limit": max(1, min(wanted.limit, 1000))}
-    equal: Sequence[tuple[str, Any]] = (
-        ("s.state", wanted.state),
-        ("j.kind", wanted.kind),
-        ("j.queue", wanted.queue),
-        ("j.agent", wanted.agent),
-        ("j.correlation_id", wanted.correlation_id),
-        ("j.parent_id", wanted.parent_id and parse_id(wanted.parent_id)),
-    )
-    for column, value in equal:
-        if value is not None:
-            name = column.split(".")[1]
-            conditions.append(f"{column} = :{name}")
-            params[name] = str(value)
-    if wanted.tag is not None:
-        conditions.append(tagged)
-        params["tag"] = wanted.tag
-    if wanted.before is not None:
-        conditions.append(f"{lead}.id < :before")
-        params["before"] = parse_id(wanted.before)
-    # Ids sort by creation, so a span of time is a span of ids, and needs no index of its own.
-    if wanted.since is not None:
-        conditions.append(f"{lead}.id >= :since")
-        params["since"] = _first_id(wanted.since)
-    if wanted.until is not None:
-        conditions.append(f"{lead}.id < :until")
-        params["until"] = _first_id(wanted.until)
-    return conditions, params
-
-
-def _first_id(moment: datetime) -> str:
-    return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))

@@ -92,6 +92,9 @@ class Connections:
             _switch_to_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            # A log that was moved into the file is begun anew, but keeps its size unless told not to; and by its
+            # size we judge whether it needs moving. Without this one long log would mean a checkpoint every write.
+            connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES // 4}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -16000")
         # Statements that fire triggers keep a journal of their own; on disk it would cost more than their work.

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from holdfast.domain.errors import InvalidSetting
 
-NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "fuse.sshfs", "glusterfs", "ceph"})
+# Without the `fuse.` that file systems of user space have in front of their names.
+NETWORK = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "sshfs", "glusterfs", "ceph", "ceph-fuse"),
+        *("lustre", "beegfs", "rclone", "s3fs"),
+    }
+)
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
@@ -24,7 +30,7 @@ def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mount
         point = parts[1].replace("\\040", " ")
         if target.is_relative_to(point) and len(point) >= len(best[0]):
             best = (point, parts[2])
-    if best[1] in NETWORK:
+    if best[1].removeprefix("fuse.") in NETWORK:
         raise InvalidSetting(
             f"{path} is on a network file system ({best[1]} at {best[0]})",
             code="network_file_system",

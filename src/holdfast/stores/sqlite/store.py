@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import sqlite3
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -40,6 +43,7 @@ class SqliteStore:
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__)
         self._threads: ThreadPoolExecutor | None = None
+        self._owner = os.getpid()
 
     # --- running flows ---
 
@@ -59,7 +63,8 @@ class SqliteStore:
 
     async def arun(self, flow: Flow[T]) -> T:
         """In a thread: a commit waits for the disk, and the loop must not."""
-        if self._threads is None:
+        if self._threads is None or self._owner != os.getpid():  # threads do not come along in a fork
+            self._owner = os.getpid()
             self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, flow)
 
@@ -74,27 +79,36 @@ class SqliteStore:
 
     # --- schema ---
 
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        """A connection for what is no flow."""
+        try:
+            with self._connections.borrow() as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
     def schema(self) -> SchemaStatus:
-        with self._connections.borrow() as connection:
+        with self._borrowed() as connection:
             return self._plan.status(_applied(connection))
 
     def migrate(self) -> SchemaStatus:
-        with self._connections.borrow() as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                applied = _applied(connection)
-                self._plan.check_not_newer(applied)
-                for script in self._plan.pending(applied):
+        with self._borrowed() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            applied = _applied(connection)
+            self._plan.check_not_newer(applied)
+            for script in self._plan.pending(applied):
+                try:
                     for statement in split(script.sql):
                         connection.execute(statement)
-                    connection.execute(
-                        "INSERT INTO migration (name, digest) VALUES (?, ?)"
-                        " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
-                        (script.name, script.digest),
-                    )
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise translate(error) from error
+                except sqlite3.Error as error:
+                    raise script.failure(translate(error), str(error)) from error
+                connection.execute(
+                    "INSERT INTO migration (name, digest) VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
+                    (script.name, script.digest),
+                )
+            connection.execute("COMMIT")
             return self._plan.status(_applied(connection))
 
     def migration_sql(self) -> str:
@@ -105,7 +119,7 @@ class SqliteStore:
         return "\n".join([*parts, "COMMIT;\n"])
 
     def diagnose(self) -> list[Finding]:
-        with self._connections.borrow() as connection:
+        with self._borrowed() as connection:
             return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
 
 

@@ -21,7 +21,6 @@ class SqliteVerbs(EnqueueVerb, LeaseVerbs, SettleVerb, DutyVerbs, OperatorVerbs,
         SqliteCodec(),
         "",
         percent=False,
-        tagged="j.id in (select t.job_id from job_tag t where t.tag = :tag and (:tenant = '*' or t.tenant = :tenant))",
         bind=lambda tenant: None,
     )
 

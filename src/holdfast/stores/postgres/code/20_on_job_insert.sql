@@ -11,6 +11,8 @@ begin
     insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
     select id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
+    insert into job_tag (tenant, tag, job_id)
+    select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);
     return null;
 end $$;
 

@@ -28,23 +28,23 @@ begin
      where o.state <> n.state;
 
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it.
-    select n.id, n.state, o.lease as was, n.lease into v_bad
-      from new_rows n
-      join old_rows o on o.id = n.id
-      left join lease l on l.id = coalesce(n.lease, o.lease)
-     where o.state <> n.state
-       and case when n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
-                    then l.id is null or l.ended_at is not null
-                when n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease
-                    then l.ended_at is null and l.until > v_now
-                else false end
+    -- Each lease is looked up once, by its key: a join would read them all, and there may be one for every job.
+    select t.id, t.lease, t.taken into v_bad
+      from (select coalesce(n.lease, o.lease) as lease, n.lease is not null as taken, min(n.id::text) as id
+              from new_rows n join old_rows o on o.id = n.id
+             where o.state <> n.state
+               and (n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
+                    or (n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease))
+             group by 1, 2) t
+     where case when t.taken then (select l.ended_at is null from lease l where l.id = t.lease) is not true
+                else (select l.ended_at is null and l.until > v_now from lease l where l.id = t.lease) is true end
      limit 1;
     if found then
-        if v_bad.lease is not null then
+        if v_bad.taken then
             raise exception 'job % cannot be taken under lease %: there is no such live lease', v_bad.id, v_bad.lease
                 using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
         end if;
-        raise exception 'job % cannot be declared lost: lease % is still live', v_bad.id, v_bad.was
+        raise exception 'job % cannot be declared lost: lease % is still live', v_bad.id, v_bad.lease
             using errcode = 'ZH003';
     end if;
     return null;

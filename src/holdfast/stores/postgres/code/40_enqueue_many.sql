@@ -9,24 +9,18 @@ language plpgsql set search_path from current as $$
 declare
     v_row record;
 begin
+    -- Nobody's yet: the nil id. A row that is refused leaves it so, for the next to come.
     for v_row in
-        select j ->> 'kind' as kind, j ->> 'key' as key,
-               (array_agg((j ->> 'id')::uuid order by ord))[1] as id,
-               (array_agg(md5(coalesce(j -> 'payload', '{}')::jsonb::text) order by ord))[1] as hash
-          from json_array_elements(p_jobs) with ordinality as e(j, ord)
-         where j ->> 'key' is not null
-           and (j ->> 'parent_id' is null   -- a job that is refused for its parent takes no key
-                or exists (select from job p where p.id = (j ->> 'parent_id')::uuid and p.tenant = p_tenant))
-         group by 1, 2 order by 1, 2
+        select distinct j ->> 'kind' as kind, j ->> 'key' as key from json_array_elements(p_jobs) j
+         where j ->> 'key' is not null order by 1, 2
     loop
         insert into idempotency as i (tenant, kind, key, job_id, payload_hash)
-        values (p_tenant, v_row.kind, v_row.key, v_row.id, v_row.hash) on conflict do nothing;
+        values (p_tenant, v_row.kind, v_row.key, '00000000-0000-0000-0000-000000000000', '') on conflict do nothing;
     end loop;
     for v_row in
         select distinct j ->> 'content_key' as key from json_array_elements(p_jobs) j
          where j ->> 'content_key' is not null order by 1
     loop
-        -- Nobody's yet: the nil id.
         insert into content as c (tenant, key, job_id)
         values (p_tenant, v_row.key, '00000000-0000-0000-0000-000000000000') on conflict do nothing;
         perform from content c where c.tenant = p_tenant and c.key = v_row.key for update;
@@ -43,13 +37,15 @@ declare
     v_hash text;
 begin
     if p_key is not null then
-        select i.job_id, i.payload_hash into standing, v_hash
-          from idempotency i where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
-        if standing <> p_id then
+        update idempotency i set job_id = p_id, payload_hash = p_hash
+         where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key
+           and i.job_id = '00000000-0000-0000-0000-000000000000';
+        if not found then
+            select i.job_id, i.payload_hash into standing, v_hash
+              from idempotency i where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
             reason := case when v_hash = p_hash then 'duplicate_key' else 'idempotency_conflict' end;
             return;
         end if;
-        standing := null;
     end if;
     if p_content is not null then
         select c.job_id into standing from content c where c.tenant = p_tenant and c.key = p_content;
@@ -92,7 +88,9 @@ begin
                    select key, value from json_each(j) where key not in ('id', 'correlation_id', 'workflow_id')) parts
            ) order by ord), '[]') into v_jobs
       from json_array_elements(p_jobs) with ordinality as e(j, ord)
-      left join job p on p.id = (j ->> 'parent_id')::uuid and p.tenant = p_tenant;
+      -- The limit keeps it a lookup by key: the length of the list is unknown, and all jobs would be read for it.
+      left join lateral (select * from job
+                          where id = (j ->> 'parent_id')::uuid and tenant = p_tenant limit 1) p on true;
     return v_jobs;
 end $$;
 
@@ -160,11 +158,12 @@ begin
     if not enqueue_many.plain then
         return query
         select case when v_skip ? ord::text then (v_skip -> ord::text ->> 'id')::uuid else (j ->> 'id')::uuid end,
-               case when v_skip ? ord::text then s.state else 'queued' end,
+               case when v_skip ? ord::text
+                    then (select s.state from job_state s where s.id = (v_skip -> ord::text ->> 'id')::uuid)
+                    else 'queued' end::state,
                not v_skip ? ord::text,
                v_skip -> ord::text ->> 'reason'
           from json_array_elements(jobs) with ordinality as e(j, ord)
-          left join job_state s on s.id = (v_skip -> ord::text ->> 'id')::uuid
          order by ord;
     end if;
 end $$;

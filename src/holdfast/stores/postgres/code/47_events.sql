@@ -5,13 +5,17 @@
 -- read up to: an event is new when that snapshot does not see its transaction and the present one does. Whoever
 -- builds on another's commit is never seen before it, and within one reading `seq` tells the order.
 --
---   cursor at rest     floor;snapshot              all that snapshot sees has been read; later transactions
---                                                  number their events above floor
+--   cursor at rest     floor;snapshot              all that snapshot sees has been read
 --   cursor half-way    floor;snapshot;next;seq     reading from snapshot to next, up to seq
+--
+-- What the snapshot does not see lies above the floor, where the primary key finds it, or it was written by a
+-- transaction that was under way then: one in the snapshot's list, or one from its xmax on. (xmax is one more than
+-- the last transaction that had ended, so those from there on may long have begun.) The index on xid finds these;
+-- `seq + 0` keeps the planner from walking up to the floor along the primary key instead.
 create or replace function events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, job_id uuid, tenant text, kind text, verb text, from_state state, to_state state,
                attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
-language plpgsql set search_path from current as $$
+language plpgsql set search_path from current set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
@@ -20,22 +24,21 @@ declare
     v_past  pg_snapshot := nullif(v_parts[2], '')::pg_snapshot;
     v_next  pg_snapshot := nullif(v_parts[3], '')::pg_snapshot;
     v_seq   bigint := coalesce(nullif(v_parts[4], '')::bigint, 0);
-    v_late  bigint[];
+    v_open  bigint[];
+    v_above bigint;
     v_last  bigint := 0;
     v_fresh boolean;
 begin
     loop
         v_fresh := v_next is null;
         if v_fresh then
-            -- Read the counter before the snapshot: what it says then bounds every later transaction from below.
-            -- Under a snapshot older than this call that would not hold, and the last event read has to do.
-            if current_setting('transaction_isolation') = 'read committed' then
-                select last_value into v_last from event_seq;
-            end if;
+            select last_value into v_last from event_seq;
             select pg_current_snapshot() into v_next;
+            exit when v_next::text = v_past::text;   -- no transaction has ended since
         end if;
         if v_past is not null then
-            select array_agg(x::text::bigint) into v_late from pg_snapshot_xip(v_past) x;
+            select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
+            v_above := pg_snapshot_xmax(v_past)::text::bigint;
         end if;
         return query
         with page as (
@@ -47,10 +50,10 @@ begin
               order by e.seq limit events_after.want)
             union all
             (select e.* from event e
-              where e.xid = any (v_late) and e.seq > v_seq and e.seq <= v_floor
+              where (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 > v_seq and e.seq + 0 <= v_floor
                 and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
                 and (v_scope = '*' or e.tenant = v_scope)
-              order by e.seq limit events_after.want)
+              order by e.seq + 0 limit events_after.want)
         ), numbered as (
             select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
              order by p.seq limit events_after.want

@@ -74,13 +74,21 @@ $$;
 create or replace function fail(job uuid, lease uuid, code text, message text, permanent boolean default false,
                                 for_tenant text default null)
 returns table (id uuid, state state, refused boolean, reason text)
-language sql security definer set search_path from current as $$
-    select a.* from (
-        select case when $5 or s.retries >= s.max_retries then 'bury' else 'retry' end as outcome,
-               extract(epoch from backoff_delay(j.backoff, s.retries + 1)) as delay
-          from (select $1 as id) w left join job_state s on s.id = w.id left join job j on j.id = w.id) d,
-        lateral settle_one($1, $2, d.outcome, jsonb_build_object('code', $3, 'message', $4, 'delay', d.delay), $6) a;
-$$;
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope   text := enter(for_tenant);   -- before anything is read: no tenant, no rows
+    v_outcome text;
+    v_delay   float8;
+begin
+    select case when fail.permanent or s.retries >= s.max_retries then 'bury' else 'retry' end,
+           extract(epoch from backoff_delay(j.backoff, s.retries + 1))
+      into v_outcome, v_delay
+      from job_state s join job j on j.id = s.id where s.id = fail.job;
+    return query
+    select * from settle_one(fail.job, fail.lease, v_outcome,
+        jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', v_delay), v_scope);
+end $$;
 
 create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
 returns table (lease uuid, refused boolean, reason text)

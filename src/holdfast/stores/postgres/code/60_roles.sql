@@ -26,7 +26,7 @@ declare
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'save_cursor', 'act_under'];
+                              'enqueue', 'enqueue_many', 'save_cursor'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many'];
     v_routine record;
     v_role    text;
@@ -51,7 +51,7 @@ begin
     foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        execute format('grant select on job, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present to %I', v_role);
+        execute format('grant select on job, job_tag, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present to %I', v_role);
         execute format('grant select on sequence event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'

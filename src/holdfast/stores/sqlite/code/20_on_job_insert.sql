@@ -1,6 +1,8 @@
--- A job's facts have been written: give it its state and the first row of its ledger.
+-- Jobs' facts have been written: give each its state and the first row of its ledger.
+-- A verb's batch gets them all at once when it signs off: one program for the batch instead of one a row, which
+-- SQLite would have to set up and take down each time. Without a verb it happens at once, row by row.
 DROP TRIGGER IF EXISTS on_job_insert;
-CREATE TRIGGER on_job_insert AFTER INSERT ON job
+CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
@@ -8,6 +10,25 @@ BEGIN
                  THEN NEW.process_after END, NEW.deadline_at);
     INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
+END;
+
+-- Whatever has facts and no state above the highest number that had one when the verb began. One that has a ledger
+-- is being purged: it is left alone.
+DROP TRIGGER IF EXISTS on_sign_off;
+CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
+WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
+BEGIN
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at)
+    SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
+           CASE WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at
+      FROM job j
+     WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
+     ORDER BY j.n;
+    INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    SELECT j.id, j.tenant, j.kind, 'enqueue', 'queued', 0, j.created_at, j.enqueued_by
+      FROM job_state s JOIN job j ON j.n = s.n
+     WHERE s.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
+     ORDER BY s.n;
 END;
 
 DROP TRIGGER IF EXISTS on_job_tags;

@@ -1,13 +1,5 @@
 -- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
 
--- REPLACE deletes what is in its way without asking the delete triggers, so rows in its way are looked for first.
-DROP TRIGGER IF EXISTS judge_job_insert;
-CREATE TRIGGER judge_job_insert BEFORE INSERT ON job
-WHEN EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.id) OR EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n)
-BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is a job with this id');
-END;
-
 DROP TRIGGER IF EXISTS judge_artifact_insert;
 CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
 WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
@@ -15,7 +7,9 @@ BEGIN
     SELECT RAISE(ABORT, 'already exists: there is an artifact of this name');
 END;
 
--- A state row is born with its job and only then.
+-- A state row is born with its job and only then. REPLACE deletes what is in its way without asking the delete
+-- triggers (an `INSERT OR REPLACE INTO job` hands that on to this insert), so a row in its way is looked for first.
+DROP TRIGGER IF EXISTS judge_job_insert;
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
@@ -23,7 +17,11 @@ WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
      OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
      OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job');
+    SELECT CASE
+        WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n) OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
+            THEN RAISE(ABORT, 'already exists: there is a job with this id')
+        ELSE RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job')
+    END;
 END;
 
 -- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.

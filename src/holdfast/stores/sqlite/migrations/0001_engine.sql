@@ -38,11 +38,12 @@ CREATE TABLE job (
     enqueued_by      TEXT    NOT NULL DEFAULT 'sql',
     source_system    TEXT    NOT NULL DEFAULT 'sql',
     created_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    CONSTRAINT kind_named          CHECK (trim(kind, char(9, 10, 11, 12, 13, 32)) <> '' AND length(kind) <= 100),
-    CONSTRAINT queue_named         CHECK (trim(queue, char(9, 10, 11, 12, 13, 32)) <> '' AND length(queue) <= 100),
-    CONSTRAINT tenant_named        CHECK (trim(tenant, char(9, 10, 11, 12, 13, 32)) <> '' AND length(tenant) <= 100 AND tenant <> '*'),
-    CONSTRAINT enqueued_by_named   CHECK (trim(enqueued_by, char(9, 10, 11, 12, 13, 32)) <> ''),
-    CONSTRAINT source_system_named CHECK (trim(source_system, char(9, 10, 11, 12, 13, 32)) <> ''),
+    -- A name begins with something to see: '!' is the first character after the space.
+    CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT queue_named         CHECK (queue >= '!' AND length(queue) <= 100),
+    CONSTRAINT tenant_named        CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT enqueued_by_named   CHECK (enqueued_by >= '!'),
+    CONSTRAINT source_system_named CHECK (source_system >= '!'),
     CONSTRAINT payload_is_json     CHECK (json_valid(payload)),
     CONSTRAINT priority_bounded    CHECK (priority BETWEEN -32768 AND 32767),
     CONSTRAINT retries_bounded     CHECK (max_retries BETWEEN 0 AND 100),
@@ -139,8 +140,8 @@ CREATE TABLE lease (
     ended_at   INTEGER,
     ended_why  TEXT,
     swept_at   INTEGER,                    -- nothing names it any more
-    CONSTRAINT name_named CHECK (trim(name, char(9, 10, 11, 12, 13, 32)) <> ''),
-    CONSTRAINT holder_named CHECK (trim(holder, char(9, 10, 11, 12, 13, 32)) <> ''),
+    CONSTRAINT name_named CHECK (name >= '!'),
+    CONSTRAINT holder_named CHECK (holder >= '!'),
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lease_live ON lease (until) WHERE ended_at IS NULL;
@@ -205,14 +206,16 @@ CREATE TABLE migration (
     applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
 ) STRICT;
 
--- The clock, one row. Tests shift or stop it; everywhere else it is the machine's own. `actor` and `now` tell the
--- triggers who is writing and at what time: a verb fills them in its own transaction and empties them before commit,
--- so that other eyes only ever see them empty and a step made by hand is signed 'sql'.
+-- The clock, one row. Tests shift or stop it; everywhere else it is the machine's own. The other columns tell the
+-- triggers who is writing, at what time, and from which number on jobs are new: a verb fills them in its own
+-- transaction and empties them before commit, so that other eyes only ever see them empty and a step made by hand
+-- is signed 'sql'.
 CREATE TABLE clock (
     id      INTEGER PRIMARY KEY CHECK (id = 1),
     shift   INTEGER NOT NULL DEFAULT 0,
     stopped INTEGER,
     actor   TEXT,
-    now     INTEGER
+    now     INTEGER,
+    floor   INTEGER
 ) STRICT;
 INSERT INTO clock (id) VALUES (1);

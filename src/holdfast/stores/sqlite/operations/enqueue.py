@@ -45,7 +45,8 @@ class EnqueueVerb:
                     answers.append(Enqueued(None, False, "parent_not_found", None))
                     continue
                 spec = heir
-            standing = yield from _standing(spec, tenant)
+            keyed = spec.key is not None or spec.content_key is not None
+            standing = (yield from _standing(spec, tenant)) if keyed else None
             if standing is None:
                 new.append(spec)
                 answers.append(Enqueued(spec.id, True))

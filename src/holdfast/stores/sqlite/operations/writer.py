@@ -9,8 +9,11 @@ from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps
 
-_SIGN = "UPDATE clock SET actor = ?, now = (SELECT now FROM present) RETURNING now"
-_UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL")
+_SIGN = (
+    "UPDATE clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM job_state),"
+    " now = coalesce(stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) RETURNING now"
+)
+_UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
 
 
 def sign(actor: str | None) -> Steps[int]:
@@ -20,7 +23,7 @@ def sign(actor: str | None) -> Steps[int]:
 
 
 def unsign() -> Steps[None]:
-    """Every flow that signed ends with this, or is rolled back."""
+    """Every flow that signed ends with this, or is rolled back. New jobs get their state and first event here."""
     yield _UNSIGN
 
 

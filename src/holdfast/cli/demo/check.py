@@ -1,0 +1,147 @@
+"""The judge of the demo: what the database says at the end, against what was promised.
+
+``judge`` is pure: it is given the ids that were accepted, the jobs and the whole ledger, and believes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.cli.demo.kinds import ALWAYS_FAILS
+from holdfast.domain.job import Event, Job
+from holdfast.domain.states import State
+from holdfast.domain.transitions import TRANSITIONS, Step, Transition, Verb, replay
+from holdfast.stores.base import JobFilter, Store
+
+PAGE = 1000
+NAMED = 3
+
+_STEPS = frozenset(TRANSITIONS)
+_VERBS = frozenset(Verb)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything the database holds of one demo."""
+
+    jobs: Mapping[str, Job]
+    events: Sequence[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The numbers, and what does not hold; ``ok`` if there is nothing of that."""
+
+    accepted: int
+    succeeded: int
+    dead_letter: int
+    retried: int
+    recovered: int
+    lost: int
+    run_twice: int
+    illegal: int
+    ledger_ok: bool
+    events: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def read(store: Store, tenant: str) -> Reading:
+    """In pages, as a consumer would."""
+    jobs: dict[str, Job] = {}
+    before: str | None = None
+    while found := store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, before=before, limit=PAGE))):
+        jobs.update((job.id, job) for job in found)
+        before = found[-1].id
+    events: list[Event] = []
+    cursor: str | None = None
+    while page := store.run(store.verbs.events_after(cursor, PAGE, tenant)):
+        events += page
+        cursor = page[-1].cursor
+    return Reading(jobs, events)
+
+
+def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
+    """``doomed`` is how many must end as dead letters, and no other may."""
+    jobs = reading.jobs
+    ledgers: dict[str, list[Event]] = defaultdict(list)
+    for event in reading.events:
+        ledgers[event.job_id].append(event)
+    states = Counter(job.state for job in jobs.values())
+    dead = {job.id for job in jobs.values() if job.state is State.DEAD_LETTER}
+    designed = {job.id for job in jobs.values() if job.kind == ALWAYS_FAILS}
+    lost = [job_id for job_id in accepted if job_id not in jobs or not jobs[job_id].state.finished]
+    twice = [job_id for job_id, ledger in ledgers.items() if _times(ledger, Verb.SUCCEED) > 1]
+    illegal = [event.job_id for event in reading.events if not _legal(event)]
+    recovered = {job_id for job_id, ledger in ledgers.items() if _was_lost(ledger) and ledger[-1].to_state.finished}
+    mismatched = [
+        *(f"{job_id}: {why}" for job_id, job in jobs.items() if (why := _mismatch(job, ledgers.get(job_id, [])))),
+        *(f"{job_id}: has a ledger but is no job" for job_id in ledgers.keys() - jobs.keys()),
+    ]
+    claims = (
+        (not lost, "accepted but not finished", lost),
+        (not jobs.keys() - set(accepted), "never accepted but there", jobs.keys() - set(accepted)),
+        (states[State.SUCCEEDED] == len(accepted) - doomed, "neither succeeded nor meant to fail", dead - designed),
+        (len(dead) == doomed and dead <= designed, f"dead letters other than the {doomed} designed", dead ^ designed),
+        (not twice, "run to the end twice", twice),
+        (not illegal, "with a step that is not in the table", illegal),
+        (not mismatched, "whose ledger does not lead to their state", mismatched),
+        (bool(recovered), "no job was recovered after the kill", ()),
+    )
+    return Verdict(
+        accepted=len(accepted),
+        succeeded=states[State.SUCCEEDED],
+        dead_letter=len(dead),
+        retried=sum(_times(ledger, Verb.RETRY, after=Verb.FAIL) > 0 for ledger in ledgers.values()),
+        recovered=len(recovered),
+        lost=len(lost),
+        run_twice=len(twice),
+        illegal=len(illegal),
+        ledger_ok=not mismatched and not illegal,
+        events=len(reading.events),
+        problems=tuple(_named(what, which) for holds, what, which in claims if not holds),
+    )
+
+
+def _named(what: str, which: Iterable[str]) -> str:
+    """``12 jobs accepted but not finished: a, b, c, …``"""
+    names = sorted(which)
+    if not names:
+        return what
+    more = ", …" if len(names) > NAMED else ""
+    return f"{len(names)} jobs {what}: {', '.join(names[:NAMED])}{more}"
+
+
+def _times(ledger: Sequence[Event], verb: Verb, after: Verb | None = None) -> int:
+    """How often the verb is there; with ``after``, how often right behind that one."""
+    return sum(
+        event.verb == verb and (after is None or (place > 0 and ledger[place - 1].verb == after))
+        for place, event in enumerate(ledger)
+    )
+
+
+def _was_lost(ledger: Sequence[Event]) -> bool:
+    return any(event.verb == Verb.LAPSE and event.from_state is State.IN_PROGRESS for event in ledger)
+
+
+def _legal(event: Event) -> bool:
+    return event.verb in _VERBS and Transition(event.from_state, Verb(event.verb), event.to_state) in _STEPS
+
+
+def _mismatch(job: Job, ledger: Sequence[Event]) -> str | None:
+    """What a replay of the ledger finds wrong with the job, if anything."""
+    try:
+        replayed = replay(Step(event.verb, event.from_state, event.to_state) for event in ledger)
+    except ValueError as error:
+        return str(error)
+    if replayed is not job.state:
+        return f"the ledger ends in {replayed}, the job is {job.state}"
+    begun = [event.attempt for event in ledger if event.to_state is State.IN_PROGRESS]
+    if begun != list(range(1, job.attempt + 1)):
+        return f"attempts {begun} were begun, the job counts {job.attempt}"
+    return None

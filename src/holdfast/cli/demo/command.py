@@ -1,0 +1,133 @@
+"""``holdfast demo``: options in, a checked summary out."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from holdfast.cli.demo.run import Outcome, Plan, run
+from holdfast.cli.demo.view import make_view, print_summary
+from holdfast.cli.failures import FAILED
+from holdfast.cli.options import Json
+from holdfast.cli.output import emit, say
+from holdfast.stores.open import open_store
+
+JOBS, WORKERS = 2000, 3
+PATIENCE, A_SECOND = 24.0, 100
+TERMINATED = 128 + signal.SIGTERM
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*(?=@)|(?<=[?&])password=[^&]*")
+
+
+def demo(
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Use this database, not a new SQLite file.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=40, max=100_000, help="How many jobs.")] = JOBS,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=2, max=32, help="How many workers.")] = WORKERS,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the file, and say how to look at it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run many jobs, kill a worker, and check that nothing was lost.
+
+    HOLDFAST_URL is not read: without --url the demo makes a SQLite file of its own. On a database that is
+    named it keeps to a new tenant, so it can be repeated.
+    """
+    with _stopped_by_sigterm(), _place(keep) as folder:
+        own = url is None
+        plan = Plan(
+            url=f"sqlite:///{folder}/demo.db" if url is None else url,
+            tenant="demo" if own else f"demo-{secrets.token_hex(4)}",
+            logs=folder,
+            jobs=jobs,
+            workers=workers,
+            # Long enough for a busy machine, short enough to end within half a minute; more jobs have more time.
+            patience=PATIENCE + max(0, jobs - JOBS) / A_SECOND,
+        )
+        with make_view() as view:
+            outcome = run(plan, view)
+        store = "sqlite" if _is_embedded(plan.url) else "postgresql"
+        if as_json:
+            emit(document(outcome, plan, store, kept=keep or not own))
+        else:
+            sys.stderr.flush()
+            print_summary(outcome, store)
+        if keep or not own:
+            _tell_where(plan, folder if keep else None)
+    raise typer.Exit(0 if outcome.ok else FAILED)
+
+
+def document(outcome: Outcome, plan: Plan, store: str, *, kept: bool) -> dict[str, Any]:
+    verdict = outcome.verdict
+    return {
+        "ok": outcome.ok,
+        "accepted": verdict.accepted,
+        "succeeded": verdict.succeeded,
+        "dead_letter": verdict.dead_letter,
+        "retried": verdict.retried,
+        "recovered": verdict.recovered,
+        "lost": verdict.lost,
+        "run_twice": verdict.run_twice,
+        "illegal": verdict.illegal,
+        "ledger_ok": verdict.ledger_ok,
+        "events": verdict.events,
+        "seconds": round(outcome.seconds, 2),
+        "store": store,
+        "tenant": plan.tenant,
+        "url": without_password(plan.url) if kept else None,
+        "workers": outcome.workers,
+        "killed": outcome.killed,
+        "held": outcome.held,
+        "problems": outcome.problems,
+    }
+
+
+def _tell_where(plan: Plan, folder: Path | None) -> None:
+    target = f"--url '{without_password(plan.url)}' --tenant {plan.tenant}"
+    if folder is not None:
+        say(f"Kept in {folder}")
+    say("To look at it:")
+    say(f"  holdfast jobs list --state dead_letter {target}")
+    say(f"  holdfast events --limit 20 {target}")
+
+
+def without_password(url: str) -> str:
+    """What may be printed of a URL."""
+    return _PASSWORD.sub(lambda found: found[1] or "", url)
+
+
+def _is_embedded(url: str) -> bool:
+    with closing(open_store(url)) as store:
+        return store.embedded
+
+
+@contextmanager
+def _place(keep: bool) -> Iterator[Path]:
+    if keep:
+        yield Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds as Ctrl-C does, so that the workers are ended and the file is removed."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

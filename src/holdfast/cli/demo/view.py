@@ -1,0 +1,135 @@
+"""What is seen of the demo: a live picture on a terminal, plain lines elsewhere (both on stderr), and the summary."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.output import STYLES, console, plain, say, write
+from holdfast.domain.states import State
+
+if TYPE_CHECKING:
+    from holdfast.cli.demo.run import Outcome
+
+EVERY = 1.0
+SHOWN = (State.QUEUED, State.IN_PROGRESS, State.RETRY_WAITING, State.SUCCEEDED, State.DEAD_LETTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """``hands``: number, pid and jobs in hand of each worker, None for one that is gone."""
+
+    total: int
+    ended: int
+    states: Mapping[State, int]
+    hands: Sequence[tuple[int, int, int | None]]
+
+
+class View(Protocol):
+    def tell(self, message: str) -> None: ...
+    def show(self, scene: Scene) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def make_view() -> View:
+    return LiveView() if sys.stderr.isatty() else PlainView()
+
+
+class PlainView:
+    """A line a second, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def tell(self, message: str) -> None:
+        say(message)
+
+    def show(self, scene: Scene) -> None:
+        if time.monotonic() < self._next and scene.ended < scene.total:
+            return
+        self._next = time.monotonic() + EVERY
+        counts = ", ".join(f"{scene.states.get(state, 0):,} {state}" for state in SHOWN)
+        say(f"{scene.ended:,} of {scene.total:,} ended ({counts})")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class LiveView:
+    """Messages scroll above a picture of the moment."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._live = Live(console=self._console, refresh_per_second=10, transient=True)
+
+    def tell(self, message: str) -> None:
+        self._console.print(Text(plain(message), style="dim"))
+
+    def show(self, scene: Scene) -> None:
+        self._live.update(picture(scene))
+        self._live.start()  # with the first picture; once started it goes on
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+def picture(scene: Scene) -> Group:
+    states = Table.grid(padding=(0, 2))
+    states.add_row(*(Text(state, STYLES.get(state, "")) for state in SHOWN))
+    states.add_row(*(Text(f"{scene.states.get(state, 0):,}", "bold") for state in SHOWN))
+    workers = Table.grid(padding=(0, 2))
+    for number, pid, hand in scene.hands:
+        doing = Text("killed", "red") if hand is None else Text("▪" * hand, "cyan")
+        workers.add_row(Text(f"worker {number}"), Text(f"pid {pid}", "dim"), doing)
+    bar = Table.grid(padding=(0, 2))
+    ended = Text(f"{scene.ended:,} of {scene.total:,} ended")
+    bar.add_row(ProgressBar(total=scene.total, completed=scene.ended, width=50), ended)
+    return Group(Text(), bar, Text(), states, Text(), workers)
+
+
+def print_summary(outcome: Outcome, store: str) -> None:
+    verdict = outcome.verdict
+    numbers = (
+        ("accepted", verdict.accepted, True),
+        ("succeeded", verdict.succeeded, True),
+        ("retried, then ended", verdict.retried, True),
+        ("recovered after kill -9", verdict.recovered, verdict.recovered > 0),
+        ("dead letters, as designed", verdict.dead_letter, True),
+        ("lost", verdict.lost, verdict.lost == 0),
+        ("run twice to the end", verdict.run_twice, verdict.run_twice == 0),
+        ("illegal steps", verdict.illegal, verdict.illegal == 0),
+    )
+    write(Text(f"Holdfast on {store}: {outcome.seconds:.1f} s, checked in the database", style="bold"))
+    for name, number, good in numbers:
+        write(Text.assemble(_mark(good), f" {name:<26}", (f"{number:>7,}", "bold")))
+    replayed = f" ledger replays to the current states ({verdict.events:,} events)"
+    write(Text.assemble(_mark(verdict.ledger_ok), replayed))
+    for problem in outcome.problems:
+        write(Text.assemble(_mark(False), " ", plain(problem)))
+
+
+def _mark(good: bool) -> tuple[str, str]:
+    return ("✓", "green") if good else ("✗", "bold red")

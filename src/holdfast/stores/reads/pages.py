@@ -1,0 +1,86 @@
+"""A page of jobs, newest first: one table finds the ids by its index, the rest of each job is looked up by key.
+
+A planner that is given the join of two tables of a million rows likes to walk both of them by id until enough rows
+fit together. So one table leads and is read alone; what only another table knows is asked row by row, and the
+limit is part of the text, since a prepared statement would have to guess it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.ids import parse_id, uuid7
+from holdfast.stores.base import JobFilter
+from holdfast.stores.codecs import micros
+from holdfast.stores.reads.dialect import within
+
+MOST = 1000
+
+FACTS = frozenset({"kind", "queue", "agent", "correlation_id", "parent_id"})
+OWN = {
+    "job": FACTS,
+    "job_state": frozenset({"state", "kind", "queue"}),
+    "job_tag": frozenset({"tag"}),
+}
+
+
+def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
+    """The text and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
+    equal = _equal(wanted)
+    lead = _lead(equal)
+    id_ = "p.job_id" if lead == "job_tag" else "p.id"
+    conditions = [within(wanted.tenant, "p.tenant")]
+    conditions += [f"p.{name} = :{name}" for name in equal if name in OWN[lead]]
+    elsewhere = [name for name in equal if name not in OWN[lead]]
+    for table in ("job", "job_state"):
+        asked = [name for name in elsewhere if (name in FACTS) == (table == "job")]
+        if asked:
+            fits = " and ".join(f"x.{name} = :{name}" for name in asked)
+            conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {fits}) = 1")
+    bounds = _bounds(wanted)
+    conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
+    text = (
+        f"select {columns} from (select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
+        f" order by {id_} desc limit {max(1, min(wanted.limit, MOST)):d}) page"
+        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+    )
+    return text, equal | {name: value for name, (_, value) in bounds.items()}
+
+
+def _equal(wanted: JobFilter) -> dict[str, Any]:
+    asked = {
+        "state": None if wanted.state is None else wanted.state.value,
+        "kind": wanted.kind,
+        "queue": wanted.queue,
+        "agent": wanted.agent,
+        "correlation_id": wanted.correlation_id,
+        "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
+        "tag": wanted.tag,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _lead(equal: dict[str, Any]) -> str:
+    """The table with the index that narrows most."""
+    if "tag" in equal:
+        return "job_tag"
+    if "state" in equal and equal.keys() <= OWN["job_state"]:
+        return "job_state"
+    return "job"
+
+
+def _bounds(wanted: JobFilter) -> dict[str, tuple[str, str]]:
+    """Ids sort by creation, so a span of time is a span of ids, and needs no index of its own."""
+    bounds = {}
+    if wanted.before is not None:
+        bounds["before"] = ("<", parse_id(wanted.before))
+    if wanted.since is not None:
+        bounds["since"] = (">=", _first_id(wanted.since))
+    if wanted.until is not None:
+        bounds["until"] = ("<", _first_id(wanted.until))
+    return bounds
+
+
+def _first_id(moment: datetime) -> str:
+    return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))

@@ -1,0 +1,68 @@
+"""Every command on both stores: `holdfast("jobs", "list")` runs it in this process, on a database of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Protocol
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast import config
+from holdfast.cli.commands import app
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+
+SQLITE, POSTGRES = "sqlite", "postgres"
+
+
+class Holdfast(Protocol):
+    def __call__(self, *arguments: str, input: str | bytes | None = None) -> Result: ...
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def url(request: pytest.FixtureRequest) -> str:
+    fixtures = {SQLITE: "sqlite_url", POSTGRES: "postgres_url"}
+    found: str = request.getfixturevalue(fixtures[request.param])
+    return found
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as opened:
+        opened.migrate()
+        yield opened
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Holdfast:
+    """The command line with nothing in the environment."""
+    for name in (config.URL_VARIABLE, config.TENANT_VARIABLE, "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, input: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, input=input, prog_name="holdfast", catch_exceptions=False)
+
+    return run
+
+
+@pytest.fixture
+def holdfast(bare: Holdfast, store: Store, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
+    """The command line with HOLDFAST_URL set to a migrated database."""
+    monkeypatch.setenv(config.URL_VARIABLE, store.url)
+    return bare
+
+
+def document(result: Result) -> Any:
+    """The one JSON document on stdout."""
+    return json.loads(result.stdout)
+
+
+def error_of(result: Result) -> dict[str, Any]:
+    """The error a command printed with --json, and nothing on stdout."""
+    assert result.stdout == ""
+    found: dict[str, Any] = json.loads(result.stderr)["error"]
+    assert set(found) == {"code", "message", "fix"}
+    return found

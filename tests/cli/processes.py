@@ -1,0 +1,63 @@
+"""`holdfast` as a process of its own, for what only a process has: signals, exit codes, pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast import config
+
+COMMAND = (sys.executable, "-m", "holdfast")
+PATIENCE = 30.0
+
+
+def environment(url: str | None = None) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    return clean if url is None else clean | {config.URL_VARIABLE: url}
+
+
+def run(
+    *arguments: str | bytes, url: str | None = None, cwd: Path | None = None, input: bytes | None = None
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(url),
+        input=input,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@contextmanager
+def started(arguments: Sequence[str], *, cwd: Path, url: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on by itself; killed at the end if it is still there."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)

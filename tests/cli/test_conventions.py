@@ -1,0 +1,204 @@
+"""What holds for every command: exit codes, where things are printed, and no traceback for what Holdfast refuses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast as package
+from holdfast.cli.failures import exit_code
+from holdfast.domain import errors
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, error_of
+from tests.cli.processes import COMMAND, environment, run, started, until
+from tests.support.stores import put
+
+COMMANDS = (
+    ("migrate",),
+    ("worker",),
+    ("enqueue",),
+    ("health",),
+    ("doctor",),
+    ("events",),
+    ("demo",),
+    ("jobs",),
+    *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard")),
+)
+UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidPayload("x"), 2),
+        (errors.InvalidArguments("x"), 2),
+        (errors.InvalidSetting("x"), 2),
+        (errors.NotFound("x"), 3),
+        (errors.Conflict("x"), 4),
+        (errors.StaleLease("x"), 4),
+        (errors.IllegalTransition("x"), 4),
+        (errors.Refused("x"), 4),
+        (errors.JobFailed("x"), 1),
+        (errors.WaitTimeout("x"), 1),
+        (errors.StoreUnavailable("x"), 1),
+        (errors.SchemaMismatch("x"), 1),
+    ],
+)
+def test_each_class_of_error_has_its_exit_code(error: errors.HoldfastError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+@pytest.mark.req("ARCH")
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {package.__version__}\n", "")
+
+
+@pytest.mark.req("ARCH")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(bare: Holdfast, command: tuple[str, ...]) -> None:
+    result = bare(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: holdfast" in result.stdout
+    assert command == ("jobs",) or "--json" in result.stdout
+
+
+@pytest.mark.req("ARCH")
+def test_without_the_extra_one_line_says_how_to_get_it() -> None:
+    script = "import sys; sys.modules['typer'] = None; from holdfast.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'holdfast[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("ARCH")
+def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
+    script = (
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.insights;"
+        "holdfast.App('sqlite:///:memory:').enqueue('x')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("jobs", "list"), "missing_url"),
+        (("jobs", "list", "--url", "mysql://x"), "invalid_url"),
+        (("jobs", "list", "--url", "sqlite:///"), "invalid_url"),
+        (("jobs", "list", "--no-such-option"), "usage"),
+        (("jobs", "list", "--limit", "0"), "usage"),
+        (("jobs", "list", "--state", "lost"), "usage"),
+        (("jobs", "show"), "usage"),
+        (("no-such-command",), "usage"),
+        (("health", "--tenant", "a", "--all-tenants", "--url", "sqlite:///x.db"), "conflicting_options"),
+        (("health", "--tenant", "*", "--url", "sqlite:///x.db"), "invalid_name"),
+        (("health", "--url", "postgresql://h/d", "--schema", 'a"; drop'), "invalid_schema"),
+    ],
+)
+def test_a_wrong_call_exits_with_2(bare: Holdfast, arguments: tuple[str, ...], code: str) -> None:
+    told = bare(*arguments)
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.startswith("error: ")
+    assert f"[{code}]" in told.stderr
+    as_json = bare(*arguments, "--json")
+    assert as_json.exit_code == 2
+    assert error_of(as_json)["code"] == code
+
+
+@pytest.mark.req("ARCH")
+def test_called_with_nothing_it_helps(bare: Holdfast) -> None:
+    result = bare()
+    assert result.exit_code == 2
+    assert "Usage: holdfast" in result.output
+
+
+@pytest.mark.req("SC-1")
+@pytest.mark.parametrize(
+    "command",
+    [("jobs", "list"), ("jobs", "show", UNKNOWN), ("jobs", "cancel", UNKNOWN), ("health",), ("doctor",), ("events",)],
+    ids=" ".join,
+)
+def test_looking_makes_no_file(bare: Holdfast, tmp_path: Path, command: tuple[str, ...]) -> None:
+    result = bare(*command, "--url", f"sqlite:///{tmp_path}/typo.db", "--json")
+    assert result.exit_code == 3
+    assert error_of(result)["code"] == "no_database"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.req("SC-1")
+def test_looking_puts_no_tables_into_somebody_elses_file(bare: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "other.db").touch()
+    result = bare("jobs", "list", "--url", f"sqlite:///{tmp_path}/other.db", "--json")
+    assert result.exit_code == 1
+    assert error_of(result) == {
+        "code": "not_migrated",
+        "message": "the tables of Holdfast are not in this database",
+        "fix": "Run: holdfast migrate",
+    }
+
+
+@pytest.mark.req("DP-22")
+def test_a_server_that_is_not_migrated_says_so(bare: Holdfast, empty_postgres_url: str) -> None:
+    for command in (("jobs", "list"), ("enqueue", "mail"), ("health",)):
+        result = bare(*command, "--url", empty_postgres_url, "--json")
+        assert (result.exit_code, error_of(result)["code"]) == (1, "not_migrated")
+
+
+@pytest.mark.req("DP-22")
+def test_a_server_that_is_away_is_an_error_at_once(bare: Holdfast) -> None:
+    result = bare("jobs", "list", "--url", "postgresql://nobody:geheim@127.0.0.1:1/none")
+    assert result.exit_code == 1
+    assert "[store_unavailable]" in result.stderr
+    assert "geheim" not in result.output
+
+
+@pytest.mark.req("DP-22")
+def test_a_file_that_is_no_database_is_an_error(bare: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database at all, " * 100)
+    result = bare("jobs", "list", "--url", f"sqlite:///{tmp_path}/notes.txt", "--json")
+    assert result.exit_code == 1
+    assert error_of(result)["code"] in {"not_a_database", "store_unavailable"}
+
+
+@pytest.mark.req("DP-22")
+def test_an_argument_that_is_not_text_is_refused(sqlite_url: str) -> None:
+    done = run("enqueue", b"caf\xe9", url=sqlite_url)
+    assert done.returncode == 2
+    assert "not valid UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("DP-22")
+def test_ctrl_c_exits_with_130(store: Store, tmp_path: Path) -> None:
+    put(store)
+    with started(["events", "--follow"], cwd=tmp_path, url=store.url) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.5)
+        process.send_signal(signal.SIGINT)
+        _, messages = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in messages
+
+
+@pytest.mark.req("DP-22")
+def test_a_reader_that_goes_away_early_is_no_crash(sqlite_url: str) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "migrate", "--sql", "--url", sqlite_url],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        messages = process.stderr.read()
+    assert b"Traceback" not in messages
+    until(lambda: process.poll() is not None, "it ends")

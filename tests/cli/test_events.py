@@ -1,0 +1,68 @@
+"""`holdfast events`: from the beginning, from a cursor, from a consumer's place, and as it grows."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.cli.processes import started
+from tests.support.stores import put_one, work
+
+pytestmark = pytest.mark.req("DP-12")
+
+
+def verbs(events: list[dict[str, object]]) -> list[object]:
+    return [event["verb"] for event in events]
+
+
+def test_pages_by_cursor(holdfast: Holdfast, store: Store) -> None:
+    put_one(store, "pay")
+    work(store)
+    first = document(holdfast("events", "--limit", "2", "--json"))
+    rest = document(holdfast("events", "--after", first[-1]["cursor"], "--json"))
+    assert verbs(first + rest) == ["enqueue", "take", "succeed"]
+    assert document(holdfast("events", "--after", rest[-1]["cursor"], "--json")) == []
+    told = holdfast("events")
+    assert len(told.stdout.splitlines()) == 3
+    assert "pay  take  queued → in_progress try 1  by worker-1" in told.stdout
+    assert "--after '" in told.stderr
+
+
+def test_a_consumer_goes_on_where_it_stopped(holdfast: Holdfast, store: Store) -> None:
+    put_one(store)
+    work(store)
+    assert verbs(document(holdfast("events", "--consumer", "mail", "--limit", "2", "--json"))) == ["enqueue", "take"]
+    assert verbs(document(holdfast("events", "--consumer", "mail", "--json"))) == ["succeed"]
+    assert document(holdfast("events", "--consumer", "mail", "--json")) == []
+    assert len(document(holdfast("events", "--consumer", "other", "--json"))) == 3
+
+
+def test_only_the_tenants_own(holdfast: Holdfast, store: Store) -> None:
+    put_one(store)
+    put_one(store, tenant="acme")
+    assert len(document(holdfast("events", "--json"))) == 1
+    assert len(document(holdfast("events", "--all-tenants", "--json"))) == 2
+
+
+def test_what_is_no_place_to_start_from(holdfast: Holdfast) -> None:
+    bad = holdfast("events", "--after", "nonsense", "--json")
+    assert bad.exit_code == 2
+    assert error_of(bad)["code"].startswith("invalid")
+    assert holdfast("events", "--after", "1", "--consumer", "mail").exit_code == 2
+
+
+def test_follow_prints_what_comes(store: Store, tmp_path: Path) -> None:
+    put_one(store, "first")
+    with started(["events", "--follow", "--json"], cwd=tmp_path, url=store.url) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "first"
+        put_one(store, "second")
+        assert json.loads(process.stdout.readline())["kind"] == "second"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 130

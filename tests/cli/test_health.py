@@ -1,0 +1,59 @@
+"""`holdfast health` and `holdfast doctor`."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli.health import level
+from holdfast.stores.base import Finding, Store
+from tests.cli.conftest import Holdfast, document
+from tests.support.stores import BROKEN, put_one, tries, work
+
+
+@pytest.mark.req("DP-19")
+def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
+    well = holdfast("health", "--json")
+    assert (well.exit_code, document(well)["verdict"]) == (0, "ok")
+    put_one(store, "pay", retry=tries(1))
+    work(store, BROKEN)
+    told = holdfast("health")
+    assert told.exit_code == 1
+    assert "dead letters" in told.stdout
+    ill = document(holdfast("health", "--json"))
+    assert (ill["verdict"], ill["dead_letter_open"], len(ill["reasons"])) == ("attention", 1, 1)
+    assert holdfast("health", "--tenant", "acme").exit_code == 0
+    assert holdfast("health", "--all-tenants").exit_code == 1
+
+
+@pytest.mark.req("DP-22")
+def test_doctor_finds_a_sound_database_sound(holdfast: Holdfast, store: Store) -> None:
+    result = holdfast("doctor", "--json")
+    found = document(result)
+    assert (result.exit_code, found["ok"]) == (0, True)
+    assert {"schema"} <= {finding["name"] for finding in found["findings"]}
+    assert "✓" in holdfast("doctor").stdout
+
+
+@pytest.mark.req("DP-22")
+def test_doctor_sees_what_is_pending(bare: Holdfast, empty_postgres_url: str) -> None:
+    result = bare("doctor", "--url", empty_postgres_url)
+    assert result.exit_code == 1
+    assert any("✗" in line and "schema" in line and "holdfast migrate" in line for line in result.stdout.splitlines())
+
+
+@pytest.mark.req("DP-22")
+def test_the_role_is_advice_unless_strict(bare: Holdfast, postgres_url: str) -> None:
+    """The tests' own role is a superuser."""
+    relaxed = bare("doctor", "--url", postgres_url, "--json")
+    (role,) = (finding for finding in document(relaxed)["findings"] if finding["name"] == "role")
+    assert (relaxed.exit_code, role["ok"], role["level"]) == (0, False, "advice")
+    strict = bare("doctor", "--url", postgres_url, "--strict", "--json")
+    assert (strict.exit_code, document(strict)["ok"]) == (1, False)
+
+
+@pytest.mark.req("DP-22")
+def test_levels() -> None:
+    assert level(Finding("role", False, "x"), strict=False) == "advice"
+    assert level(Finding("role", False, "x"), strict=True) == "problem"
+    assert level(Finding("fsync", False, "x"), strict=False) == "problem"
+    assert level(Finding("fsync", True, "x"), strict=True) == "ok"

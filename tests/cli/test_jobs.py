@@ -1,0 +1,206 @@
+"""`holdfast jobs list | show | history`: filters, pages, the timeline, and text that is printed to the letter."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.domain.outcome import Failed, Succeeded
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, tries, work
+
+UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+HOSTILE = ("[red]x[/red]", "[/]", "[link=file:///etc]y[/link]", ":smile:", "{curly}", "%s %d", "<b>", "☃ ü 漢字", "\\[")
+
+
+def ids(holdfast: Holdfast, *options: str) -> list[str]:
+    result = holdfast("jobs", "list", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    return [job["id"] for job in document(result)]
+
+
+@pytest.mark.req("CX-14", "CX-17")
+def test_each_filter(holdfast: Holdfast, store: Store) -> None:
+    plain, mail, tagged = put(store, spec("a"), spec("b", queue="mail", agent="ada"), spec("a", tags=("red",)))
+    assert ids(holdfast) == [tagged, mail, plain]
+    assert ids(holdfast, "--kind", "b") == [mail]
+    assert ids(holdfast, "--queue", "mail") == [mail]
+    assert ids(holdfast, "--agent", "ada") == [mail]
+    assert ids(holdfast, "--tag", "red") == [tagged]
+    assert ids(holdfast, "--state", "queued") == [tagged, mail, plain]
+    assert ids(holdfast, "--state", "succeeded") == []
+    assert ids(holdfast, "--since", "1h") == [tagged, mail, plain]
+    assert ids(holdfast, "--until", "1h") == []
+    assert ids(holdfast, "--since", "2020-01-01T00:00:00Z", "--until", "2020-01-02T00:00:00Z") == []
+
+
+@pytest.mark.req("CX-14")
+def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
+    put(store, *(spec() for _ in range(7)))
+    everything = ids(holdfast)
+    pages: list[list[str]] = []
+    cursor: list[str] = []
+    for _ in range(4):
+        result = holdfast("jobs", "list", "--limit", "2", "--json", *cursor)
+        pages.append([job["id"] for job in document(result)])
+        cursor = ["--after", pages[-1][-1]]
+        assert ("There are more: --after " + pages[-1][-1] in result.stderr) == (len(pages) < 4)
+    assert [job_id for page in pages for job_id in page] == everything
+    assert list(map(len, pages)) == [2, 2, 2, 1]
+
+
+@pytest.mark.req("CX-14")
+def test_the_table(holdfast: Holdfast, store: Store) -> None:
+    put_one(store, "pay", retry=tries(1))
+    work(store, Failed("card_declined", "no\nfunds"))
+    header, row = holdfast("jobs", "list").stdout.splitlines()
+    assert header.split() == ["id", "kind", "state", "try", "age", "error"]
+    assert row.split()[1:4] == ["pay", "dead_letter", "1"]
+    assert row.endswith("card_declined: no funds")
+
+
+@pytest.mark.req("JF-2")
+def test_tenants_are_listed_apart_and_together(holdfast: Holdfast, store: Store) -> None:
+    mine, theirs = put_one(store), put_one(store, tenant="acme")
+    assert ids(holdfast) == [mine]
+    assert ids(holdfast, "--tenant", "acme") == [theirs]
+    assert ids(holdfast, "--all-tenants") == [theirs, mine]
+    assert "acme" in holdfast("jobs", "list", "--all-tenants").stdout
+
+
+@pytest.mark.req("CX-14", "DP-22")
+@pytest.mark.parametrize("options", [("--after", "nonsense"), ("--since", "whenever"), ("--until", "-1h")])
+def test_what_cannot_be_listed(holdfast: Holdfast, options: tuple[str, ...]) -> None:
+    result = holdfast("jobs", "list", *options, "--json")
+    assert result.exit_code == 2
+    assert error_of(result)["code"] in {"invalid_id", "invalid_time"}
+
+
+@pytest.mark.req("CX-14")
+def test_nothing_to_list(holdfast: Holdfast) -> None:
+    assert document(holdfast("jobs", "list", "--json")) == []
+    told = holdfast("jobs", "list")
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert "no such jobs" in told.stderr
+
+
+@pytest.mark.req("CX-4", "SC-5")
+def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
+    forward(store)
+    job_id = put_one(store, "pay", payload={"n": 7})
+    forward(store, 1.5)
+    work(store, Failed("timeout", "too slow", traceback="Traceback: here", after=60.0))
+    forward(store, 60)
+    store.run(store.verbs.promote_due())
+    lease = open_lease(store, "worker 2")
+    (held,) = claim(store, lease)
+    store.run(store.verbs.save_checkpoint(held.id, lease, held.attempt, "page", "3", "*"))
+    forward(store, 0.25)
+    settle(store, held, Succeeded('{"paid": true}'))
+    shown = holdfast("jobs", "show", job_id)
+    assert shown.exit_code == 0
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    way = lines[lines.index(["Way"]) + 2 : lines.index(["Attempts"]) - 1]
+    assert [words[words.index("→") - 1 :] for words in way] == [
+        ["enqueue", "→", "queued", "tester"],
+        ["queued", "→", "in_progress", "1", "worker-1"],
+        ["in_progress", "→", "failed", "1", "worker-1", "timeout:", "too", "slow"],
+        ["failed", "→", "retry_waiting", "1", "worker-1", "again", "in", "1", "m"],
+        ["retry_waiting", "→", "queued", "1", "promoter"],
+        ["queued", "→", "in_progress", "2", "worker", "2"],
+        ["in_progress", "→", "succeeded", "2", "worker", "2"],
+    ]
+    assert [words[1 : words.index("take")] for words in way if "take" in words] == [["+1.5", "s"], ["+0", "ms"]]
+    for part in ('"n": 7', '"paid": true', '"page": 3', "state", "succeeded"):
+        assert part in shown.stdout
+    assert holdfast("jobs", "history", job_id).stdout.splitlines()[1:] == [
+        line for line in shown.stdout.splitlines() if "→" in line and "from" not in line
+    ]
+
+
+@pytest.mark.req("CX-4")
+def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store, payload={"n": 7}, retry=tries(1))
+    work(store, BROKEN)
+    told = document(holdfast("jobs", "show", job_id, "--json"))
+    assert set(told) == {"job", "history", "attempts", "artifacts", "checkpoints", "result"}
+    assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
+    assert [event["verb"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
+    assert told["history"][0]["at"].endswith("Z")
+    assert [attempt["outcome"] for attempt in told["attempts"]] == ["failed"]
+    assert told["result"] is None
+    assert document(holdfast("jobs", "history", job_id, "--json")) == told["history"]
+
+
+@pytest.mark.req("SC-5")
+def test_a_dead_letter_shows_where_it_failed(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store, retry=tries(1))
+    work(store, Failed("broken", "it broke", traceback='File "pay.py", line 3\n[red]boom[/red]'))
+    shown = holdfast("jobs", "show", job_id).stdout
+    assert 'File "pay.py", line 3\n[red]boom[/red]\n' in shown
+
+
+@pytest.mark.req("DP-3")
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_a_job_that_is_not_there(holdfast: Holdfast, store: Store, command: str) -> None:
+    theirs = put_one(store, tenant="acme")
+    for job_id in (UNKNOWN, theirs):
+        result = holdfast("jobs", command, job_id, "--json")
+        assert (result.exit_code, error_of(result)["code"]) == (3, "not_found")
+    assert holdfast("jobs", command, theirs, "--all-tenants").exit_code == 0
+    assert holdfast("jobs", command, theirs[:8]).exit_code == 2
+
+
+@pytest.mark.req("DP-22")
+def test_text_is_printed_to_the_letter(holdfast: Holdfast, store: Store) -> None:
+    jobs = {}
+    for text in HOSTILE:
+        jobs[text] = put_one(store, text, payload={text: text}, tags=(text,), retry=tries(1), agent=text)
+        work(store, Failed(text, text, traceback=text))
+    listed, events = holdfast("jobs", "list").stdout, holdfast("events").stdout
+    for text, job_id in jobs.items():
+        assert f"{job_id}  {text}  " in listed
+        assert f"{text}: {text}\n" in listed
+        assert f"{job_id}  {text}  enqueue" in events
+        assert holdfast("jobs", "show", job_id).stdout.count(text) >= 6
+        assert document(holdfast("jobs", "show", job_id, "--json"))["job"]["payload"] == {text: text}
+
+
+@pytest.mark.req("DP-22")
+def test_text_is_printed_to_the_letter_on_a_terminal_too(
+    holdfast: Holdfast, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "250")
+    for text in HOSTILE:
+        job_id = put_one(store, text, payload={text: text}, retry=tries(1))
+        work(store, Failed("broken", text, traceback=text))
+        shown = holdfast("jobs", "show", job_id)
+        assert shown.exit_code == 0
+        assert "\x1b[" in shown.stdout
+        assert ANSI.sub("", shown.stdout).count(text) >= 6
+    assert all(f" {text} " in ANSI.sub("", holdfast("jobs", "list").stdout) for text in HOSTILE)
+
+
+@pytest.mark.req("DP-22")
+def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store) -> None:
+    evil = "a\x1b]0;owned\x07\x1b[2Jb\rc\u202ed\x9b1m"
+    job_id = put_one(store, payload={"x": evil}, retry=tries(1))
+    work(store, Failed("broken", evil, traceback=evil))
+    for command in (("jobs", "list"), ("jobs", "show", job_id), ("jobs", "history", job_id), ("events",), ("health",)):
+        for as_json in ((), ("--json",)):
+            printed = holdfast(*command, *as_json).output
+            assert not set(printed) & set("\x1b\x07\r\u202e\x9b"), command
+    assert "\\x1b" in holdfast("jobs", "list").stdout
+
+
+@pytest.mark.req("DP-22")
+def test_a_large_payload_is_cut_for_people_only(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store, payload={"x": "y" * 100_000})
+    shown = holdfast("jobs", "show", job_id).stdout
+    assert len(shown) < 6_000
+    assert "--json prints them" in shown
+    assert len(document(holdfast("jobs", "show", job_id, "--json"))["job"]["payload"]["x"]) == 100_000

@@ -1,0 +1,80 @@
+"""`holdfast migrate`, its check and its script."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.cli.conftest import Holdfast, document, error_of
+
+pytestmark = pytest.mark.req("SC-1")
+
+
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def test_from_nothing_to_up_to_date(bare: Holdfast, empty_url: str) -> None:
+    pending = bare("migrate", "--check", "--url", empty_url, "--json")
+    assert pending.exit_code == 1
+    names = document(pending)["pending"]
+    assert names
+    assert names[-1] == "code"
+    assert document(pending)["applied"] == []
+
+    made = bare("migrate", "--url", empty_url)
+    assert made.exit_code == 0
+    assert made.stdout.splitlines() == [f"applied {name}" for name in names]
+
+    checked = bare("migrate", "--check", "--url", empty_url, "--json")
+    assert checked.exit_code == 0
+    assert document(checked) == {"current": True, "applied": sorted(names), "pending": [], "unknown": []}
+
+    again = bare("migrate", "--url", empty_url, "--json")
+    assert (again.exit_code, document(again)["migrated"]) == (0, [])
+
+
+def test_a_check_makes_no_file(bare: Holdfast, sqlite_url: str, tmp_path: Path) -> None:
+    told = bare("migrate", "--check", "--url", sqlite_url)
+    assert told.exit_code == 1
+    assert told.stdout.startswith("pending 0001")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_newer_database_is_told_apart(bare: Holdfast, sqlite_url: str) -> None:
+    bare("migrate", "--url", sqlite_url)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("INSERT INTO migration (name, digest) VALUES ('9999_future', 'x')")
+        connection.commit()
+    checked = bare("migrate", "--check", "--url", sqlite_url, "--json")
+    assert checked.exit_code == 1
+    assert document(checked)["unknown"] == ["9999_future"]
+    refused = bare("migrate", "--url", sqlite_url, "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_newer")
+
+
+def test_the_script_makes_the_same_schema(bare: Holdfast, empty_postgres_url: str) -> None:
+    """It is printed without a server, and applied by whoever applies such things."""
+    printed = bare("migrate", "--sql", "--url", "postgresql://127.0.0.1:1/none")
+    assert printed.exit_code == 0
+    assert printed.stderr == ""
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute(printed.stdout.encode())
+    with closing(open_store(empty_postgres_url)) as store:
+        assert store.schema().current
+
+
+def test_the_script_as_json(bare: Holdfast, sqlite_url: str) -> None:
+    script = document(bare("migrate", "--sql", "--url", sqlite_url, "--json"))["sql"]
+    assert "CREATE TABLE job " in script
+
+
+def test_check_and_sql_exclude_each_other(bare: Holdfast, sqlite_url: str) -> None:
+    assert bare("migrate", "--sql", "--check", "--url", sqlite_url).exit_code == 2

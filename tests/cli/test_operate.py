@@ -1,0 +1,88 @@
+"""`holdfast jobs cancel | redrive | discard`: one answer an id, and an exit code for the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import BROKEN, history, put, put_one, spec, state_of, tries, work
+
+pytestmark = pytest.mark.req("DP-3")
+
+UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
+
+
+def dead(store: Store) -> str:
+    job_id = put_one(store, retry=tries(1), priority=100)
+    work(store, BROKEN)
+    assert state_of(store, job_id) == State.DEAD_LETTER
+    return job_id
+
+
+def test_cancel_keeps_the_reason(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store)
+    result = holdfast("jobs", "cancel", job_id.upper(), "--reason", "wrong [red]month[/red]")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == [job_id, "cancelled", "cancelled"]
+    last = history(store, job_id)[-1]
+    assert (last.verb, last.meta["reason"]) == ("cancel", "wrong [red]month[/red]")
+    assert last.actor
+    assert "wrong [red]month[/red]" in holdfast("jobs", "history", job_id).stdout
+
+
+def test_redrive_and_discard(holdfast: Holdfast, store: Store) -> None:
+    job_id = dead(store)
+    assert holdfast("jobs", "redrive", job_id).exit_code == 0
+    assert state_of(store, job_id) == State.QUEUED
+    work(store, BROKEN)
+    assert holdfast("jobs", "discard", job_id, "--reason", "gone").exit_code == 0
+    assert state_of(store, job_id) == State.CANCELLED
+
+
+def test_several_ids_have_one_answer_each(holdfast: Holdfast, store: Store) -> None:
+    waiting, other = put(store, spec(), spec())
+    ended = dead(store)
+    result = holdfast("jobs", "cancel", waiting, ended, UNKNOWN, other, waiting, "--json")
+    assert result.exit_code == 4
+    assert [(verdict["id"], verdict["refused"], verdict["reason"]) for verdict in document(result)] == [
+        (waiting, False, None),
+        (ended, True, "already_finished"),
+        (UNKNOWN, True, "not_found"),
+        (other, False, None),
+    ]
+
+
+def test_the_exit_code_of_a_refusal_and_of_an_unknown_id(holdfast: Holdfast, store: Store) -> None:
+    waiting, ended = put_one(store, delay=60), dead(store)
+    assert holdfast("jobs", "cancel", UNKNOWN).exit_code == 3
+    assert holdfast("jobs", "cancel", ended).exit_code == 4
+    assert holdfast("jobs", "redrive", waiting).exit_code == 4
+    assert holdfast("jobs", "redrive", UNKNOWN, ended).exit_code == 3
+    told = holdfast("jobs", "discard", waiting, UNKNOWN, "--reason", "x")
+    assert told.exit_code == 4
+    assert "refused: it is not a dead letter [not_dead]" in told.stdout
+    assert "refused: no such job in this tenant [not_found]" in told.stdout
+
+
+def test_another_tenants_job_is_not_there(holdfast: Holdfast, store: Store) -> None:
+    theirs = put_one(store, tenant="acme")
+    assert holdfast("jobs", "cancel", theirs).exit_code == 3
+    assert state_of(store, theirs) == State.QUEUED
+    assert holdfast("jobs", "cancel", theirs, "--tenant", "acme").exit_code == 0
+
+
+def test_nothing_happens_when_one_id_is_none(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store)
+    result = holdfast("jobs", "cancel", job_id, "not-an-id", "--json")
+    assert (result.exit_code, error_of(result)["code"]) == (2, "invalid_id")
+    assert state_of(store, job_id) == State.QUEUED
+
+
+def test_discard_asks_for_a_reason(holdfast: Holdfast, store: Store) -> None:
+    job_id = dead(store)
+    assert holdfast("jobs", "discard", job_id).exit_code == 2
+    blank = holdfast("jobs", "discard", job_id, "--reason", "  ", "--json")
+    assert (blank.exit_code, error_of(blank)["code"]) == (2, "reason_required")
+    assert state_of(store, job_id) == State.DEAD_LETTER

@@ -1,0 +1,164 @@
+"""`holdfast worker` as a process: it runs what it finds, and leaves cleanly whatever its handlers do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.processes import run, started, until
+from tests.support.stores import history, job, put, put_one, spec, state_of
+
+SHOP = """
+import asyncio, time
+import holdfast
+
+app = holdfast.App()
+number = 3
+
+@app.job()
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+@app.job()
+async def nap(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
+
+@app.job()
+def stuck() -> None:
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "broken.py").write_text("import holdfast\n\nprint(undefined)\n")
+    (folder / "lacking.py").write_text("import no_such_library\n")
+    return folder
+
+
+@contextmanager
+def serving(shop: Path, store: Store, *options: str) -> Iterator[subprocess.Popen[str]]:
+    with started(["worker", "shop:app", "--poll", "50ms", *options], cwd=shop, url=store.url) as process:
+        yield process
+
+
+@pytest.mark.req("CX-15")
+def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
+    ids = put(store, *(spec("add", payload={"a": n}) for n in range(5)), spec("add", payload={"a": 9}, queue="mail"))
+    done = run("worker", "shop:app", "--burst", "--json", url=store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["jobs"] == 5
+    assert all(json.loads(line)["level"] for line in done.stderr.splitlines())
+    result = store.run(store.verbs.result(ids[2], "*"))
+    assert result is not None
+    assert result.value == 3
+    assert state_of(store, ids[5]) == State.QUEUED
+    run("worker", "shop:app", "--burst", "--queues", "default, mail", url=store.url, cwd=shop)
+    assert state_of(store, ids[5]) == State.SUCCEEDED
+
+
+@pytest.mark.req("JF-2")
+def test_one_tenant_or_every_tenant(store: Store, shop: Path) -> None:
+    mine, theirs = (put_one(store, "add", payload={"a": 1}, tenant=name) for name in ("mine", "theirs"))
+    run("worker", "shop:app", "--burst", "--tenant", "mine", url=store.url, cwd=shop)
+    assert (state_of(store, mine), state_of(store, theirs)) == (State.SUCCEEDED, State.QUEUED)
+    run("worker", "shop:app", "--burst", url=store.url, cwd=shop)
+    assert state_of(store, theirs) == State.SUCCEEDED
+
+
+@pytest.mark.req("CX-15")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: signal.Signals) -> None:
+    job_id = put_one(store, "nap", payload={"seconds": 1})
+    with serving(shop, store) as process:
+        until(lambda: state_of(store, job_id) == State.IN_PROGRESS, "the job is running")
+        process.send_signal(number)
+        _, messages = process.communicate(timeout=20)
+    assert process.returncode == 0, messages
+    assert "Traceback" not in messages
+    assert state_of(store, job_id) == State.SUCCEEDED
+
+
+@pytest.mark.req("CX-15")
+def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
+    job_id = put_one(store, "nap", payload={"seconds": 600})
+    with serving(shop, store, "--grace", "10m") as process:
+        until(lambda: state_of(store, job_id) == State.IN_PROGRESS, "the job is running")
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=20)
+    assert process.returncode == 0, messages
+    found = job(store, job_id)
+    assert (found.state, found.retries, found.crashes) == (State.RETRY_WAITING, 0, 0)
+    assert history(store, job_id)[-1].meta["reason"] == "worker_stopped"
+
+
+@pytest.mark.req("CX-15")
+def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop: Path) -> None:
+    job_id = put_one(store, "stuck")
+    with serving(shop, store, "--grace", "100ms") as process:
+        until(lambda: state_of(store, job_id) == State.IN_PROGRESS, "the job is running")
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=20)
+    assert process.returncode == 0, messages
+    assert time.monotonic() - asked < 10
+    assert state_of(store, job_id) == State.RETRY_WAITING
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    ("target", "code", "says"),
+    [
+        ("nowhere:app", "module_not_found", "there is no module 'nowhere'"),
+        ("shop:nothing", "app_not_found", "It has these apps: app."),
+        ("shop:number", "not_an_app", "shop:number is an int, not an App"),
+        ("shop:add", "not_an_app", "shop:add is a Kind, not an App"),
+        (":app", "invalid_app", "module:attribute"),
+        ("broken", "import_failed", "NameError: name 'undefined' is not defined (broken.py, line 3)"),
+        ("lacking:app", "import_failed", "No module named 'no_such_library'"),
+    ],
+)
+def test_an_app_that_cannot_be_had(sqlite_url: str, shop: Path, target: str, code: str, says: str) -> None:
+    done = run("worker", target, "--burst", url=sqlite_url, cwd=shop)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"[{code}]" in done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    "options", [("--lease", "0"), ("--lease", "x"), ("--queues", " , "), ("--concurrency", "0"), ("--poll", "0s")]
+)
+def test_options_that_make_no_sense(sqlite_url: str, shop: Path, options: tuple[str, ...]) -> None:
+    done = run("worker", "shop:app", "--burst", *options, url=sqlite_url, cwd=shop)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("DP-22")
+def test_the_url_may_be_an_option(store: Store, shop: Path) -> None:
+    job_id = put_one(store, "add", payload={"a": 1})
+    done = run("worker", "shop:app", "--burst", "--url", store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert state_of(store, job_id) == State.SUCCEEDED
+    (shop / "fixed.py").write_text(SHOP.replace("App()", "App('sqlite:///:memory:')"))
+    refused = run("worker", "fixed:app", "--burst", "--url", store.url, cwd=shop)
+    assert refused.returncode == 2
+    assert "conflicting_options" in refused.stderr

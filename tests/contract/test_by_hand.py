@@ -1,0 +1,244 @@
+"""One job at a time by SQL alone, for psql and other languages (DP-2, DP-3): plain psycopg, nothing of ours.
+
+As an administrator of the queue (no superuser, no tenant set), and as a superuser on PostgreSQL 16.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from holdfast.domain.ids import created_ms, parse_id
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import ByHand
+from tests.support.ledger import check_ledger
+from tests.support.owners import OwnedDatabases, as_role
+from tests.support.stores import forward, history, job, new_id, open_lease
+
+pytestmark = pytest.mark.req("DP-2", "DP-3", "DP-20")
+
+Answer = dict[str, Any]
+
+
+class Shell:
+    """Somebody at a prompt, and the store to look behind the curtain with."""
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.store = store
+        self.connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
+
+    def ask(self, sql: str, *params: object) -> Answer:
+        answer = self.connection.execute(sql, params).fetchone()
+        assert answer is not None
+        return answer
+
+    def enqueue(self, *params: object) -> str:
+        marks = ", ".join(["%s"] * len(params))
+        answer = self.ask(f"select * from holdfast.enqueue('send_receipt'{', ' if params else ''}{marks})", *params)
+        assert (answer["created"], answer["refused"]) == (True, False)
+        return str(answer["id"])
+
+    def claim(self) -> Answer:
+        return self.ask("select * from holdfast.claim('default', 'my-worker')")
+
+
+@pytest.fixture(params=["administrator", "superuser on 16"])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    if request.param == "administrator":
+        databases: OwnedDatabases = request.getfixturevalue("owned_databases")
+        with databases.fresh() as url, closing(open_store(as_role(url, databases.owner))) as store:
+            yield from _shell(as_role(url, "holdfast_admin"), store)
+    else:
+        url = request.getfixturevalue("postgres_url_16")
+        with closing(open_store(url)) as store:
+            yield from _shell(url, store)
+
+
+def _shell(url: str, store: Store) -> Iterator[Shell]:
+    opened = Shell(url, store)
+    with opened.connection:
+        yield opened
+    check_ledger(store)
+
+
+def test_the_example_of_the_readme(shell: Shell) -> None:
+    queued = shell.ask("""select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}')""")
+    assert queued == {
+        "id": queued["id"],
+        "state": "queued",
+        "created": True,
+        "refused": False,
+        "reason": None,
+    }
+    claimed = shell.claim()
+    assert (claimed["id"], claimed["attempt"], claimed["kind"]) == (queued["id"], 1, "send_receipt")
+    assert (claimed["payload"], claimed["refused"]) == ({"to": "a@b.c"}, False)
+    done = shell.ask("select * from holdfast.succeed(%s, %s, '[1, 2]')", claimed["id"], claimed["lease"])
+    assert done == {"id": queued["id"], "state": "succeeded", "refused": False, "reason": None}
+    found = job(shell.store, str(queued["id"]))
+    assert (found.tenant, found.source_system) == ("default", "sql")
+    assert found.enqueued_by in ("holdfast_admin", "postgres")
+    kept = shell.store.run(shell.store.verbs.result(found.id, "default"))
+    assert kept is not None
+    assert kept.value == [1, 2]
+    assert [event.actor for event in history(shell.store, found.id)][1:] == ["my-worker", "my-worker"]
+
+
+@pytest.mark.req("DP-5", "DP-10")
+def test_a_refusal_to_enqueue_is_an_answer(shell: Shell) -> None:
+    first = shell.ask("select * from holdfast.enqueue('k', '{\"a\": 1}', key => 'x')")
+    again = shell.ask("select * from holdfast.enqueue('k', '{\"a\":1}', key => 'x')")
+    assert (again["id"], again["created"], again["refused"]) == (first["id"], False, False)
+    assert again["reason"] == "duplicate_key"
+    other = shell.ask("select * from holdfast.enqueue('k', '{\"a\": 2}', key => 'x')")
+    assert (other["id"], other["refused"], other["reason"]) == (first["id"], True, "idempotency_conflict")
+    orphan = shell.ask("select * from holdfast.enqueue('k', parent_id => %s)", new_id())
+    assert (orphan["id"], orphan["refused"], orphan["reason"]) == (None, True, "parent_not_found")
+
+
+def test_every_option_of_enqueue(shell: Shell) -> None:
+    parent = shell.enqueue()
+    answer = shell.ask(
+        "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, process_after => '2031-01-02Z',"
+        " deadline_at => '2032-01-02Z', tags => array['x', 'y'], parent_id => %s, external_ref => 'ext',"
+        " agent => 'a', max_retries => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
+        " source_system => 'billing', for_tenant => 'default')",
+        parent,
+    )
+    found = job(shell.store, str(answer["id"]))
+    assert (found.queue, found.priority, found.tags, found.agent) == ("q", 7, ("x", "y"), "a")
+    assert (found.max_retries, found.backoff, found.payload) == (2, {"base": 5}, [1])
+    assert (found.enqueued_by, found.source_system, found.external_ref) == ("ada", "billing", "ext")
+    assert (found.parent_id, found.correlation_id) == (parent, parent)
+    assert str(found.due_at) == "2031-01-02 00:00:00+00:00"
+
+
+def test_nothing_to_claim_is_an_answer_and_leaves_no_lease(shell: Shell) -> None:
+    answer = shell.claim()
+    assert (answer["id"], answer["refused"], answer["reason"]) == (None, True, "nothing_to_do")
+    shell.enqueue()
+    wrong = shell.ask("select * from holdfast.claim('default', 'w', kinds => array['other'])")
+    assert wrong["reason"] == "nothing_to_do"
+    assert shell.store.run(shell.store.verbs.health("default")).lease_active == 0
+
+
+@pytest.mark.req("CX-9", "DP-22")
+def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell) -> None:
+    forward(shell.store)
+    job_id = shell.ask(
+        "select * from holdfast.enqueue('k', max_retries => 2, backoff => %s)",
+        json.dumps({"base": 10, "factor": 3, "jitter": False}),
+    )["id"]
+    for retry, seconds in ((1, 10), (2, 30)):
+        claimed = shell.claim()
+        failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+        assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
+        found = job(shell.store, str(job_id))
+        now = shell.store.run(shell.store.verbs.now())
+        assert found.due_at is not None
+        assert (found.retries, (found.due_at - now).total_seconds()) == (retry, seconds)
+        forward(shell.store, seconds)
+        assert shell.ask("select holdfast.promote_due() as n")["n"] == 1
+    claimed = shell.claim()
+    buried = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+    assert (buried["state"], buried["refused"]) == ("dead_letter", False)
+
+
+def test_a_permanent_failure_is_buried_at_once(shell: Shell) -> None:
+    shell.enqueue()
+    claimed = shell.claim()
+    answer = shell.ask(
+        "select * from holdfast.fail(%s, %s, 'bad_input', 'no such user', permanent => true)",
+        *(claimed["id"], claimed["lease"]),
+    )
+    assert answer["state"] == "dead_letter"
+    assert job(shell.store, str(claimed["id"])).error_code == "bad_input"
+
+
+@pytest.mark.req("DP-7", "CX-8")
+def test_a_stale_or_foreign_lease_is_refused_by_every_verb(shell: Shell) -> None:
+    shell.enqueue()
+    claimed = shell.claim()
+    job_id, lease = claimed["id"], claimed["lease"]
+    saved = shell.ask("select * from holdfast.progress(%s, %s, '{\"page\": 3}')", job_id, lease)
+    assert (saved["refused"], saved["reason"]) == (False, None)
+    assert shell.store.run(shell.store.verbs.checkpoints(str(job_id), "default")) == {"progress": {"page": 3}}
+    assert shell.ask("select * from holdfast.renew(%s, '1 min')", lease)["refused"] is False
+    other = open_lease(shell.store, tenant="default")
+
+    def refusals(token: object) -> list[tuple[bool, str]]:
+        calls = ("succeed(%s, %s)", "fail(%s, %s, 'c', 'm')", "progress(%s, %s, '1')", "release(%s, %s)")
+        answers = [shell.ask(f"select * from holdfast.{call}", job_id, token) for call in calls]
+        return [(answer["refused"], answer["reason"]) for answer in answers]
+
+    for token in (other, new_id(), None):
+        assert refusals(token) == [(True, "stale_lease")] * 4
+    assert shell.ask("select * from holdfast.succeed(%s, %s)", job_id, lease)["refused"] is False
+    assert refusals(lease) == [(True, "stale_lease")] * 4
+    assert shell.ask("select * from holdfast.renew(%s)", lease)["reason"] == "stale_lease"
+    missing = shell.ask("select * from holdfast.succeed(%s, %s)", new_id(), lease)
+    assert (missing["state"], missing["refused"], missing["reason"]) == (None, True, "not_found")
+
+
+def test_what_is_held_can_be_released(shell: Shell) -> None:
+    job_id = shell.enqueue()
+    lease = shell.ask("select * from holdfast.open_lease('w')")["lease"]
+    shell.ask("select * from holdfast.claim_many(%s, array['default'], 1, begin => false)", lease)
+    assert shell.ask("select * from holdfast.release(%s, %s)", job_id, lease)["refused"] is False
+    assert job(shell.store, job_id).state == State.QUEUED
+
+
+@pytest.mark.req("CX-11", "DP-15")
+def test_operators_by_hand(shell: Shell) -> None:
+    job_id = shell.enqueue()
+
+    def operate(call: str, *params: object) -> tuple[str | None, bool, str | None]:
+        answer = shell.ask(f"select * from holdfast.{call}", *params)
+        return answer["state"], answer["refused"], answer["refusal"]
+
+    assert operate("redrive(%s)", job_id) == ("queued", True, "not_dead")
+    claimed = shell.claim()
+    shell.ask("select * from holdfast.fail(%s, %s, 'c', 'm', true)", job_id, claimed["lease"])
+    assert operate("discard(%s, ' ')", job_id) == (None, True, "reason_required")
+    assert operate("redrive(%s, 'try again', 'ada')", job_id) == ("queued", False, None)
+    assert operate("cancel(%s, 'enough', 'ada')", job_id) == ("cancelled", False, None)
+    assert operate("cancel(%s)", job_id) == ("cancelled", True, "already_finished")
+    assert operate("discard(%s, 'because')", job_id) == ("cancelled", True, "not_dead")
+    assert operate("cancel(%s)", new_id()) == (None, True, "not_found")
+    last = history(shell.store, job_id)[-1]
+    assert (last.actor, last.meta) == ("ada", {"reason": "enough"})
+
+
+def test_reading_by_hand(shell: Shell) -> None:
+    first, second = shell.enqueue(), shell.enqueue()
+    assert str(shell.ask("select * from holdfast.get_job(%s)", first)["id"]) == first
+    assert str(shell.ask("select * from holdfast.list_jobs(want => 1)")["id"]) == second
+    assert str(shell.ask("select * from holdfast.list_jobs('queued', 'send_receipt', %s)", second)["id"]) == first
+    assert shell.ask("select * from holdfast.history(%s)", first)["verb"] == "enqueue"
+    health = shell.ask("select holdfast.health() as h")["h"]
+    assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
+    assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
+
+
+@pytest.mark.req("CX-2", "CX-4")
+def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
+    """On every store: the id, the state and the first event come by themselves."""
+    tenant = "" if by_hand.name == "sqlite" else ", tenant"
+    value = "" if by_hand.name == "sqlite" else ", 'default'"
+    for kind in ("first", "second"):
+        by_hand.execute(f"insert into job (kind{tenant}) values ('{kind}'{value})")
+    rows = by_hand.execute("select id, kind, state, enqueued_by, source_system from jobs order by position")
+    assert [row[1:3] for row in rows] == [("first", "queued"), ("second", "queued")]
+    assert all(row[3].strip() and row[4] == "sql" for row in rows)
+    for job_id, *_ in rows:
+        assert parse_id(job_id) == job_id
+        assert abs(created_ms(job_id) - store.run(store.verbs.now()).timestamp() * 1000) < 60_000
+        assert [event.verb for event in history(store, job_id)] == ["enqueue"]

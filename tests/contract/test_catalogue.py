@@ -1,0 +1,148 @@
+"""What PostgreSQL's own catalogue says of the schema: no table without its policy, no function for everybody.
+
+Nothing here names a table or a function that must be safe: whatever is added later is looked at as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from holdfast.stores.open import open_store
+from holdfast.stores.postgres.store import PostgresStore
+
+pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
+
+Rows = list[tuple[object, ...]]
+
+# These hold nothing of anybody's, and everybody may know them.
+WITHOUT_TENANT = {"clock", "migration"}
+
+
+class Catalogue:
+    def __init__(self, connection: psycopg.Connection[tuple[object, ...]], schema: str) -> None:
+        self._connection = connection
+        self.schema = schema
+
+    def rows(self, query: str) -> Rows:
+        return self._connection.execute(query, {"schema": self.schema}).fetchall()
+
+    def names(self, query: str) -> set[str]:
+        return {str(row[0]) for row in self.rows(query)}
+
+
+@pytest.fixture(params=["owned_postgres_url", "postgres_url_16", "another schema"])
+def catalogue(request: pytest.FixtureRequest) -> Iterator[Catalogue]:
+    schema = "holdfast"
+    if request.param == "another schema":
+        url, schema = request.getfixturevalue("empty_postgres_url"), "jobs_x"
+        PostgresStore(url, schema=schema).migrate()
+    else:
+        url = request.getfixturevalue(request.param)
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield Catalogue(connection, schema)
+
+
+TABLES = """
+select c.relname from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p')
+"""
+
+
+def test_the_tables_are_there(catalogue: Catalogue) -> None:
+    assert catalogue.names(TABLES) >= {"job", "job_state", "event", "lease", "result", "checkpoint", "artifact"}
+
+
+def test_every_table_and_partition_has_row_level_security_that_binds_its_owner(catalogue: Catalogue) -> None:
+    unguarded = catalogue.names(TABLES + " and not (c.relrowsecurity and c.relforcerowsecurity)")
+    assert unguarded == set()
+
+
+def test_every_table_has_a_policy_for_every_command_and_role(catalogue: Catalogue) -> None:
+    covered = catalogue.names(
+        "select tablename from pg_policies where schemaname = %(schema)s and cmd = 'ALL'"
+        " and permissive = 'PERMISSIVE' and roles = '{public}'"
+    )
+    assert catalogue.names(TABLES) == covered
+
+
+def test_every_policy_asks_for_the_tenant(catalogue: Catalogue) -> None:
+    blind = catalogue.names(
+        "select tablename from pg_policies where schemaname = %(schema)s"
+        " and (qual not like '%%scope()%%' or qual not like '%%tenant%%')"
+    )
+    assert blind == WITHOUT_TENANT
+
+
+def test_every_table_but_these_has_a_tenant(catalogue: Catalogue) -> None:
+    having = catalogue.names(
+        "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'"
+        " and a.attnotnull where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p')"
+    )
+    assert catalogue.names(TABLES) - having == WITHOUT_TENANT
+
+
+def test_every_view_reads_as_its_caller(catalogue: Catalogue) -> None:
+    views = (
+        "select c.relname from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('v', 'm')"
+    )
+    assert catalogue.names(views) >= {"jobs", "attempts"}
+    as_owner = catalogue.names(views + " and not coalesce('security_invoker=true' = any (c.reloptions), false)")
+    assert as_owner == set()
+
+
+def test_every_function_that_runs_as_its_owner_pins_its_search_path(catalogue: Catalogue) -> None:
+    definers = catalogue.rows(
+        "select p.oid::regprocedure::text, coalesce((select split_part(c, '=', 2) from unnest(p.proconfig) c"
+        " where c like 'search_path=%%'), '') from pg_proc p"
+        " where p.pronamespace = %(schema)s::regnamespace and p.prosecdef"
+    )
+    assert len(definers) > 20
+    loose = [row for row in definers if row[1] != f"{catalogue.schema}, pg_catalog, pg_temp"]
+    assert loose == []
+
+
+def test_no_function_is_for_everybody(catalogue: Catalogue) -> None:
+    """A null ACL is PostgreSQL's default, and that is EXECUTE for PUBLIC."""
+    public = catalogue.names(
+        "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = %(schema)s::regnamespace"
+        " and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0))"
+    )
+    assert public == set()
+
+
+def test_nothing_else_is_for_everybody(catalogue: Catalogue) -> None:
+    public = catalogue.names(
+        "select c.relname from pg_class c, aclexplode(c.relacl) a"
+        " where c.relnamespace = %(schema)s::regnamespace and a.grantee = 0"
+        " union all select n.nspname from pg_namespace n, aclexplode(n.nspacl) a"
+        " where n.nspname = %(schema)s::text and a.grantee = 0"
+    )
+    assert public == set()
+
+
+def test_nobody_else_may_create_in_the_schema(catalogue: Catalogue) -> None:
+    """Whoever could create there could put a function before one of ours."""
+    creators = catalogue.names(
+        "select rolname from pg_roles r join pg_namespace n on n.nspname = %(schema)s"
+        " where has_schema_privilege(r.oid, n.oid, 'create') and not r.rolsuper and r.oid <> n.nspowner"
+    )
+    assert creators == set()
+
+
+@pytest.mark.req("DP-20")
+def test_no_extension_is_needed(catalogue: Catalogue) -> None:
+    assert catalogue.names("select extname from pg_extension") == {"plpgsql"}
+
+
+@pytest.mark.req("DP-20")
+def test_the_owner_is_nobody_special(owned_postgres_url: str) -> None:
+    with psycopg.connect(owned_postgres_url) as connection:
+        row = connection.execute(
+            "select rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, c.relowner = r.oid from pg_roles r,"
+            " pg_class c where rolname = current_user and c.oid = 'holdfast.job'::regclass"
+        ).fetchone()
+    assert row == (False, False, False, False, True)
+    store = open_store(owned_postgres_url)
+    assert store.schema().current

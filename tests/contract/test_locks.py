@@ -1,0 +1,168 @@
+"""What PostgreSQL's row locks keep apart, each meeting staged by hand: one transaction is held open while another acts.
+
+On SQLite there is nothing to stage: one writer at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from holdfast.domain.job import Claim, Sweep
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.flow import Flow
+from holdfast.stores.open import open_store
+from holdfast.stores.postgres.store import prepare_connection, run_on
+from tests.support.ledger import check_ledger
+from tests.support.stores import claim, forward, job, open_lease, put, put_one, settle, spec, state_of, take
+
+pytestmark = pytest.mark.req("DP-7", "DP-8")
+
+T = TypeVar("T")
+
+
+@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
+def pg(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with closing(open_store(request.getfixturevalue(request.param))) as store:
+        yield store
+        check_ledger(store)
+
+
+class Slow:
+    """A transaction that stays open: what it has done is done, and nobody knows yet."""
+
+    def __init__(self, store: Store) -> None:
+        self.connection: psycopg.Connection[Any] = psycopg.connect(store.url, autocommit=True)
+        prepare_connection(self.connection)
+        self.connection.execute("begin")
+
+    def run(self, flow: Flow[T]) -> T:
+        return run_on(self.connection, flow)
+
+    def end(self, how: str = "commit") -> None:
+        self.connection.execute(how)
+
+
+@contextmanager
+def slow(store: Store) -> Iterator[Slow]:
+    opened = Slow(store)
+    with opened.connection:
+        yield opened
+
+
+def meet(store: Store, blocker: Slow, call: Callable[[], T]) -> T:
+    """Start the call, wait until it waits for the blocker (or is done), then let the blocker commit."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future: Future[T] = pool.submit(call)
+        with psycopg.connect(store.url, autocommit=True) as watcher:
+            pid = blocker.connection.info.backend_pid
+            waiting = "select exists (select from pg_stat_activity where %s = any (pg_blocking_pids(pid)))"
+            deadline = time.monotonic() + 20
+            while not future.done() and time.monotonic() < deadline:
+                row = watcher.execute(waiting, (pid,)).fetchone()
+                if row is not None and row[0]:
+                    break
+        blocker.end()
+        return future.result(timeout=20)
+
+
+def test_a_lease_under_which_jobs_are_being_put_is_not_ended(pg: Store) -> None:
+    """Else the reaper would find nothing under it, call it swept, and the job would be nobody's for ever."""
+    forward(pg)
+    job_id = put_one(pg)
+    lease = open_lease(pg, ttl=10)
+    with slow(pg) as worker:
+        worker.run(pg.verbs.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
+        with psycopg.connect(pg.url, autocommit=True) as admin:  # a stopped clock, moved behind the worker's back
+            admin.execute("update holdfast.clock set stopped = stopped + interval '11 s'")
+        assert pg.run(pg.verbs.reap_lapsed()) == Sweep(0, 0, 0)
+        worker.end()
+    assert state_of(pg, job_id) == State.IN_PROGRESS
+    assert pg.run(pg.verbs.reap_lapsed()) == Sweep(1, 0, 1)
+    assert state_of(pg, job_id) == State.RETRY_WAITING
+
+
+def _held(pg: Store) -> Claim:
+    put_one(pg)
+    return take(pg)
+
+
+@pytest.mark.req("CX-8", "CX-11")
+def test_a_checkpoint_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
+    held = _held(pg)
+    with slow(pg) as operator:
+        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
+        saved = meet(pg, operator, lambda: pg.run(pg.verbs.save_checkpoint(held.id, held.lease, 1, "p", "1", "*")))
+    assert saved is False
+    assert pg.run(pg.verbs.checkpoints(held.id, "default")) == {}
+
+
+@pytest.mark.req("SC-5", "CX-11")
+def test_an_artifact_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
+    held = _held(pg)
+    with slow(pg) as operator:
+        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
+        added = meet(pg, operator, lambda: pg.run(pg.verbs.add_artifact(held.id, held.lease, 1, "f", "file:f", "*")))
+    assert added is False
+    assert pg.run(pg.verbs.artifacts(held.id, "default")) == []
+
+
+@pytest.mark.req("CX-11")
+def test_a_settlement_that_waited_for_a_cancel_is_stale(pg: Store) -> None:
+    held = _held(pg)
+    with slow(pg) as operator:
+        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
+        assert meet(pg, operator, lambda: settle(pg, held)) == [held.id]
+    assert state_of(pg, held.id) == State.CANCELLED
+
+
+@pytest.mark.req("CX-11", "DP-3")
+def test_a_cancel_that_waited_for_a_settlement_is_refused(pg: Store) -> None:
+    held = _held(pg)
+    with slow(pg) as worker:
+        worker.run(pg.verbs.settle(held.lease, [Settlement(held.id, 1, "succeeded")], "*"))
+        (verdict,) = meet(pg, worker, lambda: pg.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default")))
+    assert (verdict.refused, verdict.reason, verdict.state) == (True, "already_finished", State.SUCCEEDED)
+
+
+@pytest.mark.req("SC-2")
+def test_a_claim_does_not_wait_for_another(pg: Store) -> None:
+    first, second = put(pg, spec(), spec())
+    with slow(pg) as worker:
+        lease = open_lease(pg)
+        worker.run(pg.verbs.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
+        assert [each.id for each in claim(pg, open_lease(pg), 2)] == [second]
+        worker.end("rollback")
+    assert [each.id for each in claim(pg, open_lease(pg), 2)] == [first]
+
+
+@pytest.mark.req("DP-8")
+def test_a_reaper_passes_over_what_somebody_is_settling(pg: Store) -> None:
+    forward(pg)
+    put(pg, spec(), spec())
+    lease = open_lease(pg, ttl=10)
+    first, second = claim(pg, lease, 2)
+    forward(pg, 60)
+    with slow(pg) as worker:
+        worker.run(pg.verbs.settle(lease, [Settlement(first.id, 1, "succeeded")], "*"))
+        assert pg.run(pg.verbs.reap_lapsed()) == Sweep(1, 0, 1)
+        worker.end()
+    assert (job(pg, first.id).state, job(pg, second.id).state) == (State.SUCCEEDED, State.RETRY_WAITING)
+    assert pg.run(pg.verbs.reap_lapsed()) == Sweep(0, 0, 0)
+
+
+@pytest.mark.req("DP-5")
+def test_the_second_of_two_with_one_key_waits_and_gets_the_first(pg: Store) -> None:
+    asked, again = spec(key="k"), spec(key="k")
+    with slow(pg) as first:
+        first.run(pg.verbs.enqueue([asked], "default"))
+        (answer,) = meet(pg, first, lambda: pg.run(pg.verbs.enqueue([again], "default")))
+    assert (answer.id, answer.created, answer.reason) == (asked.id, False, "duplicate_key")

@@ -1,0 +1,179 @@
+"""The same roles through the port: every verb tried by each, and by programs that were granted one (DP-17)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from holdfast.domain.errors import Refused
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import PostgresByHand
+from tests.support.ledger import check_ledger
+from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.stores import claim, new_id, open_lease, put_one, spec
+from tests.support.ways import bring
+
+pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
+
+VIEWER, PRODUCER, EXECUTOR, ADMIN = ROLES
+
+READS = {
+    *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
+    *("health", "counts", "events_after", "cursor_of", "now"),
+}
+EXECUTES = {
+    *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
+    *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
+}
+ALLOWED = {
+    VIEWER: READS,
+    PRODUCER: READS | {"enqueue", "cancel"},
+    EXECUTOR: READS | EXECUTES,
+    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard"},
+}
+
+
+@dataclass
+class Place:
+    """A database with a little in it, the owner's store, and the names of what is there."""
+
+    url: str
+    owner: Store
+    ids: dict[str, str]
+
+
+@pytest.fixture
+def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
+    with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
+        with closing(PostgresByHand(owner.url)) as by_hand:
+            ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
+        ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
+        ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
+        claim(owner, ids["lease"])
+        claim(owner, ids["lease"], begin=False)
+        yield Place(url, owner, ids)
+        check_ledger(owner)
+
+
+def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
+    """Every verb of the port, with arguments that the owner could use."""
+    v, run = store.verbs, store.run
+    job, lease, tenant = ids["in_progress"], ids["lease"], "default"
+    return {
+        "get": lambda: run(v.get(job, tenant)),
+        "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
+        "history": lambda: run(v.history(job, tenant)),
+        "attempts": lambda: run(v.attempts(job, tenant)),
+        "artifacts": lambda: run(v.artifacts(job, tenant)),
+        "checkpoints": lambda: run(v.checkpoints(job, tenant)),
+        "result": lambda: run(v.result(job, tenant)),
+        "health": lambda: run(v.health(tenant)),
+        "counts": lambda: run(v.counts(tenant)),
+        "events_after": lambda: run(v.events_after(None, 5, tenant)),
+        "cursor_of": lambda: run(v.cursor_of("c", tenant)),
+        "now": lambda: run(v.now()),
+        "enqueue": lambda: run(v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job)], tenant)),
+        "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
+        "open_lease": lambda: run(v.open_lease("w", 30, "*")),
+        "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
+        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1))),
+        "start": lambda: run(v.start(lease, [ids["leased"]], "*")),
+        "release": lambda: run(v.release(lease, [ids["leased"]], "*")),
+        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", "*")),
+        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", "*")),
+        "settle": lambda: run(v.settle(lease, [], "*")),
+        "promote_due": lambda: run(v.promote_due()),
+        "expire_overdue": lambda: run(v.expire_overdue()),
+        "reap_lapsed": lambda: run(v.reap_lapsed()),
+        "save_cursor": lambda: run(v.save_cursor("c", "0", None, "*")),
+        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", "*")),
+        "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
+        "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
+        "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
+    }
+
+
+def outcome(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Refused as refusal:
+        return refusal.code
+    return "done"
+
+
+def test_the_list_of_verbs_is_complete(place: Place) -> None:
+    public = {name for name in dir(type(place.owner.verbs)) if not name.startswith("_")} - {"dialect", "operate"}
+    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard"} == public
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_verb_against_every_role(place: Place, role: str) -> None:
+    with closing(open_store(as_role(place.url, role))) as store:
+        answers = {name: outcome(call) for name, call in verbs(store, place.ids).items()}
+    assert {name for name, answer in answers.items() if answer == "done"} == ALLOWED[role]
+    assert set(answers.values()) == {"done", "not_allowed"}
+
+
+@pytest.mark.req("JF-1")
+@pytest.mark.parametrize("role", [VIEWER, PRODUCER])
+def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
+    job = place.ids["queued"]
+    with closing(open_store(as_role(place.url, role))) as store:
+        v, run = store.verbs, store.run
+        assert run(v.get(job, "default")) is not None
+        assert run(v.get(job, "*")) is None
+        assert run(v.list_jobs(JobFilter(tenant="*"))) == []
+        assert run(v.history(job, "*")) == []
+        assert run(v.counts("*")) == {}
+        assert (run(v.health("*")).backlog, run(v.health("*")).lease_active) == (0, 0)
+        for call in (v.events_after(None, 5, "*"), v.operate("cancel", [job], None, "ada", "*")):
+            assert outcome(lambda call=call: run(call)) == "not_allowed"  # type: ignore[misc]
+        assert outcome(lambda: run(v.enqueue([spec()], "*"))) == "not_allowed"
+    with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
+        assert by_hand.execute("select scope()") == [(None,)]
+        assert by_hand.execute("select count(*) from job") == [(0,)]
+        assert "may not act for every tenant" in (by_hand.refusal("select health('*')") or "")
+
+
+@pytest.mark.parametrize("role", [EXECUTOR, ADMIN])
+def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
+    put_one(place.owner, tenant="acme")
+    with closing(open_store(as_role(place.url, role))) as store:
+        assert sum(store.run(store.verbs.counts("*")).values()) == 5
+        assert sum(store.run(store.verbs.counts("default")).values()) == 4
+
+
+@pytest.mark.req("DP-20")
+def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
+    """The way it is meant to be used: a login of one's own, a member of one of the roles."""
+    name = f"holdfast_app_{os.getpid()}"
+    with psycopg.connect(place.url, autocommit=True) as admin:
+        admin.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
+        try:
+            admin.execute(sql.SQL("grant holdfast_producer to {}").format(sql.Identifier(name)))
+            with closing(open_store(as_role(place.url, name))) as store:
+                assert store.run(store.verbs.enqueue([spec()], "default"))[0].created
+                assert outcome(lambda: store.run(store.verbs.open_lease("w", 30, "default"))) == "not_allowed"
+                assert outcome(lambda: store.run(store.verbs.enqueue([spec()], "*"))) == "not_allowed"
+            admin.execute(sql.SQL("grant holdfast_executor to {}").format(sql.Identifier(name)))
+            with closing(open_store(as_role(place.url, name))) as store:
+                assert outcome(lambda: store.run(store.verbs.open_lease("w", 30, "*"))) == "done"
+        finally:
+            admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
+
+
+@pytest.mark.req("DP-11")
+def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
+    with closing(PostgresByHand(as_role(place.url, ADMIN), tenant="default")) as by_hand:
+        by_hand.execute("select * from cancel(:job)", {"job": place.ids["queued"]})
+        rows = by_hand.execute("select actor from history(:job) where verb = 'cancel'", {"job": place.ids["queued"]})
+    assert rows == [(ADMIN,)]

@@ -1,0 +1,216 @@
+"""Row-level security itself: it fails closed, binds the owner, and leaks nothing from one transaction to the next.
+
+Faults 31 (rls_matrix) and 32 (pool_leak). Tables, views and partitions come from the catalogue, so one that is
+added later is tried as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.domain.outcome import Succeeded
+from holdfast.domain.states import State
+from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.open import open_store
+from holdfast.stores.postgres.store import PostgresStore
+from tests.support.by_hand import PostgresByHand
+from tests.support.ledger import check_ledger
+from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.stores import claim, open_lease, put, put_one, settle, spec, work
+
+pytestmark = pytest.mark.req("JF-1", "JF-2")
+
+TENANTS = ("acme", "umbrella")
+WITHOUT_TENANT = {"clock", "migration"}
+UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
+
+
+@dataclass
+class Place:
+    admin_url: str
+    owner: str
+
+    def as_(self, who: str, tenant: str | None) -> PostgresByHand:
+        return PostgresByHand(as_role(self.admin_url, self.owner if who == "owner" else who), tenant=tenant)
+
+    def relations(self) -> list[str]:
+        with closing(PostgresByHand(self.admin_url)) as admin:
+            rows = admin.execute(
+                "select relname from pg_class where relnamespace = 'holdfast'::regnamespace"
+                " and relkind in ('r', 'p', 'v', 'm') order by 1"
+            )
+        return [str(row[0]) for row in rows if row[0] not in {*WITHOUT_TENANT, "present"}]
+
+
+@pytest.fixture(scope="module")
+def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
+    """Rows of two tenants in every table there is."""
+    with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
+        for tenant in TENANTS:
+            put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(3)), tenant=tenant)
+            lease = open_lease(store, tenant=tenant)
+            done, running = claim(store, lease, 2, tenant=tenant)
+            store.run(store.verbs.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
+            store.run(store.verbs.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
+            settle(store, done, Succeeded("1"), tenant=tenant)
+            store.run(store.verbs.save_cursor("c", "0", None, tenant))
+        found = Place(url, owned_databases.owner)
+        with closing(PostgresByHand(url)) as admin:
+            for relation in found.relations():
+                held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
+                assert held == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"
+        yield found
+        check_ledger(store)
+
+
+@pytest.mark.parametrize("scope", UNBOUND)
+@pytest.mark.parametrize("who", ["owner", *ROLES])
+def test_without_a_tenant_there_are_no_rows(place: Place, who: str, scope: str) -> None:
+    with closing(place.as_(who, UNBOUND[scope])) as by_hand:
+        for relation in place.relations():
+            try:
+                assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
+            except psycopg.errors.InsufficientPrivilege:
+                assert relation in ("idempotency", "content")
+                assert who != "owner"
+
+
+@pytest.mark.parametrize("tenant", TENANTS)
+@pytest.mark.parametrize("who", ["owner", *ROLES])
+def test_with_a_tenant_there_are_its_own(place: Place, who: str, tenant: str) -> None:
+    with closing(place.as_(who, tenant)) as by_hand:
+        for relation in place.relations():
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                assert by_hand.execute(f"select distinct tenant from {relation}") == [(tenant,)], relation
+
+
+@pytest.mark.parametrize("scope", UNBOUND)
+def test_the_owner_changes_nothing_it_does_not_see(place: Place, scope: str) -> None:
+    with closing(place.as_("owner", UNBOUND[scope])) as by_hand:
+        for table in by_hand.tables():
+            if table in WITHOUT_TENANT:
+                continue
+            for statement in (f"update {table} set tenant = tenant", f"delete from {table}"):
+                refusal = by_hand.refusal(f"with gone as ({statement} returning 1) select 1 / count(*) from gone")
+                # No row, so a division by zero; the guards of event and artifact speak before they look at rows.
+                assert refusal is not None, statement
+                assert "division by zero" in refusal or "never changed" in refusal, statement
+
+
+def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
+    """Each table, with a real row of acme's as the forgery: by the policy, or by a guard before it."""
+    with closing(PostgresByHand(place.admin_url)) as admin, closing(place.as_("owner", "umbrella")) as by_hand:
+        for table in by_hand.tables():
+            if table in WITHOUT_TENANT:
+                continue
+            ((row,),) = admin.execute(f"select to_json(t)::text from {table} t where tenant = 'acme' limit 1")
+            refusal = by_hand.refusal(
+                f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
+            )
+            assert refusal is not None, table
+            assert "row-level security policy" in refusal or "written by triggers only" in refusal, table
+
+
+def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:
+    with closing(open_store(as_role(place.admin_url, place.owner))) as store:
+        lease = open_lease(store, "everybody's")
+        with closing(place.as_("owner", "acme")) as by_hand:
+            rows = by_hand.execute("select tenant from lease order by tenant")
+            assert rows == [("*",), ("acme",)]
+            assert by_hand.connection.execute("update lease set holder = 'mine' where tenant = '*'").rowcount == 0
+        store.run(store.verbs.end_lease(lease, "closed", "*"))
+        with closing(PostgresByHand(place.admin_url)) as admin:
+            admin.execute("delete from lease where tenant = '*'")
+
+
+# -- fault 32: one connection, many tenants ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: str, seed: int) -> None:
+    """With errors in the middle of transactions; after each, the connection belongs to nobody."""
+    rng = random.Random(seed)
+    store = PostgresStore(owned_postgres_url, pool_size=1)
+    jobs: dict[str, list[str]] = {tenant: [] for tenant in ("a", "b", "c")}
+    with closing(store):
+        for _ in range(80):
+            tenant, other = rng.sample(sorted(jobs), 2)
+            match rng.randrange(6):
+                case 0:
+                    jobs[tenant] += put(store, *(spec(tags=("t",)) for _ in range(rng.randint(1, 3))), tenant=tenant)
+                case 1:
+                    with pytest.raises(HoldfastError):
+                        store.run(store.verbs.enqueue([spec(), spec(kind=" ")], tenant))
+                case 2:
+                    listed = store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, limit=1000)))
+                    assert sorted(each.id for each in listed) == sorted(jobs[tenant])
+                case 3:
+                    work(store, tenant=tenant)
+                case 4:
+                    with pytest.raises(HoldfastError):
+                        claim(store, open_lease(store, tenant=tenant), tenant=other)
+                case _:
+                    for job_id in jobs[other]:
+                        assert store.run(store.verbs.get(job_id, tenant)) is None
+            assert _left_behind(store) in (None, "")
+        check_ledger(store)
+
+
+def _left_behind(store: PostgresStore) -> str | None:
+    with store._sync_pool().connection() as connection:
+        row = connection.execute("select current_setting('holdfast.tenant', true)").fetchone()
+    assert row is not None
+    value: str | None = row[0]
+    return value
+
+
+def test_a_tenant_is_bound_for_one_transaction_only(place: Place) -> None:
+    with closing(place.as_("owner", None)) as by_hand:
+        by_hand.begin()
+        by_hand.execute("select enter('acme')")
+        assert by_hand.execute("select count(*) > 0 from job") == [(True,)]
+        by_hand.commit()
+        assert by_hand.execute("select count(*) from job") == [(0,)]
+        by_hand.begin()
+        by_hand.execute("select enter('acme')")
+        assert by_hand.refusal("select 1 / 0") is not None
+        by_hand.rollback()
+        assert by_hand.execute("select count(*) from job") == [(0,)]
+
+
+# -- rule 18: the name of the schema -----------------------------------------------------------------------
+
+
+def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
+    stores: list[Store] = [PostgresStore(empty_postgres_url, schema=name) for name in ("jobs_x", "_y2")]
+    for store in stores:
+        store.migrate()
+    first, second = stores
+    job_id = put_one(first)
+    assert second.run(second.verbs.get(job_id, "*")) is None
+    work(first)
+    assert first.run(first.verbs.counts("*")) == {State.SUCCEEDED: 1}
+    assert second.run(second.verbs.counts("*")) == {}
+    for store in stores:
+        check_ledger(store)
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "Jobs", "1jobs", "jobs-x", 'jobs"; drop schema public; --', "jobs x", "jobs\n", "jöbs", "j" * 42),
+        *("public", "pg_catalog", "pg_mine", "information_schema"),
+    ],
+)
+def test_a_bad_schema_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        PostgresStore("postgresql://nowhere/none", schema=name)
+    assert caught.value.code == "invalid_schema"

@@ -1,0 +1,121 @@
+"""Rules that SQL and Python share, compared over their whole range: ids, backoff, legality, names of verbs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+
+import pytest
+
+from holdfast.domain.ids import created_ms
+from holdfast.domain.policies import PRESETS, Backoff, fixed
+from holdfast.domain.states import State
+from holdfast.domain.transitions import TRANSITIONS, is_legal
+from tests.support.by_hand import PostgresByHand
+
+pytestmark = pytest.mark.req("DP-20")
+
+
+@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
+def sql(request: pytest.FixtureRequest) -> Iterator[PostgresByHand]:
+    with closing(PostgresByHand(request.getfixturevalue(request.param))) as by_hand:
+        yield by_hand
+
+
+@pytest.mark.req("CX-2")
+def test_uuid7_is_one_and_carries_its_time(sql: PostgresByHand) -> None:
+    for _ in range(20):
+        ((before, made, after),) = sql.execute(
+            "select floor(extract(epoch from clock_timestamp()) * 1000)::bigint, u, "
+            " ceil(extract(epoch from clock_timestamp()) * 1000)::bigint from (select uuid7() as u offset 0) x"
+        )
+        assert (uuid.UUID(made).version, uuid.UUID(made).variant) == (7, uuid.RFC_4122)
+        assert before - 1 <= created_ms(made) <= after + 1
+    ((distinct,),) = sql.execute("select count(distinct uuid7()) from generate_series(1, 2000)")
+    assert distinct == 2000
+
+
+@pytest.mark.req("CX-2")
+def test_ids_made_in_sql_sort_by_creation(sql: PostgresByHand) -> None:
+    rows = sql.execute("select uuid7() from generate_series(1, 5000)")
+    times = [created_ms(row[0]) for row in rows]
+    assert times == sorted(times)
+    assert len(set(times)) > 1
+    firsts = [row[0] for n, row in enumerate(rows) if n == 0 or times[n] != times[n - 1]]
+    assert firsts == sorted(firsts)
+
+
+POLICIES = [
+    *PRESETS.values(),
+    *(
+        Backoff(base=base, factor=factor, cap=cap, head=head, jitter=False)
+        for base, factor, cap, head in product(
+            (0.0, 0.001, 1.0, 7.5, 2_592_000.0), (1.0, 1.5, 2.0, 1_000.0), (0.0, 0.5, 300.0, 2_592_000.0), (0, 1, 50)
+        )
+    ),
+    *(fixed(seconds) for seconds in (0, 0.25, 3_600)),
+]
+
+
+@pytest.mark.req("CX-9")
+def test_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
+    """Every policy over every retry the database allows; an interval has microseconds."""
+    plain = [dataclasses.replace(policy, jitter=False) for policy in POLICIES]
+    rows = sql.execute(
+        "select p.n, r, extract(epoch from backoff_delay(p.policy, r))::float8"
+        " from jsonb_array_elements(:policies) with ordinality as p(policy, n), generate_series(0, 101) r",
+        {"policies": json.dumps([policy.to_json() for policy in plain])},
+    )
+    assert len(rows) == len(plain) * 102
+    wrong = [
+        (plain[n - 1], retry, got, plain[n - 1].ceiling(retry))
+        for n, retry, got in rows
+        if abs(got - plain[n - 1].ceiling(retry)) > 1e-6 + 1e-9 * plain[n - 1].ceiling(retry)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.req("CX-9")
+def test_the_default_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
+    rows = sql.execute(
+        "select r, extract(epoch from backoff_delay('{\"jitter\": false}', r))::float8 from generate_series(1, 12) r"
+    )
+    assert [seconds for _, seconds in rows] == pytest.approx([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300])
+
+
+@pytest.mark.req("CX-9")
+def test_jitter_spreads_from_zero_to_the_rule(sql: PostgresByHand) -> None:
+    rows = sql.execute("select extract(epoch from backoff_delay(null, 5))::float8 / 16 from generate_series(1, 2000)")
+    drawn = [row[0] for row in rows]
+    assert 0 <= min(drawn) < 0.05
+    assert 0.95 < max(drawn) <= 1
+    assert sum(drawn) / len(drawn) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.req("CX-1", "DP-1")
+def test_legality_is_the_same_in_sql(sql: PostgresByHand) -> None:
+    rows = sql.execute(
+        "select a, b, legal(a, b) from unnest(:states::text[]) a, unnest(:states::text[]) b",
+        {"states": [state.value for state in State]},
+    )
+    assert {row[0] for row in rows} == {state.value for state in State}
+    for source, target, legal in rows:
+        assert legal == (source == target or is_legal(State(source), State(target))), (source, target)
+
+
+@pytest.mark.req("CX-4")
+def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> None:
+    codes = {"lapse": "worker_lost", "expire": "gate_expired"}
+    for step in TRANSITIONS:
+        if step.source is None:
+            continue
+        note = '{"reason": "lease_lapsed"}' if step.verb == "lapse" else None
+        ((verb,),) = sql.execute(
+            "select verb_of(:was, :now, :code, :note)",
+            {"was": step.source, "now": step.target, "code": codes.get(step.verb, "x"), "note": note},
+        )
+        assert verb == step.verb, step

@@ -1,0 +1,154 @@
+"""The demo's judge: it passes a sound reading of the database, and says what is wrong with any other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.cli.demo.check import Reading, Verdict, judge
+from holdfast.cli.demo.kinds import ALWAYS_FAILS
+from holdfast.domain.job import Event, Job
+from holdfast.domain.states import State
+from holdfast.domain.transitions import TRANSITIONS
+
+pytestmark = pytest.mark.req("CX-15", "CX-4")
+
+NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
+TO = {(step.source, step.verb.value): step.target for step in TRANSITIONS}
+
+# A quick one, one whose worker was killed, one that failed once, and one that was meant to die.
+WAYS = {
+    "quick": "enqueue take succeed",
+    "rescued": "enqueue take lapse retry due take succeed",
+    "flaky": "enqueue take fail retry due take succeed",
+    ALWAYS_FAILS: "enqueue take fail bury",
+}
+
+
+def job(kind: str, state: State, attempt: int) -> Job:
+    given = {"id": kind, "kind": kind, "state": state, "attempt": attempt, "tags": ()}
+    return Job(**{field.name: given.get(field.name) for field in dataclasses.fields(Job)})  # type: ignore[arg-type]
+
+
+def sound() -> tuple[dict[str, Job], list[Event]]:
+    jobs: dict[str, Job] = {}
+    events: list[Event] = []
+    for kind, way in WAYS.items():
+        state: State | None = None
+        attempt = 0
+        for verb in way.split():
+            target = TO[state, verb]
+            attempt += verb == "take"
+            events.append(Event(len(events) + 1, kind, "demo", kind, verb, state, target, attempt, NOON, "w", {}))
+            state = target
+        assert state is not None
+        jobs[kind] = job(kind, state, attempt)
+    return jobs, events
+
+
+def judged(jobs: dict[str, Job], events: list[Event]) -> Verdict:
+    return judge(list(WAYS), 1, Reading(jobs, events))
+
+
+def without(verb: str, job_id: str) -> Verdict:
+    jobs, events = sound()
+    kept = [event for event in events if (event.verb, event.job_id) != (verb, job_id)]
+    assert len(kept) < len(events)
+    return judged(jobs, kept)
+
+
+def test_a_sound_reading_passes() -> None:
+    verdict = judged(*sound())
+    assert verdict.ok, verdict.problems
+    assert (verdict.accepted, verdict.succeeded, verdict.dead_letter) == (4, 3, 1)
+    assert (verdict.retried, verdict.recovered) == (1, 1)
+    assert (verdict.lost, verdict.run_twice, verdict.illegal, verdict.ledger_ok) == (0, 0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "job_id"), [("take", "quick"), ("enqueue", "quick"), ("succeed", "quick"), ("due", "flaky")]
+)
+def test_a_missing_event_is_seen(verb: str, job_id: str) -> None:
+    verdict = without(verb, job_id)
+    assert not verdict.ok
+    assert not verdict.ledger_ok
+    assert any(job_id in problem for problem in verdict.problems)
+
+
+def test_a_ledger_that_is_gone_is_seen() -> None:
+    jobs, events = sound()
+    verdict = judged(jobs, [event for event in events if event.job_id != "quick"])
+    assert not verdict.ledger_ok
+    assert "the ledger is empty" in verdict.problems[0]
+
+
+def test_a_job_that_is_gone_is_lost() -> None:
+    jobs, events = sound()
+    del jobs["quick"]
+    verdict = judged(jobs, events)
+    assert (verdict.lost, verdict.ledger_ok) == (1, False)
+    assert any("accepted but not finished: quick" in problem for problem in verdict.problems)
+
+
+def changed(change: Callable[[dict[str, Job], list[Event]], None]) -> Verdict:
+    jobs, events = sound()
+    change(jobs, events)
+    return judged(jobs, events)
+
+
+def test_a_job_that_has_not_ended_counts_as_lost() -> None:
+    def change(jobs: dict[str, Job], events: list[Event]) -> None:
+        jobs["quick"] = job("quick", State.IN_PROGRESS, 1)
+        events[:] = [event for event in events if (event.verb, event.job_id) != ("succeed", "quick")]
+
+    verdict = changed(change)
+    assert (verdict.ok, verdict.lost, verdict.ledger_ok) == (False, 1, True)
+
+
+def test_a_job_that_succeeded_twice_is_seen() -> None:
+    verdict = changed(lambda _, events: events.append(events[2]))
+    assert (verdict.ok, verdict.run_twice, verdict.ledger_ok) == (False, 1, False)
+
+
+def test_an_illegal_step_is_seen() -> None:
+    def change(jobs: dict[str, Job], events: list[Event]) -> None:
+        events[1] = dataclasses.replace(events[1], verb="succeed", to_state=State.SUCCEEDED)
+
+    verdict = changed(change)
+    assert (verdict.ok, verdict.illegal, verdict.ledger_ok) == (False, 1, False)
+
+
+def test_a_state_that_the_ledger_does_not_lead_to_is_seen() -> None:
+    verdict = changed(lambda jobs, _: jobs.update(quick=job("quick", State.CANCELLED, 1)))
+    assert not verdict.ledger_ok
+    assert any("the ledger ends in succeeded, the job is cancelled" in problem for problem in verdict.problems)
+
+
+def test_another_count_of_attempts_is_seen() -> None:
+    assert not changed(lambda jobs, _: jobs.update(quick=job("quick", State.SUCCEEDED, 2))).ledger_ok
+
+
+def test_dead_letters_are_those_that_were_designed() -> None:
+    def change(jobs: dict[str, Job], events: list[Event]) -> None:
+        jobs["quick"] = dataclasses.replace(jobs[ALWAYS_FAILS], id="quick", kind="quick")
+
+    verdict = changed(change)
+    assert verdict.dead_letter == 2
+    assert any("dead letters other than the 1 designed: quick" in problem for problem in verdict.problems)
+
+
+def test_a_kill_that_nobody_recovered_from_is_no_demo() -> None:
+    jobs, events = sound()
+    del jobs["rescued"]
+    left = [event for event in events if event.job_id != "rescued"]
+    verdict = judge([name for name in WAYS if name != "rescued"], 1, Reading(jobs, left))
+    assert verdict.problems == ("no job was recovered after the kill",)
+
+
+def test_a_job_that_nobody_asked_for_is_seen() -> None:
+    jobs, events = sound()
+    verdict = judge([name for name in WAYS if name != "quick"], 1, Reading(jobs, events))
+    assert any("never accepted but there: quick" in problem for problem in verdict.problems)

@@ -1,0 +1,143 @@
+"""docs/reference/attacks.md, written from the list the tests run: `python -m tests.docs.attacks_page --write`.
+
+One text serves both shells: psql and sqlite3 each put a value in the place of `:name`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.attack import Attack
+from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
+
+_JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned")
+_LEASES = ("lease", "holding", "other", "ended")
+NAMES = {
+    name: f"00000000-0000-7000-8000-{number:012d}" for number, name in enumerate((*_JOBS, *_LEASES, "unknown"), start=1)
+}
+# SQLite keeps times as microseconds since 1970.
+LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
+
+_NOW = "(select now from present)"
+_END = f"lease = null, settled_by = :lease, finished_at = {_NOW}"
+
+
+def setup() -> list[str]:
+    """A small world with something in every state, by legal steps only."""
+    lease = "insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)"
+    begin = f"update job_state set state = 'in_progress', lease = :lease, attempt = 1, started_at = {_NOW} where id ="
+    return [
+        *(f"{lease} values (:{name}, '*', 'worker', 'by hand', :later, {_NOW}, {_NOW})" for name in _LEASES),
+        f"update lease set ended_at = {_NOW}, ended_why = 'closed' where id = :ended",
+        *(f"insert into job (id, tenant, kind) values (:{name}, 'default', 'mail.send')" for name in _JOBS),
+        "update job_state set state = 'leased', lease = :holding where id = :leased",
+        *(f"{begin} :{name}" for name in ("running", "succeeded", "dead", "waiting")),
+        f"update job_state set state = 'succeeded', {_END} where id = :succeeded",
+        f"update job_state set state = 'failed', error_code = 'x', error_message = 'y', {_END} where id = :dead",
+        "update job_state set state = 'dead_letter' where id = :dead",
+        "update job_state set state = 'retry_waiting', lease = null, settled_by = :lease, due_at = :later"
+        " where id = :waiting",
+        f"update job_state set state = 'cancelled', finished_at = {_NOW} where id in (:cancelled, :cleaned)",
+        "update job_state set state = 'cleaned' where id = :cleaned",
+        *(
+            f"insert into artifact (job_id, tenant, attempt, name, ref, at) values (:{job}, 'default', 1, '{name}',"
+            f" 'file:{name}', {_NOW})"
+            for job in ("running", "succeeded")
+            for name in ("log", "report")
+        ),
+    ]
+
+
+HEAD = """\
+# Attacks to try by hand
+
+What somebody with a SQL shell might do to the tables, and what the database says to it. Every one of these is run by
+`tests/contract/test_attacks.py` on SQLite and on PostgreSQL, as the owner of the tables and as a superuser; it must
+be refused, and nothing may have changed. This page is written from the same list (`tests/docs/attacks_page.py`), so
+that it can be repeated by hand. Use a database made for it:
+
+    holdfast migrate --url sqlite:///attacks.db      # then: sqlite3 attacks.db
+    holdfast migrate --url postgresql://…/attacks    # then, as the owner: psql postgresql://…/attacks
+
+One text serves both shells, since both put values in the place of `:name`. Set the names, and on PostgreSQL the
+schema and the tenants to act for. In psql:
+
+```
+{psql_names}
+```
+
+In the sqlite3 shell:
+
+```
+{sqlite_names}
+```
+
+Then make a small world with something in every state. These steps are legal, so they are done, and each leaves its
+row in the ledger.
+
+```sql
+{setup}
+```
+
+Now try. The last two columns give a part of the answer; psql puts more around it, the sqlite3 shell a line number.
+An attack of several statements is meant as one transaction: `begin`, the statements, `rollback`. A dash means that
+there is no such statement on that store.
+"""
+
+GROUPS: dict[str, tuple[str, list[Attack]]] = {
+    "What was asked for": ("Facts of a job never change, and a job is not deleted while it has a state.", FACTS),
+    "The ledger": ("Rows come from triggers only, and stay.", LEDGER),
+    "Artifacts": ("Files of an attempt are added, never changed.", ARTIFACTS),
+    "The state row": (
+        "It is born with its job and leaves with it. (Illegal steps have a test of their own, which tries every ordered"
+        " pair of states: `tests/contract/test_transition_matrix.py`.)",
+        ROWS,
+    ),
+    "Between the fields": ("Invariants, under the names of their constraints.", INVARIANTS),
+    "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
+}
+
+
+def render() -> str:
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    psql = [f"\\set {name} '''{value}'''" for name, value in {**NAMES, "later": LATER["postgres"]}.items()]
+    sqlite = [f".parameter set :{name} \"'{value}'\"" for name, value in NAMES.items()]
+    yield HEAD.format(
+        psql_names="\n".join(["set search_path = holdfast;", "set holdfast.tenant = '*';", *psql]),
+        sqlite_names="\n".join([".parameter init", *sqlite, f".parameter set :later {LATER['sqlite']}"]),
+        setup="\n".join(f"{statement};" for statement in setup()),
+    ).rstrip()
+    for title, (what, attacks) in GROUPS.items():
+        yield f"\n## {title}\n\n{what}\n"
+        yield "| attack | SQL | SQLite says | PostgreSQL says |\n|---|---|---|---|"
+        for attack in attacks:
+            yield _row(attack)
+
+
+def _row(attack: Attack) -> str:
+    stores = (attack.sqlite, attack.postgres)
+    says = [_code((words,)) if sql else "–" for words, sql in zip(attack.says, stores, strict=True)]
+    if all(stores) and attack.sqlite != attack.postgres:
+        sql = f"SQLite: {_code(attack.sqlite)}<br>PostgreSQL: {_code(attack.postgres)}"
+    else:
+        sql = _code(attack.sqlite or attack.postgres)
+    return f"| {attack.name} | {sql} | {says[0]} | {says[1]} |"
+
+
+def _code(statements: tuple[str, ...]) -> str:
+    return "<br>".join(f"`{statement.replace('|', chr(92) + '|')}`" for statement in statements)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.write_text(render(), encoding="utf-8")
+    else:
+        sys.stdout.write(render())

@@ -1,0 +1,98 @@
+"""Everything a database says about its own schema, as plain text, so that two can be compared line by line."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import psycopg
+from psycopg import sql
+
+from holdfast.stores.sqlite.connection import database_path
+
+Catalogue = dict[str, list[str]]
+
+# One query a kind of thing. What is left out (numbers of objects, times) differs from database to database.
+_POSTGRES = {
+    "columns": """
+        select format('%%s.%%s %%s %%s default %%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                      case when a.attnotnull then 'not null' end, pg_get_expr(d.adbin, d.adrelid))
+          from pg_class c
+          join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+          left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+         where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'v')""",
+    "relations": """
+        select format('%%s %%s rls %%s %%s %%s granted %%s', c.relkind, c.relname, c.relrowsecurity,
+                      c.relforcerowsecurity, c.reloptions, c.relacl)
+          from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind <> 'i'""",
+    "column grants": """
+        select format('%%s.%%s granted %%s', c.relname, a.attname, a.attacl)
+          from pg_class c join pg_attribute a on a.attrelid = c.oid
+         where c.relnamespace = %(schema)s::regnamespace and a.attacl is not null""",
+    "indexes": "select indexdef from pg_indexes where schemaname = %(schema)s",
+    "constraints": """
+        select format('%%s %%s %%s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+          from pg_constraint where connamespace = %(schema)s::regnamespace""",
+    "triggers": """
+        select pg_get_triggerdef(t.oid) from pg_trigger t join pg_class c on c.oid = t.tgrelid
+         where c.relnamespace = %(schema)s::regnamespace and not t.tgisinternal""",
+    "functions": """
+        select pg_get_functiondef(oid) || coalesce(proacl::text, '')
+          from pg_proc where pronamespace = %(schema)s::regnamespace""",
+    "views": """
+        select format('%%s %%s', c.relname, pg_get_viewdef(c.oid))
+          from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'v'""",
+    "policies": """
+        select format('%%s %%s %%s %%s %%s %%s %%s', tablename, policyname, permissive, roles, cmd, qual, with_check)
+          from pg_policies where schemaname = %(schema)s""",
+    "types": """
+        select format('%%s %%s %%s', t.typname, t.typtype, format_type(t.typbasetype, t.typtypmod))
+          from pg_type t where t.typnamespace = %(schema)s::regnamespace""",
+}
+
+
+def catalogue(url: str, schema: str = "holdfast") -> Catalogue:
+    """Empty where there is nothing yet."""
+    found = _of_sqlite(url) if url.startswith("sqlite:") else _of_postgres(url, schema)
+    return {kind: sorted(lines) for kind, lines in found.items() if lines}
+
+
+def _of_sqlite(url: str) -> Catalogue:
+    found: Catalogue = {}
+    with closing(sqlite3.connect(database_path(url))) as connection:
+        for kind, name, table, text in connection.execute("select type, name, tbl_name, sql from sqlite_schema"):
+            found.setdefault(kind, []).append(f"{name} on {table}: {text}")
+    return found
+
+
+def _of_postgres(url: str, schema: str) -> Catalogue:
+    with psycopg.connect(url) as connection:
+        # A fixed path: what lies on it is named without its schema in definitions.
+        connection.execute("set search_path = pg_catalog")
+        if connection.execute("select to_regnamespace(%s)::text", (schema,)).fetchone() != (schema,):
+            return {}
+        return {
+            kind: [str(line) for (line,) in connection.execute(sql.SQL(query), {"schema": schema})]
+            for kind, query in _POSTGRES.items()
+        }
+
+
+def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
+    """Names and digests as the database has them."""
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(database_path(url))) as connection:
+            return dict(connection.execute("select name, digest from migration").fetchall())
+    with psycopg.connect(url) as connection:
+        query = sql.SQL("select name, digest from {}.migration").format(sql.Identifier(schema))
+        return dict(connection.execute(query).fetchall())
+
+
+def write(url: str, statement: str) -> None:
+    """One statement by hand, with the tables named without a schema."""
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(database_path(url), isolation_level=None)) as connection:
+            connection.execute(statement)
+        return
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("set search_path = holdfast")
+        connection.execute(statement.encode())

@@ -1,0 +1,69 @@
+"""Several processes that migrate at the same moment, as a deployment with several workers does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.migration.catalogue import applied, catalogue, write
+
+pytestmark = pytest.mark.req("DP-20", "SC-1")
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = 4
+
+# Each is ready before any begins: it says so, and waits for its input to end.
+PROGRAM = """
+import sys
+from holdfast.domain.job import JobSpec
+from holdfast.stores.open import open_store
+store = open_store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+assert store.migrate().current
+spec = JobSpec(id=sys.argv[2], kind="mail", payload="{}", enqueued_by="test", source_system="test")
+assert store.run(store.verbs.enqueue([spec], "default"))[0].created
+store.close()
+"""
+
+
+@pytest.mark.parametrize("state", ["empty", "older code"])
+def test_processes_that_migrate_at_once_all_succeed(empty_url: str, other_url: str, state: str) -> None:
+    with closing(open_store(other_url)) as alone:
+        alone.migrate()
+    if state == "older code":
+        with closing(open_store(empty_url)) as before:
+            before.migrate()
+        write(empty_url, "update migration set digest = 'older' where name = 'code'")
+    ids = [f"01900000-0000-7000-8000-{number:012}" for number in range(PROCESSES)]
+    migrating = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, empty_url, job_id],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for job_id in ids
+    ]
+    for process in migrating:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in migrating:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    outcomes = [(process.communicate(timeout=60)[1], process.returncode) for process in migrating]
+    assert outcomes == [("", 0)] * PROCESSES
+    assert catalogue(empty_url) == catalogue(other_url)
+    assert applied(empty_url) == applied(other_url)
+    with closing(open_store(empty_url)) as store:
+        assert store.schema().current
+        found = [store.run(store.verbs.get(job_id, "default")) for job_id in ids]
+        assert all(found)

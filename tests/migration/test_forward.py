@@ -1,0 +1,150 @@
+"""From one release to the next: only what is new is applied, whole or not at all, also when the process is killed."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.domain.errors import HoldfastError, SchemaMismatch
+from holdfast.domain.job import JobSpec
+from holdfast.stores.base import Store
+from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite.connection import database_path
+from tests.migration.catalogue import applied, catalogue
+from tests.migration.plans import MORE, plan_of, use, with_more
+
+pytestmark = pytest.mark.req("DP-20", "SC-1")
+
+ROOT = Path(__file__).parents[2]
+SPEC = JobSpec(
+    id="01900000-0000-7000-8000-000000000001",
+    kind="mail",
+    payload="{}",
+    enqueued_by="test",
+    source_system="test",
+)
+
+# Each begins with what must not stay, and then takes its time.
+SLOW = {
+    "sqlite": MORE.sql
+    + "select max(n) from (with recursive c (n) as (select 1 union all select n + 1 from c where n < 40000000)"
+    " select n from c);\n",
+    "postgres": MORE.sql + "select pg_sleep(3);\n",
+}
+
+
+@pytest.fixture
+def store(empty_url: str) -> Iterator[Store]:
+    """A database of this release, with a job in it."""
+    with closing(open_store(empty_url)) as opened:
+        opened.migrate()
+        opened.run(opened.verbs.enqueue([SPEC], "default"))
+        yield opened
+
+
+@pytest.fixture
+def next_plan(store: Store) -> Plan:
+    return with_more(plan_of(store))
+
+
+def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: str) -> None:
+    use(store, next_plan)
+    assert store.schema().pending == ("0002_more", "code")
+    status = store.migrate()
+    assert status.current
+    assert status.applied == ("0001_engine", "0002_more", "code")
+    assert "more_by_n" in str(catalogue(empty_url))
+    assert "everything" in str(catalogue(empty_url))
+    # The tables are the ones that were there: so is the job.
+    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+
+
+def test_a_fresh_database_is_like_one_that_came_all_the_way(
+    store: Store, next_plan: Plan, empty_url: str, other_url: str
+) -> None:
+    use(store, next_plan)
+    store.migrate()
+    with closing(open_store(other_url)) as fresh:
+        use(fresh, next_plan)
+        fresh.migrate()
+    assert catalogue(other_url) == catalogue(empty_url)
+    assert applied(other_url) == applied(empty_url)
+
+
+def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_plan: Plan, empty_url: str) -> None:
+    today = plan_of(store)
+    use(store, next_plan)
+    store.migrate()
+    after = catalogue(empty_url)
+    use(store, today)
+    assert store.schema().unknown == ("0002_more",)
+    with pytest.raises(SchemaMismatch) as refused:
+        store.migrate()
+    assert refused.value.code == "schema_newer"
+    assert catalogue(empty_url) == after
+    # A worker of the release before can still go on with it.
+    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+
+
+def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_url: str) -> None:
+    before, marks = catalogue(empty_url), applied(empty_url)
+    broken = Script("0002_more", MORE.sql + "insert into nowhere values (1);\n")
+    use(store, with_more(plan_of(store), broken))
+    with pytest.raises(HoldfastError):
+        store.migrate()
+    assert catalogue(empty_url) == before
+    assert applied(empty_url) == marks
+    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+
+
+@pytest.mark.req("SC-19")
+def test_a_migration_killed_half_way_leaves_the_old_schema_whole(
+    store: Store, next_plan: Plan, empty_url: str, kind: str
+) -> None:
+    before, marks = catalogue(empty_url), applied(empty_url)
+    command = [sys.executable, "-m", "tests.migration.plans", empty_url, SLOW[kind]]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as migrating:
+        wait_until_under_way(empty_url, migrating)
+        migrating.kill()
+    assert migrating.returncode == -9
+    use(store, next_plan)
+    # Waits for the lock, should the server still be at the dead one's last statement.
+    assert store.schema().pending == ("0002_more", "code")
+    assert catalogue(empty_url) == before
+    assert applied(empty_url) == marks
+    assert store.migrate().current
+
+
+def wait_until_under_way(url: str, migrating: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and migrating.poll() is None:
+        if under_way(url):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the migration was not seen at work")
+
+
+def under_way(url: str) -> bool:
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(database_path(url), timeout=0, isolation_level=None)) as connection:
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.OperationalError:
+                return True
+            connection.execute("rollback")
+            return False
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "select count(*) from pg_stat_activity where datname = current_database()"
+            " and pid <> pg_backend_pid() and wait_event = 'PgSleep'"
+        ).fetchone()
+        return row == (1,)

@@ -1,0 +1,137 @@
+"""One schema from nothing, from a script, and from what is there; and clear words where there is none."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast.domain.errors import SchemaMismatch
+from holdfast.domain.job import JobSpec
+from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite.connection import database_path
+from tests.migration.catalogue import applied, catalogue, write
+
+pytestmark = pytest.mark.req("DP-20", "SC-1")
+
+NAMES = ("0001_engine", "code")
+SPEC = JobSpec(
+    id="01900000-0000-7000-8000-000000000001",
+    kind="mail",
+    payload="{}",
+    enqueued_by="test",
+    source_system="test",
+)
+
+
+@pytest.fixture
+def store(empty_url: str) -> Iterator[Store]:
+    with closing(open_store(empty_url)) as opened:
+        yield opened
+
+
+def test_an_empty_database_says_what_is_pending(store: Store) -> None:
+    status = store.schema()
+    assert (status.applied, status.pending, status.unknown) == ((), NAMES, ())
+    assert not status.current
+
+
+def test_migrating_makes_the_schema_and_the_store_usable(store: Store) -> None:
+    status = store.migrate()
+    assert (status.applied, status.pending, status.unknown) == (NAMES, (), ())
+    assert status.current
+    assert store.schema() == status
+    assert store.run(store.verbs.enqueue([SPEC], "default"))[0].created
+
+
+def test_migrating_again_changes_nothing(store: Store, empty_url: str) -> None:
+    store.migrate()
+    store.run(store.verbs.enqueue([SPEC], "default"))
+    before, marks = catalogue(empty_url), applied(empty_url)
+    assert store.migrate().current
+    assert catalogue(empty_url) == before
+    assert applied(empty_url) == marks
+    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+
+
+def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
+    """Else two empty answers would be equal, and the tests below say nothing."""
+    assert catalogue(empty_url) == {}
+    store.migrate()
+    text = str(catalogue(empty_url))
+    for thing in ("job_state", "claimable", "judge_transition", "finished_iff_terminal", "attempts"):
+        assert thing in text, thing
+
+
+def test_the_script_gives_the_same_schema(store: Store, empty_url: str, other_url: str) -> None:
+    store.migrate()
+    script = store.migration_sql()
+    if other_url.startswith("sqlite:"):
+        with closing(sqlite3.connect(database_path(other_url))) as by_hand:
+            by_hand.executescript(script)
+    else:
+        with psycopg.connect(other_url, autocommit=True) as connection:
+            connection.execute(script.encode())
+    assert catalogue(other_url) == catalogue(empty_url)
+    assert applied(other_url) == applied(empty_url)
+    with closing(open_store(other_url)) as other:
+        assert other.schema().current
+        assert other.run(other.verbs.enqueue([SPEC], "default"))[0].created
+
+
+def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
+    """As a release with other triggers would find it: another digest, and a trigger that says something else."""
+    store.migrate()
+    before = catalogue(empty_url)
+    table = "" if empty_url.startswith("sqlite:") else " on job_state"
+    write(empty_url, f"drop trigger judge_transition{table}")
+    write(empty_url, "update migration set digest = 'of another release' where name = 'code'")
+    assert catalogue(empty_url) != before
+    assert store.schema().pending == ("code",)
+    assert store.migrate().current
+    assert catalogue(empty_url) == before
+
+
+def test_a_newer_database_is_refused_and_left_alone(store: Store, empty_url: str) -> None:
+    store.migrate()
+    write(empty_url, "insert into migration (name, digest) values ('0999_tomorrow', 'x')")
+    before = catalogue(empty_url)
+    status = store.schema()
+    assert (status.unknown, status.current) == (("0999_tomorrow",), False)
+    with pytest.raises(SchemaMismatch, match="0999_tomorrow") as refused:
+        store.migrate()
+    assert refused.value.code == "schema_newer"
+    assert refused.value.fix is not None
+    assert catalogue(empty_url) == before
+
+
+def test_a_changed_migration_is_refused(store: Store, empty_url: str) -> None:
+    store.migrate()
+    write(empty_url, "update migration set digest = 'edited' where name = '0001_engine'")
+    for look in (store.schema, store.migrate):
+        with pytest.raises(SchemaMismatch, match="0001_engine") as refused:
+            look()
+        assert refused.value.code == "migration_changed"
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "claim", "get", "list_jobs", "counts", "health", "promote_due", "now"])
+def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, verb: str) -> None:
+    verbs = store.verbs
+    flows: dict[str, Callable[[], object]] = {
+        "enqueue": lambda: store.run(verbs.enqueue([SPEC], "default")),
+        "claim": lambda: store.run(verbs.claim(ClaimRequest(lease=SPEC.id, queues=("default",), want=1))),
+        "get": lambda: store.run(verbs.get(SPEC.id, "default")),
+        "list_jobs": lambda: store.run(verbs.list_jobs(JobFilter(tenant="default"))),
+        "counts": lambda: store.run(verbs.counts("default")),
+        "health": lambda: store.run(verbs.health("default")),
+        "promote_due": lambda: store.run(verbs.promote_due()),
+        "now": lambda: store.run(verbs.now()),
+    }
+    with pytest.raises(SchemaMismatch) as refused:
+        flows[verb]()
+    assert refused.value.code == "not_migrated"
+    assert "holdfast migrate" in str(refused.value)

@@ -1,0 +1,111 @@
+"""Plans as PostgreSQL tells them: what a statement reads (EXPLAIN ANALYZE), and what a function has read (counters)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from holdfast.stores.flow import Flow, Rows, Statement, drive
+from holdfast.stores.postgres.store import run_on
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_BIG = ("job", "job_state", "job_tag", "event")
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    text: str
+    nodes: tuple[dict[str, Any], ...]
+
+    @property
+    def indexes(self) -> set[str]:
+        return {node["Index Name"] for node in self.nodes if "Index Name" in node}
+
+    @property
+    def kinds(self) -> set[str]:
+        return {node["Node Type"] for node in self.nodes}
+
+    @property
+    def rows_read(self) -> int:
+        """By the scans: what they handed on and what they read in vain."""
+        scans = [node for node in self.nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
+        removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+        per_loop = [node["Actual Rows"] + sum(node.get(name, 0) for name in removed) for node in scans]
+        return round(sum(node["Actual Loops"] * rows for node, rows in zip(scans, per_loop, strict=True)))
+
+
+def explained(connection: Connection, flow: Flow[Any]) -> Plan:
+    """The plan of the flow's last statement, as a prepared statement would be run; the ones before just run."""
+    plan = Plan("", ())
+
+    def execute(statement: Statement) -> Rows:
+        nonlocal plan
+        if isinstance(statement.params, dict):  # the others bind the tenant
+            plan = _explain(connection, statement.sql, statement.params)
+        return connection.execute(statement.sql, statement.params).fetchall()
+
+    with connection.transaction(force_rollback=True):
+        drive(flow.start(), execute)
+    return plan
+
+
+def _explain(connection: Connection, query: str, params: dict[str, Any]) -> Plan:
+    names = list(dict.fromkeys(_PARAMETER.findall(query)))
+    text = _PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", query).replace("%%", "%")
+    connection.execute("deallocate all")
+    connection.execute(f"prepare looked_at as {text}".encode())
+    values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
+    call = sql.SQL("explain (analyze, format json) execute looked_at({})").format(values)
+    row = connection.execute(call).fetchone()
+    assert row is not None
+    return Plan(json.dumps(row[0], indent=1), tuple(_nodes(row[0][0]["Plan"])))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("Plans", ()):
+        yield from _nodes(inner)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What was read: rows by sequential scans of the big tables, and entries by index."""
+
+    answer: Any
+    scanned: dict[str, int]
+    by_index: dict[str, int]
+
+
+def used(connection: Connection, flow: Flow[Any]) -> Usage:
+    """Run the flow for real, take it back, and see what the server has counted (a rollback does not undo that)."""
+    tables, indexes = _counters(connection)
+    with connection.transaction(force_rollback=True):
+        answer = run_on(connection, flow)
+    tables_after, indexes_after = _counters(connection)
+    return Usage(
+        answer,
+        {name: tables_after[name] - before for name, before in tables.items() if tables_after[name] > before},
+        {name: indexes_after[name] - before for name, before in indexes.items() if indexes_after[name] > before},
+    )
+
+
+def _counters(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
+    connection.execute("select pg_stat_force_next_flush()")
+    connection.execute("select pg_stat_clear_snapshot()")
+    tables = connection.execute(
+        "select relname, seq_tup_read from pg_stat_user_tables where schemaname = 'holdfast' and relname = any (%s)",
+        (list(_BIG),),
+    )
+    # A scan that finds nothing counts too, as one.
+    indexes = connection.execute(
+        "select indexrelname, idx_scan + idx_tup_read from pg_stat_user_indexes where schemaname = 'holdfast'"
+    )
+    return dict(tables.fetchall()), dict(indexes.fetchall())

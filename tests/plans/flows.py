@@ -1,0 +1,131 @@
+"""The verbs to be looked at, with arguments that fit the rows that `filling` has made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.domain.job import JobSpec
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, JobFilter, Verbs
+from holdfast.stores.flow import Flow
+from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE
+
+
+def job_id(number: int) -> str:
+    milliseconds = 1_700_000_000_000 + number
+    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7000-8000-{number:012x}"
+
+
+def lease_id(number: int) -> str:
+    return f"00000000-0000-0000-0000-{number:012}"
+
+
+# Of fifty leases the even ones hold what is leased, the odd ones what has begun; those from five on are live.
+LEASED, BEGUN = lease_id(10), lease_id(11)
+PREFETCHED = [job_id(n) for n in range(LATE + 1, HELD + 1) if n % 50 == 10][:10]
+RUNNING = [job_id(n) for n in range(LATE + 1, HELD + 1) if n % 50 == 11][:10]
+KEYED = JobSpec(
+    id=job_id(5_000_000),
+    kind="kind-1",
+    payload="{}",
+    enqueued_by="test",
+    source_system="tests",
+    tags=("new",),
+    key="k",
+    content_key="c",
+    parent_id=job_id(CLAIMABLE),
+)
+
+
+def claims(verbs: Verbs) -> dict[str, Flow[Any]]:
+    """Each takes up to a hundred."""
+
+    def claim(**changes: Any) -> Flow[Any]:
+        usual: dict[str, Any] = {"lease": LEASED, "queues": ("default", "bulk"), "want": 100}
+        return verbs.claim(ClaimRequest(**usual | changes))
+
+    return {
+        "claim one": claim(want=1),
+        "claim": claim(),
+        "claim, not begun": claim(begin=False),
+        "claim of a kind": claim(kinds=("kind-3",), want=10),
+    }
+
+
+def writes(verbs: Verbs) -> dict[str, Flow[Any]]:
+    """Each touches up to ten jobs by their ids."""
+
+    def settle(ending: Any, **details: Any) -> Flow[Any]:
+        return verbs.settle(BEGUN, [Settlement(each, 1, ending, **details) for each in RUNNING], "*")
+
+    error: dict[str, Any] = {"delay": 1.0, "code": "broken", "message": "it broke"}
+    return {
+        "start": verbs.start(LEASED, PREFETCHED, "*"),
+        "release": verbs.release(LEASED, PREFETCHED, "*"),
+        "settle succeeded": settle("succeeded", result="1"),
+        "settle retry": settle("retry", **error),
+        "settle bury": settle("bury", **error),
+        "settle snooze": settle("snooze", delay=1.0),
+        "checkpoint": verbs.save_checkpoint(RUNNING[0], BEGUN, 1, "x", "1", "*"),
+        "renew": verbs.renew_lease(BEGUN, 30.0, "*"),
+        "cancel": verbs.operate("cancel", [job_id(FINISHED + 1), job_id(1)], "no", "me", "a"),
+        "redrive": verbs.operate("redrive", [job_id(1), job_id(101)], "again", "me", "a"),
+        "enqueue": verbs.enqueue([KEYED], "a"),
+    }
+
+
+def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+    """With the index each is to use. A hundred at a time."""
+    return {
+        "promote": ("not_yet_due", verbs.promote_due(100)),
+        "promote for a tenant": ("not_yet_due", verbs.promote_due(100, "a")),
+        "expire": ("past_deadline", verbs.expire_overdue(100)),
+        "reap": ("held", verbs.reap_lapsed(100)),
+    }
+
+
+LISTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "all": ("job_by_tenant", {}),
+    "by a common state": ("by_state", {"state": State.SUCCEEDED}),
+    "by a rare state": ("by_state", {"state": State.DEAD_LETTER}),
+    "by a state that none is in": ("by_state", {"state": State.CANCELLED}),
+    "by kind": ("job_by_kind", {"kind": "kind-3"}),
+    "by a kind that none is of": ("job_by_kind", {"kind": "kind-99"}),
+    "by queue": ("job_by_queue", {"queue": "bulk"}),
+    "by agent": ("job_by_agent", {"agent": "planner"}),
+    "by a common tag": ("job_tag", {"tag": "common"}),
+    "by a rare tag": ("job_tag", {"tag": "rare"}),
+    "by a tag that none has": ("job_tag", {"tag": "none"}),
+    "by correlation": ("job_by_correlation", {"correlation_id": "order-99"}),
+    "by parent": ("job_by_parent", {"parent_id": job_id(1)}),
+    "by time": (
+        "job_by_tenant",
+        {
+            "since": datetime.fromtimestamp(1_700_000_500, UTC),
+            "until": datetime.fromtimestamp(1_700_000_510, UTC),
+        },
+    ),
+    "a page far behind": ("job_by_tenant", {"before": job_id(500)}),
+    "a page far behind, by state": ("by_state", {"before": job_id(9_000), "state": State.DEAD_LETTER}),
+    "by kind and queue": ("job_by_", {"kind": "kind-3", "queue": "bulk"}),
+    "by agent and state": ("job_by_agent", {"agent": "planner", "state": State.SUCCEEDED}),
+    "by tag and kind": ("job_tag", {"tag": "rare", "kind": "kind-3"}),
+}
+
+
+def lists(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+    """With the index each is to use; a page of fifty of tenant `a`, who has nearly all."""
+    return {name: (index, verbs.list_jobs(JobFilter(tenant="a", **wanted))) for name, (index, wanted) in LISTS.items()}
+
+
+def reads(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+    one = job_id(FINISHED + 7)
+    return {
+        "get": ("job_state", verbs.get(one, "a")),
+        "history": ("event_by_job", verbs.history(one, "a")),
+        "attempts": ("event_by_job", verbs.attempts(one, "a")),
+        "checkpoints": ("checkpoint", verbs.checkpoints(one, "a")),
+        "result": ("result", verbs.result(one, "a")),
+    }

@@ -1,0 +1,120 @@
+"""PostgreSQL with a million finished jobs: every verb finds what it needs by an index and reads little else.
+
+For the superuser and for the schema's plain owner, whom row-level security binds (a condition whose operator might
+leak cannot use an index there); with plans made for the values, and with the general ones a prepared statement
+ends up with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.stores.postgres.store import prepare_connection
+from holdfast.stores.postgres.verbs import PostgresVerbs
+from tests.plans import flows
+from tests.plans.conftest import Large
+from tests.plans.explained import explained, used
+
+pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
+
+Connection = psycopg.Connection[Any]
+VERBS = PostgresVerbs("holdfast")
+PAGE = 50
+
+
+@pytest.fixture(params=["owner", "superuser"])
+def role(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(params=["auto", "force_generic_plan"])
+def connection(large: Large, role: str, request: pytest.FixtureRequest) -> Iterator[Connection]:
+    with psycopg.connect(large.owner if role == "owner" else large.superuser, autocommit=True) as opened:
+        prepare_connection(opened)
+        opened.execute("select set_config('plan_cache_mode', %s, false)", (request.param,))
+        yield opened
+
+
+def test_the_tables_are_large(connection: Connection) -> None:
+    """And the roles are what they are said to be: else the rest says nothing."""
+    with connection.transaction():
+        connection.execute("select set_config('holdfast.tenant', '*', true)")
+        counted = connection.execute("select count(*) from holdfast.job_state where finished_at is not null")
+        assert counted.fetchone() == (1_000_000,)
+    hidden = connection.execute("select count(*) from (select from holdfast.job_state limit 1) s").fetchone()
+    bound = not connection.execute("select rolsuper from pg_roles where rolname = current_user").fetchone()[0]  # type: ignore[index]
+    assert hidden == ((0,) if bound else (1,))
+
+
+@pytest.mark.parametrize("name", flows.claims(VERBS))
+def test_a_claim_walks_the_index_in_queue_order(connection: Connection, name: str) -> None:
+    seen = used(connection, flows.claims(VERBS)[name])
+    claimed = len(seen.answer)
+    assert claimed == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
+    assert seen.scanned == {}
+    # No more entries are read than there are jobs to take (and to pass over, where not every kind will do): so the
+    # index gives the order, and nothing is sorted.
+    assert seen.by_index["claimable"] <= (claimed + 2) * (30 if name == "claim of a kind" else 1)
+    assert seen.by_index["job_state_pkey"] <= 2 * claimed
+    assert seen.by_index["job_pkey"] <= 2 * claimed
+
+
+@pytest.mark.parametrize("name", flows.writes(VERBS))
+def test_a_write_finds_its_jobs_by_their_ids(connection: Connection, name: str) -> None:
+    seen = used(connection, flows.writes(VERBS)[name])
+    assert seen.answer is not False
+    assert seen.scanned == {}
+    assert sum(seen.by_index.values()) < 200
+
+
+@pytest.mark.parametrize("name", flows.duties(VERBS))
+def test_a_duty_reads_what_is_due_and_no_more(connection: Connection, name: str) -> None:
+    index, flow = flows.duties(VERBS)[name]
+    seen = used(connection, flow)
+    assert seen.scanned == {}
+    # The held jobs of the lapsed leases are all looked at: a hundred a lease.
+    assert 0 < seen.by_index[index] <= (1_000 if name == "reap" else 200)
+    assert sum(seen.by_index.values()) < 4_000
+
+
+@pytest.mark.parametrize("name", flows.lists(VERBS))
+def test_a_list_reads_its_page(connection: Connection, name: str) -> None:
+    index, flow = flows.lists(VERBS)[name]
+    plan = explained(connection, flow)
+    assert any(each.startswith(index) for each in plan.indexes), plan.text
+    assert not plan.kinds & {"Seq Scan", "Sort", "Incremental Sort", "Hash Join", "Merge Join"}, plan.text
+    # Thrice the page (ids, facts, state), and what a second condition passes over.
+    assert plan.rows_read <= 3 * PAGE + 200, plan.text
+
+
+@pytest.mark.parametrize("name", flows.reads(VERBS))
+def test_one_job_is_found_by_its_id(connection: Connection, name: str) -> None:
+    index, flow = flows.reads(VERBS)[name]
+    plan = explained(connection, flow)
+    assert any(each.startswith(index) for each in plan.indexes), plan.text
+    assert "Seq Scan" not in plan.kinds, plan.text
+    assert plan.rows_read <= 5, plan.text
+
+
+@pytest.mark.req("DP-12")
+def test_a_consumer_reads_on_from_where_it_stands(connection: Connection) -> None:
+    first = used(connection, VERBS.events_after(None, 100, "*"))
+    last = first.answer[-1]
+    after = used(connection, VERBS.events_after(last.cursor, 100, "*"))
+    assert [event.seq for event in after.answer] == [last.seq + n + 1 for n in range(100)]
+    for seen in (first, after):
+        assert seen.scanned == {}
+        assert seen.by_index["event_pkey"] <= 210
+        assert sum(seen.by_index.values()) < 1_000
+
+
+def test_health_does_not_look_at_what_is_finished(connection: Connection) -> None:
+    seen = used(connection, VERBS.health("a"))
+    assert seen.answer.backlog == 20_480
+    assert seen.scanned == {}
+    assert sum(seen.by_index.values()) < 250_000

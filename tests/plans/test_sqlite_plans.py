@@ -1,0 +1,152 @@
+"""SQLite with a million finished jobs: no statement of a verb scans a big table, and none takes many steps.
+
+The plan is what SQLite says it will do; the steps of its virtual machine are what it did, triggers included, of
+which the plan says nothing. Walking a million rows takes millions of steps.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast.stores.flow import Flow, Rows, Statement, drive
+from holdfast.stores.sqlite.verbs import SqliteVerbs
+from tests.plans import flows
+from tests.plans.conftest import Large
+
+pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
+
+VERBS = SqliteVerbs()
+# What may be walked from end to end: lists that were handed in, the page that was found, the one row of the clock.
+SMALL = re.compile(r"SCAN (json_each|page|o|clock|present|w|c|CONSTANT ROW|\d+ CONSTANT ROWS)\b")
+TICK = 50
+
+
+@dataclass(frozen=True)
+class Run:
+    answer: Any
+    plan: tuple[str, ...]
+    steps: int
+
+    @property
+    def scans(self) -> list[str]:
+        return [line for line in self.plan if "SCAN" in line and not SMALL.search(line)]
+
+    def uses(self, index: str) -> bool:
+        return any(f"INDEX {index}" in line or f"SEARCH {index}" in line for line in self.plan)
+
+
+@pytest.fixture
+def connection(large: Large) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(large.sqlite, isolation_level=None)) as opened:
+        yield opened
+
+
+def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
+    """For real, and taken back."""
+    plan: list[str] = []
+    ticks = 0
+
+    def tick() -> int:
+        nonlocal ticks
+        ticks += 1
+        return 0
+
+    def execute(statement: Statement) -> Rows:
+        params: Any = statement.params[0] if statement.many else statement.params  # type: ignore[index]
+        plan.extend(row[3] for row in connection.execute(f"explain query plan {statement.sql}", params))
+        connection.set_progress_handler(tick, TICK)
+        try:
+            if statement.many:
+                connection.executemany(statement.sql, statement.params)
+                return []
+            return connection.execute(statement.sql, params).fetchall()
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    connection.execute("begin")
+    try:
+        answer = drive(flow.start(), execute)
+    finally:
+        connection.execute("rollback")
+    return Run(answer, tuple(plan), ticks * TICK)
+
+
+def test_the_tables_are_large(connection: sqlite3.Connection) -> None:
+    counted = connection.execute("select count(*) from job_state where finished_at is not null")
+    assert counted.fetchone() == (1_000_000,)
+    triggers = connection.execute("select count(*) from sqlite_schema where type = 'trigger'").fetchone()[0]
+    assert triggers > 10, "they are back in their place"
+
+
+@pytest.mark.parametrize("name", flows.claims(VERBS))
+def test_a_claim_walks_the_index_in_queue_order(connection: sqlite3.Connection, name: str) -> None:
+    seen = run(connection, flows.claims(VERBS)[name])
+    assert len(seen.answer) == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
+    assert seen.uses("claimable")
+    assert seen.scans == []
+    assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
+    assert seen.steps < 2_000 + 700 * len(seen.answer)
+
+
+@pytest.mark.parametrize("name", flows.writes(VERBS))
+def test_a_write_finds_its_jobs_by_their_ids(connection: sqlite3.Connection, name: str) -> None:
+    seen = run(connection, flows.writes(VERBS)[name])
+    assert seen.answer is not False
+    assert seen.scans == []
+    assert seen.steps < 20_000
+
+
+@pytest.mark.parametrize("name", flows.duties(VERBS))
+def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, name: str) -> None:
+    index, flow = flows.duties(VERBS)[name]
+    seen = run(connection, flow)
+    assert seen.uses(index)
+    assert seen.scans == []
+    assert seen.steps < 100_000
+
+
+@pytest.mark.parametrize("name", flows.lists(VERBS))
+def test_a_list_reads_its_page(connection: sqlite3.Connection, name: str) -> None:
+    index, flow = flows.lists(VERBS)[name]
+    seen = run(connection, flow)
+    if index == "job_tag":  # its own primary key
+        assert any(line.startswith("SEARCH p USING PRIMARY KEY") for line in seen.plan), seen.plan
+    else:
+        assert any(f"SEARCH p USING COVERING INDEX {index}" in line for line in seen.plan) or any(
+            f"SEARCH p USING INDEX {index}" in line for line in seen.plan
+        ), seen.plan
+    assert seen.scans == []
+    # The page is put in order once more at the end; to find it nothing is sorted.
+    assert sum("TEMP B-TREE" in line for line in seen.plan) <= 1, seen.plan
+    assert seen.steps < 20_000
+
+
+@pytest.mark.parametrize("name", flows.reads(VERBS))
+def test_one_job_is_found_by_its_id(connection: sqlite3.Connection, name: str) -> None:
+    _, flow = flows.reads(VERBS)[name]
+    seen = run(connection, flow)
+    assert seen.scans == []
+    assert seen.steps < 1_000
+
+
+@pytest.mark.req("DP-12")
+def test_a_consumer_reads_on_from_where_it_stands(connection: sqlite3.Connection) -> None:
+    seen = run(connection, VERBS.events_after("900000", 100, "*"))
+    assert [event.seq for event in seen.answer] == list(range(900_001, 900_101))
+    assert seen.scans == []
+    assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
+    assert seen.steps < 5_000
+
+
+def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+    seen = run(connection, VERBS.health("a"))
+    assert seen.answer.backlog == 20_480
+    assert seen.scans == []
+    assert seen.steps < 2_000_000

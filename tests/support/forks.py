@@ -1,0 +1,48 @@
+"""Running something in a forked copy of this process, as pre-forking servers do with the whole program."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class ForkFailed(AssertionError):
+    """What went wrong in the child, as text."""
+
+
+def in_a_fork(call: Callable[[], T]) -> T:
+    """Call it in a child of this process and answer what it returned (which must be picklable)."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of forking with threads, which is the point here
+        child = os.fork()
+    if child == 0:
+        _answer(call, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise ForkFailed("the child died without a word")
+    failed, value = pickle.loads(text)
+    if failed:
+        raise ForkFailed(value)
+    result: T = value
+    return result
+
+
+def _answer(call: Callable[[], object], writing: int) -> None:
+    """In the child: never returns, and never runs what the parent has registered for its exit."""
+    try:
+        answer = pickle.dumps((False, call()))
+    except BaseException:
+        answer = pickle.dumps((True, traceback.format_exc()))
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(answer)
+    os._exit(0)

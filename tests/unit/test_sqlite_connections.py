@@ -1,0 +1,277 @@
+"""One SQLite file, many hands: threads, forks and processes, a log that stays short, and a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.states import State
+from holdfast.stores.flow import Flow, Rows, Statement, Steps
+from holdfast.stores.sqlite import connection as connections
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.support.forks import in_a_fork
+from tests.support.stores import put, put_one, spec
+from tests.support.threads import together
+
+pytestmark = pytest.mark.req("SC-1", "SC-18", "SC-19")
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(f"sqlite:///{path}")) as opened:
+        opened.migrate()
+        yield opened
+
+
+def asked(statement: str) -> Flow[Rows]:
+    def steps() -> Steps[Rows]:
+        rows = yield Statement(statement)
+        return rows
+
+    return Flow(steps, writes=False)
+
+
+def pragma(store: SqliteStore, name: str) -> object:
+    return store.run(asked(f"pragma {name}"))[0][0]
+
+
+def count(store: SqliteStore) -> int:
+    return sum(store.run(store.verbs.counts("default")).values())
+
+
+# -- how a connection is set up ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1), ("wal_autocheckpoint", 0)],
+)
+def test_every_connection_is_durable(store: SqliteStore, name: str, value: object) -> None:
+    """Also those made for other threads: several at once need several."""
+    flows = [lambda: pragma(store, name) for _ in range(4)]
+    assert together(*flows) == [value] * 4
+
+
+def test_the_doctor_sees_it(store: SqliteStore) -> None:
+    (durability,) = [finding for finding in store.diagnose() if finding.name == "durability"]
+    assert durability.ok
+    assert "wal" in durability.says
+    assert "FULL" in durability.says
+
+
+def test_readers_do_not_wait_for_a_writer_and_see_what_was_committed(store: SqliteStore, path: Path) -> None:
+    put_one(store)
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("begin immediate")
+        writer.execute("update clock set shift = 7")
+        assert count(store) == 1
+        assert store.run(asked("select shift from clock")) == [(0,)]
+        writer.execute("commit")
+    assert store.run(asked("select shift from clock")) == [(7,)]
+
+
+def test_a_lock_that_is_never_given_up_is_named(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
+    with closing(SqliteStore(store.url)) as hasty, closing(sqlite3.connect(path)) as writer:
+        writer.execute("begin immediate")
+        with pytest.raises(StoreUnavailable) as refused:
+            put_one(hasty)
+        assert refused.value.code == "database_locked"
+        writer.rollback()
+        put_one(hasty)
+
+
+def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStore) -> None:
+    """Two stores on one file, one of which lays the triggers anew: the other goes on, by the new ones."""
+    job = put_one(store)
+    with closing(SqliteStore(store.url)) as other:
+        other.run(other.verbs.operate("cancel", [job], "no", "me", "default"))
+        found = store.run(store.verbs.get(job, "default"))
+        assert found is not None
+        assert found.state is State.CANCELLED
+        with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as by_hand:
+            by_hand.execute("update migration set digest = 'older' where name = 'code'")
+            by_hand.commit()
+        other.migrate()
+    put_one(store)
+    assert count(store) == 2
+
+
+# -- forks and processes -----------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_uses_connections_of_its_own(store: SqliteStore, path: Path) -> None:
+    put_one(store)  # the parent has an idle connection now
+
+    def child() -> int:
+        put_one(store)
+        seen = count(store)
+        store.close()  # must not close what is the parent's
+        return seen
+
+    with store._connections.borrow() as held:  # and one at work
+        assert held.execute("select count(*) from job").fetchone() == (1,)
+        assert in_a_fork(child) == 2
+        assert held.execute("select count(*) from job").fetchone() == (2,)
+    put_one(store)
+    assert count(store) == 3
+    assert sound(path)
+
+
+def test_a_forked_child_has_threads_of_its_own(store: SqliteStore) -> None:
+    asyncio.run(store.arun(store.verbs.counts("default")))  # the parent's helper threads are not in the child
+
+    def child() -> int:
+        async def look() -> int:
+            counts = await asyncio.wait_for(store.arun(store.verbs.counts("default")), timeout=10)
+            return sum(counts.values())
+
+        return asyncio.run(look())
+
+    put_one(store)
+    assert in_a_fork(child) == 1
+
+
+MANY = """
+import sys
+from holdfast.stores.open import open_store
+from tests.support.stores import put_one, work
+store = open_store(sys.argv[1])
+done = 0
+for _ in range(25):
+    put_one(store)
+    done += len(work(store))
+store.close()
+print(done)
+"""
+
+
+def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> None:
+    command = [sys.executable, "-c", MANY, store.url]
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    # What one put in another may have taken, but each was taken once.
+    assert sum(int(output) for output in outputs) == 100
+    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: 100}
+    assert store.run(asked("select count(*), count(distinct position) from job_state")) == [(100, 100)]
+    assert sound(path)
+
+
+def sound(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
+
+
+# -- the write-ahead log -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
+    """The same file, with a log that is long after a few writes."""
+    monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
+    with closing(SqliteStore(store.url)) as opened:
+        yield opened
+
+
+def test_the_log_is_moved_into_the_file_and_begun_anew(small_log: SqliteStore, path: Path) -> None:
+    log = Path(f"{path}-wal")
+    sizes = []
+    for _ in range(40):
+        put_one(small_log)
+        sizes.append(log.stat().st_size)
+    assert max(sizes) < 2 * connections.CHECKPOINT_BYTES
+    # Now and then, not with every write: most of the time the log grows.
+    shrunk = sum(after < before for before, after in pairwise(sizes))
+    assert 2 <= shrunk <= 20
+    assert path.stat().st_size > 20 * 4096
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_only_one_process_moves_the_log(small_log: SqliteStore, path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, f"{path}-checkpoint"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        before = path.stat()
+        for _ in range(20):
+            put_one(small_log)
+        assert Path(f"{path}-wal").stat().st_size > 2 * connections.CHECKPOINT_BYTES
+        assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        other.communicate()
+    put_one(small_log)
+    assert path.stat().st_size > before.st_size
+    assert count(small_log) == 21
+    assert sound(path)
+
+
+# -- when the disk says no ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("DP-22")
+def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) -> None:
+    kept = put_one(store)
+    with store._connections.borrow() as connection:  # the one that the next write will use
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        connection.execute(f"pragma max_page_count = {pages + 2}")
+    with pytest.raises(StoreUnavailable) as refused:
+        put(store, *(spec(payload={"text": "x" * 4000}) for _ in range(50)))
+    assert refused.value.code == "disk_full"
+    with store._connections.borrow() as connection:
+        assert not connection.in_transaction
+        connection.execute("pragma max_page_count = 1000000")
+    whole = "select (select count(*) from job), (select count(*) from job_state), (select count(*) from event)"
+    (jobs, states, events) = store.run(asked(whole))[0]
+    assert jobs == states == events
+    assert store.run(store.verbs.get(kept, "default")) is not None
+    put_one(store, payload={"text": "x" * 4000})
+
+
+def test_a_database_that_cannot_be_written_is_named(store: SqliteStore) -> None:
+    with store._connections.borrow() as connection:
+        connection.execute("pragma query_only = on")
+    with pytest.raises(StoreUnavailable, match="readonly"):
+        put_one(store)
+    assert count(store) == 0
+
+
+def test_a_file_that_was_damaged_is_named(store: SqliteStore, path: Path) -> None:
+    put_one(store)
+    store.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(os.urandom(size))
+    with pytest.raises(StoreUnavailable) as refused:
+        count(store)
+    assert refused.value.code == "not_a_database"
