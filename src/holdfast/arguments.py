@@ -66,7 +66,7 @@ class Signature:
             if name in values:
                 value: Any = values[name]
                 adapter = self._adapters.get(name)
-                bound.arguments[name] = value if adapter is None else self._checked(name, adapter, value)
+                bound.arguments[name] = value if adapter is None else self._rebuilt(name, adapter, value)
             elif parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC:
                 raise InvalidArguments(f"{self._kind}: missing a required argument: {name!r}")
             elif parameter.default is not inspect.Parameter.empty:
@@ -81,7 +81,13 @@ class Signature:
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:
-        return value if self._result is None or value is None else self._result.validate_python(value)
+        return value if self._result is None or value is None else _from_json(self._result, value)
+
+    def _rebuilt(self, name: str, adapter: Any, value: Any) -> Any:
+        try:
+            return _from_json(adapter, value)
+        except ValidationError:
+            return self._checked(name, adapter, value)  # for its message
 
     def _checked(self, name: str, adapter: Any, value: Any) -> Any:
         try:
@@ -90,6 +96,14 @@ class Signature:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join([name, *(str(part) for part in first["loc"])])
             raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}") from None
+
+
+def _from_json(adapter: Any, value: Any) -> Any:
+    """A stored value as its type. Strict types take text for a datetime and the like from JSON only."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:
+        return adapter.validate_json(encode(value))
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def test_who_enqueued_is_the_actor_of_the_first_event(store: Store) -> None:
 
 
 BAD: dict[str, dict[str, Any]] = {
+    "no kind": {"kind": None},
     "blank kind": {"kind": "  "},
     "long kind": {"kind": "k" * 101},
     "blank queue": {"queue": ""},

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -18,11 +18,10 @@ from holdfast.domain.job import Claim, Sweep
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, Store
-from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.support.ledger import check_ledger
 from tests.support.stores import claim, forward, job, open_lease, put, put_one, settle, spec, state_of, take
+from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("DP-7", "DP-8")
 
@@ -36,29 +35,17 @@ def pg(request: pytest.FixtureRequest) -> Iterator[Store]:
         check_ledger(store)
 
 
-class Slow:
-    """A transaction that stays open: what it has done is done, and nobody knows yet."""
-
-    def __init__(self, store: Store) -> None:
-        self.connection: psycopg.Connection[Any] = psycopg.connect(store.url, autocommit=True)
-        prepare_connection(self.connection)
-        self.connection.execute("begin")
-
-    def run(self, flow: Flow[T]) -> T:
-        return run_on(self.connection, flow)
-
-    def end(self, how: str = "commit") -> None:
-        self.connection.execute(how)
-
-
 @contextmanager
-def slow(store: Store) -> Iterator[Slow]:
-    opened = Slow(store)
-    with opened.connection:
+def slow(store: Store) -> Iterator[Transaction]:
+    """A transaction that is still open when the others come."""
+    opened = Transaction(store)
+    try:
         yield opened
+    finally:
+        opened.connection.close()
 
 
-def meet(store: Store, blocker: Slow, call: Callable[[], T]) -> T:
+def meet(store: Store, blocker: Transaction, call: Callable[[], T]) -> T:
     """Start the call, wait until it waits for the blocker (or is done), then let the blocker commit."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         future: Future[T] = pool.submit(call)

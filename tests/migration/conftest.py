@@ -10,7 +10,7 @@ import pytest
 from tests.support.databases import TemplateDatabases
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "postgres16"])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -22,7 +22,8 @@ def empty_urls(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
     if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
         return
-    databases: TemplateDatabases = request.getfixturevalue("postgres_databases")
+    name = "postgres_databases_16" if kind == "postgres16" else "postgres_databases"
+    databases: TemplateDatabases = request.getfixturevalue(name)
     with databases.empty() as one, databases.empty() as two:
         yield one, two
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -179,8 +178,3 @@ class Player:
 
     def health(self, tenant: str) -> Health:
         return self.store.run(self.verbs.health(tenant))
-
-
-def plain(claim: Claim) -> Claim:
-    """With the payload as a database may write it: spaces and the order of keys are not promised."""
-    return replace(claim, payload=json.dumps(json.loads(claim.payload), sort_keys=True))

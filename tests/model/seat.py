@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -60,6 +60,12 @@ class Seat(RuleBasedStateMachine):
     def send(self, specs: Sequence[JobSpec], tenant: str) -> None:
         self.play(lambda side: side.enqueue(specs, tenant))
         self.sent += [(spec, tenant) for spec in specs]
+
+    def moments(self) -> list[datetime]:
+        """When something falls due, passes its deadline, or lapses."""
+        jobs = [moment for job in self.model.jobs.values() for moment in (job.due_at, job.spec.deadline_at)]
+        leases = [lease.until for lease in self.model.leases.values()]
+        return [moment for moment in (*jobs, *leases) if moment is not None]
 
     def ids(self, *states: State) -> list[str]:
         return [job.id for job in self.model.jobs.values() if job.state in states]

@@ -20,13 +20,13 @@ from tests.support.databases import TemplateDatabases
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7")
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=35,
     stateful_step_count=35,
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=2_000, stateful_step_count=80)
+LONG = settings(QUICK, max_examples=1_000, stateful_step_count=60)
 
 # No verb of the stores takes these steps yet.
 ELSEWHERE = {Verb.ASK, Verb.APPROVE, Verb.DENY, Verb.CLEAN}
@@ -62,9 +62,10 @@ def play(make: Callable[[ExitStack], dict[str, Player]], how: settings) -> Count
     return seen
 
 
+# A failing example is made smaller for up to five minutes before it is shown.
+@pytest.mark.timeout(600)
 def test_stores_and_model_agree(make: Callable[[ExitStack], dict[str, Player]]) -> None:
     seen = play(make, QUICK)
-    print(dict(seen.most_common()))
     assert {"enqueue", "take", "succeed"} <= seen.keys()
 
 

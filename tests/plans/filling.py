@@ -10,6 +10,7 @@ The numbers of the rows decide what they are, in bands, the same on both stores:
     late       + 500             queued, past their deadline
     held       + 5,000           under 50 leases, five of which have lapsed; half of them begun
 
+The other leases, up to 20,000, are over: outside workers have one for each job.
 Nearly all belong to tenant `a`; one in a thousand to `b`. Each has one event, which leads straight to where it is.
 """
 
@@ -30,6 +31,7 @@ DUE = FUTURE + 500
 RETRYING = DUE + 9_500
 LATE = RETRYING + 500
 HELD = LATE + 5_000
+LEASES = 20_000
 
 BIG = ("job", "job_state", "job_tag", "event")
 
@@ -82,10 +84,11 @@ POSTGRES = (
     select id, tenant, kind, 'enqueue', state, 1, clock_timestamp(), 'filler' from job_state
     """,
     f"""
-    insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
+    insert into lease (id, tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, swept_at)
     select ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, '*', 'worker', 'worker ' || n,
-           make_timestamptz({UNTIL_YEAR}, 1, 1, 0, 0, 0), now(), now()
-      from generate_series(0, 49) n
+           make_timestamptz({UNTIL_YEAR}, 1, 1, 0, 0, 0), now(), now(),
+           case when n >= 50 then now() end, case when n >= 50 then 'settled' end, case when n >= 50 then now() end
+      from generate_series(0, {LEASES}) n
     """,
     f"select setval('position_seq', {HELD})",
 )
@@ -128,9 +131,10 @@ SQLITE = (
     select id, tenant, kind, 'enqueue', state, 1, 0, 'filler' from job_state
     """,
     f"""
-    insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
-    with recursive numbers (n) as (select 0 union all select n + 1 from numbers where n < 49)
-    select printf('00000000-0000-0000-0000-%012d', n), '*', 'worker', 'worker ' || n, {_micros(UNTIL_YEAR)}, 0, 0
+    insert into lease (id, tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, swept_at)
+    with recursive numbers (n) as (select 0 union all select n + 1 from numbers where n < {LEASES})
+    select printf('00000000-0000-0000-0000-%012d', n), '*', 'worker', 'worker ' || n, {_micros(UNTIL_YEAR)}, 0, 0,
+           case when n >= 50 then 0 end, case when n >= 50 then 'settled' end, case when n >= 50 then 0 end
       from numbers
     """,
 )

@@ -73,6 +73,16 @@ FACTS = [
         says="retries_bounded",
     ),
     both(
+        "enqueue with a hundred and one crashes",
+        "insert into job (id, kind, tenant, max_crashes) values (:unknown, 'k', 'default', 101)",
+        says="crashes_bounded",
+    ),
+    both(
+        "enqueue what is no JSON",
+        "insert into job (id, kind, tenant, payload) values (:unknown, 'k', 'default', '{to: ada}')",
+        says=("payload_is_json", "invalid input syntax for type json"),
+    ),
+    both(
         "enqueue for nobody",
         "insert into job (id, kind, tenant, enqueued_by) values (:unknown, 'k', 'default', ' ')",
         says="enqueued_by_named",

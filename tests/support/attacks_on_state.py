@@ -137,6 +137,10 @@ INVARIANTS = [
     both("allow 101 retries", "update job_state set max_retries = 101 where id = :queued", says="retries_within_limit"),
     both("owe crashes", "update job_state set crashes = -1 where id = :queued", says="crashes_counted"),
     both(
+        "return nothing at all", "insert into result (job_id, tenant) values (:succeeded, 'default')", says="something"
+    ),
+    both("end a lease without a reason", f"update lease set ended_at = {NOW} where id = :other", says="why_iff_ended"),
+    both(
         "count an attempt that was not", "update job_state set attempt = attempt + 1 where id = :queued", says=_COUNTED
     ),
     both("forget an attempt", "update job_state set attempt = attempt - 1 where id = :running", says=_COUNTED),

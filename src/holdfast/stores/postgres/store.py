@@ -315,7 +315,7 @@ def translate(error: Exception) -> Exception:
             code="not_allowed",
             fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.",
         )
-    if state == "23514":
+    if state in ("23502", "23514"):
         return Refused(message, code="broken_invariant")
     if state == "23505":
         return Conflict(message, code="already_exists")

@@ -106,7 +106,7 @@ create table job_state (
     constraint retries_within_limit check (retries between 0 and max_retries and max_retries <= 100),
     constraint crashes_counted check (crashes >= 0 and max_crashes between 0 and 100),
     constraint attempt_counted check (attempt >= 0)
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 create index claimable on job_state (queue, priority desc, position, id) where state = 'queued' and due_at is null;
 create index not_yet_due on job_state (due_at) where due_at is not null and state in ('queued', 'retry_waiting');

@@ -27,7 +27,7 @@ BEGIN
     INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
     SELECT j.id, j.tenant, j.kind, 'enqueue', 'queued', 0, j.created_at, j.enqueued_by
       FROM job_state s JOIN job j ON j.n = s.n
-     WHERE s.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
+     WHERE s.n > OLD.floor
      ORDER BY s.n;
 END;
 

@@ -28,7 +28,7 @@ END;
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN NEW.from_state IS NEW.to_state
-     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.tenant = NEW.tenant AND s.state = NEW.to_state AND s.id = NEW.job_id)
+     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.state = NEW.to_state AND s.tenant = NEW.tenant)
      OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
@@ -88,6 +88,15 @@ CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
     SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+END;
+
+-- New jobs get their state when a verb signs off, so the clock is signed only as a verb does it: with the number
+-- from which on jobs are new.
+DROP TRIGGER IF EXISTS judge_signing;
+CREATE TRIGGER judge_signing BEFORE UPDATE OF now, floor ON clock
+WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM job_state)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the clock is signed by verbs only');
 END;
 
 -- The triggers read the time and the writer from the clock: without its one row they would record nothing.

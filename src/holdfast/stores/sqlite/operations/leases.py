@@ -27,7 +27,7 @@ _LIVE = "SELECT holder FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NU
 
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _PICK = (
-    "SELECT s.n, j.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes, s.max_retries,"
+    "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes, s.max_retries,"
     " s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at, j.correlation_id, j.parent_id,"
     " j.workflow_id, j.agent, j.tags"
     " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
@@ -109,6 +109,8 @@ class LeaseVerbs:
                 _PICK,
                 {
                     "queue": queue,
+                    "lease": request.lease,
+                    "begun": int(request.begin),
                     "now": now,
                     "kinds": None if request.kinds is None else ids_json(request.kinds),
                     "any": any_tenant(request.tenant),
@@ -124,8 +126,7 @@ class LeaseVerbs:
             else:
                 yield Statement(_CLAIM, (request.lease, numbers))
         yield from unsign()
-        begun = int(request.begin)
-        return [self._claim((row[1], request.lease, row[2] + begun, *row[3:])) for row in picked]
+        return [self._claim(row[1:]) for row in picked]
 
     @flow()
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:

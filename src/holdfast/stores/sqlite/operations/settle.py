@@ -9,19 +9,14 @@ from typing import Any
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.writer import act_under, unsign
+from holdfast.stores.sqlite.operations.writer import act_under, ids_json, unsign
 
 # The plus signs keep the index of leases out of it: it would read all jobs of the lease again for each of them.
-_OURS = (
-    "job_state.id = o.id AND job_state.attempt = o.attempt"
-    " AND +job_state.lease = :lease AND +job_state.state = 'in_progress'"
-)
-_OFFERED = "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt FROM json_each(:pairs)) o"
-
 _SUCCEED = (
     "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
     " error_code = NULL, error_message = NULL, due_at = NULL, note = NULL"
-    f" FROM {_OFFERED} WHERE {_OURS} RETURNING id, attempt"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND attempt = :attempt"
+    " AND +lease = :lease AND +state = 'in_progress' RETURNING id"
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
@@ -47,10 +42,16 @@ class SettleVerb:
         for item in settlements:
             offered.setdefault((item.id, item.attempt), item)
         applied: set[tuple[str, int]] = set()
-        successes = [key for key, item in offered.items() if item.ending == "succeeded"]
+        # By attempt, of which a batch has few: a list of ids is looked up faster than a list of pairs.
+        successes: dict[int, list[str]] = {}
+        for (job_id, attempt), item in offered.items():
+            if item.ending == "succeeded":
+                successes.setdefault(attempt, []).append(job_id)
         if successes:
-            rows = yield Statement(_SUCCEED, {"pairs": json.dumps(successes), "lease": lease, "now": now})
-            applied.update((job_id, attempt) for job_id, attempt in rows)
+            for attempt, ids in successes.items():
+                params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
+                rows = yield Statement(_SUCCEED, params)
+                applied.update((row[0], attempt) for row in rows)
             results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
             if results:
                 yield Statement(_RESULT, results, many=True)

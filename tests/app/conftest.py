@@ -1,0 +1,40 @@
+"""The app on every store; after each test the ledger of every job is replayed and compared with the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from holdfast import App
+from holdfast.stores.open import open_store
+from tests.support.ledger import check_ledger
+
+NewApp = Callable[..., App]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def new_app(url: str) -> Iterator[NewApp]:
+    """Apps on one database, each with a store of its own, as several processes would have."""
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> App:
+            settings = {"name": "tests", "enqueued_by": "tester"} | settings
+            return stack.enter_context(closing(App(url, **settings)))  # type: ignore[arg-type]
+
+        yield make
+    with closing(open_store(url)) as store:
+        if store.schema().current:
+            check_ledger(store)
+
+
+@pytest.fixture
+def app(new_app: NewApp) -> App:
+    return new_app()

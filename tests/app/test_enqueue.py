@@ -1,0 +1,367 @@
+"""Enqueueing from a program: what arrives, what is refused, and that a refusal stores nothing."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Retry, State
+from holdfast.domain.job import Job
+from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidPayload, InvalidSetting, NotFound
+from holdfast.kind import Kind
+from tests.app.conftest import NewApp
+
+SOON = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def declare(app: App) -> Kind[..., str]:
+    """Loosely typed, since most of this is about calls that a type checker would not let through."""
+
+    @app.job()
+    def send(to: str, copies: int = 1) -> str:
+        return f"{to} x{copies}"
+
+    return send
+
+
+def stored(app: App) -> list[Job]:
+    return app.jobs(tenant="*", limit=1000)
+
+
+@pytest.mark.req("HF-5", "DP-11")
+def test_a_job_arrives_as_it_was_sent(app: App) -> None:
+    handle = declare(app).enqueue("ada", copies=2)
+    job = handle.job()
+    assert (handle.created, handle.reason) == (True, None)
+    assert (job.id, job.kind, job.tenant, job.queue, job.state) == (
+        handle.id,
+        "send",
+        "default",
+        "default",
+        State.QUEUED,
+    )
+    assert job.payload == {"to": "ada", "copies": 2}
+    assert (job.enqueued_by, job.source_system) == ("tester", "tests")
+    assert [(event.verb, event.actor) for event in handle.history()] == [("enqueue", "tester")]
+
+
+@pytest.mark.req("HF-5")
+async def test_and_from_async_code(app: App) -> None:
+    handle = await declare(app).aenqueue("ada")
+    assert (await handle.astate(), (await handle.ajob()).payload) == (State.QUEUED, {"to": "ada"})
+    assert [event.verb for event in await handle.ahistory()] == ["enqueue"]
+    assert [job.id for job in await app.ajobs()] == [handle.id]
+    found = await app.aget(handle.id)
+    assert found is not None
+    assert found.id == handle.id
+    await app.aclose()
+
+
+@pytest.mark.req("HF-5")
+def test_by_name_also_what_is_handled_elsewhere(app: App) -> None:
+    declare(app)
+    known = app.enqueue("send", {"to": "ada"}, priority=3)
+    other = app.enqueue("elsewhere", [1, 2])
+    assert (known.job().payload, known.job().priority, other.job().payload) == ({"to": "ada"}, 3, [1, 2])
+    with pytest.raises(InvalidArguments):
+        app.enqueue("send", {"unto": "ada"})
+    assert len(stored(app)) == 2
+
+
+@pytest.mark.req("CX-19", "CX-17", "DP-9", "DP-10", "CX-9")
+def test_every_option_is_kept(app: App) -> None:
+    parent = app.enqueue("parent", correlation_id="c-0")
+    workflow = app.enqueue("workflow").id
+    policy = Retry(max_attempts=7, backoff=Backoff(base=2, jitter=False), max_crashes=1)
+    handle = (
+        declare(app)
+        .using(
+            run_at=SOON,
+            deadline=SOON + timedelta(days=1),
+            queue="mail",
+            priority=-5,
+            key="k-1",
+            tags=["b", "a"],
+            parent=parent.id,
+            correlation_id="c-1",
+            causation_id="e-9",
+            workflow_id=workflow,
+            external_ref="ext:7",
+            agent="scribe",
+            retry=policy,
+            enqueued_by="ada",
+        )
+        .enqueue("x")
+    )
+    job = handle.job()
+    assert (job.process_after, job.due_at, job.deadline_at) == (SOON, SOON, SOON + timedelta(days=1))
+    assert (job.queue, job.priority, job.idempotency_key, job.tags) == ("mail", -5, "k-1", ("b", "a"))
+    assert (job.parent_id, job.correlation_id, job.causation_id) == (parent.id, "c-1", "e-9")
+    assert (job.workflow_id, job.external_ref, job.agent) == (workflow, "ext:7", "scribe")
+    assert (job.max_retries, job.max_crashes, job.enqueued_by) == (6, 1, "ada")
+    assert job.backoff == policy.backoff.to_json()
+    assert [found.id for found in app.jobs(tag="a")] == [handle.id]
+
+
+@pytest.mark.req("DP-9")
+@pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
+def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None:
+    before = app.client.run(app.client.verbs.now())
+    job = declare(app).using(delay=delay).enqueue("x").job()
+    after = app.client.run(app.client.verbs.now())
+    assert job.due_at is not None
+    assert before <= job.due_at - timedelta(seconds=90) <= after
+
+
+@pytest.mark.req("HF-5", "SC-19")
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"delay": -1}, "invalid_duration"),
+        ({"delay": "soon"}, "invalid_duration"),
+        ({"delay": math.inf}, "invalid_duration"),
+        ({"delay": True}, "invalid_duration"),
+        ({"run_at": datetime(2100, 1, 1)}, "invalid_time"),
+        ({"run_at": "2100-01-01"}, "invalid_time"),
+        ({"deadline": datetime(2100, 1, 1)}, "invalid_time"),
+        ({"delay": 1, "run_at": SOON}, "conflicting_options"),
+        ({"priority": 32_768}, "invalid_priority"),
+        ({"priority": 1.5}, "invalid_priority"),
+        ({"priority": True}, "invalid_priority"),
+        ({"queue": ""}, "invalid_name"),
+        ({"queue": "a\nb"}, "invalid_name"),
+        ({"key": " "}, "invalid_name"),
+        ({"key": "k" * 256}, "invalid_name"),
+        ({"tags": ["ok", ""]}, "invalid_name"),
+        ({"tags": "abc"}, "invalid_name"),
+        ({"tags": 7}, "invalid_name"),
+        ({"tenant": "*"}, "invalid_name"),
+        ({"tenant": ""}, "invalid_name"),
+        ({"tenant": None}, "invalid_name"),
+        ({"parent": "not-an-id"}, "invalid_id"),
+        ({"workflow_id": "7"}, "invalid_id"),
+        ({"correlation_id": "a\x00b"}, "invalid_name"),
+        ({"external_ref": ""}, "invalid_name"),
+        ({"agent": "\u202eevil"}, "invalid_name"),
+        ({"enqueued_by": "  "}, "invalid_name"),
+        ({"dedupe": "maybe"}, "invalid_dedupe"),
+        ({"retry": 3}, "invalid_retry"),
+        ({"retry": None}, "invalid_retry"),
+        ({"colour": "red"}, "unknown_option"),
+    ],
+)
+def test_a_bad_option_is_refused_with_its_code(app: App, options: dict[str, Any], code: str) -> None:
+    send = declare(app)
+    with pytest.raises(InvalidInput) as caught:
+        send.using(**options).enqueue("x")
+    assert caught.value.code == code
+    assert stored(app) == []
+
+
+@pytest.mark.req("HF-5", "SC-19")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (((), {}), "missing a required argument: 'to'"),
+        ((("x", 1, 2), {}), "too many positional arguments"),
+        ((("x",), {"copy": 1}), "unexpected keyword argument 'copy'"),
+        ((("x",), {"to": "y"}), "multiple values for argument 'to'"),
+        ((("x", "two"), {}), "copies: "),
+        (((7,), {}), "to: "),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(app: App, arguments: Any, says: str) -> None:
+    args, kwargs = arguments
+    send = declare(app)
+    with pytest.raises(InvalidArguments, match=says) as caught:
+        send.enqueue(*args, **kwargs)
+    assert caught.value.code == "invalid_arguments"
+    assert stored(app) == []
+
+
+def deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def in_itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+HOSTILE = {
+    "nan": (math.nan, "payload_not_finite"),
+    "infinity": ({"a": [math.inf]}, "payload_not_finite"),
+    "nul": ("a\x00b", "payload_bad_text"),
+    "nul in a key": ({"a\x00": 1}, "payload_bad_text"),
+    "lone surrogate": ("\ud800", "payload_bad_text"),
+    "5000 digits": (10**5000, "payload_bad_number"),
+    "20,000 deep": (deep(20_000), "payload_too_deep"),
+    "in itself": (in_itself(), "payload_too_deep"),
+    "too large": ("x" * 1_048_577, "payload_too_large"),
+    "bytes": (b"x", "payload_not_json"),
+    "a set": ({1}, "payload_not_json"),
+    "an object": (object(), "payload_not_json"),
+    "a key that is no text": ({1: 2}, "payload_bad_key"),
+}
+
+
+@pytest.mark.req("HF-5", "SC-19")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_json_is_refused_and_stores_nothing(app: App, name: str) -> None:
+    value, code = HOSTILE[name]
+
+    @app.job()
+    def take(value: Any) -> None: ...
+
+    for kind in (take, app):
+        with pytest.raises(InvalidPayload) as caught:
+            take.enqueue(value) if kind is take else app.enqueue("elsewhere", {"value": value})
+        assert caught.value.code == code
+        assert len(str(caught.value)) < 500
+    assert stored(app) == []
+
+
+@pytest.mark.req("HF-5")
+@pytest.mark.parametrize(
+    "value", ["\\u0000", "é😀\u2028", "\x01\x7f", 10**999, -0.0, 1e23, 5e-324, [[]], {"": None}, True]
+)
+def test_odd_values_come_back_to_the_letter(app: App, value: Any) -> None:
+    handle = app.enqueue("odd", {"value": value})
+    found = handle.job().payload["value"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.req("DP-5")
+def test_a_key_gives_the_first_job_back(app: App, new_app: NewApp) -> None:
+    once = declare(app).using(key="r-1")
+    first, again = once.enqueue("x"), once.enqueue("x")
+    assert (again.id, again.created, again.reason) == (first.id, False, "duplicate_key")
+    other = declare(new_app()).using(key="r-1").enqueue("x")
+    assert other.id == first.id
+    with pytest.raises(Conflict) as caught:
+        once.enqueue("y")
+    assert caught.value.code == "idempotency_conflict"
+    assert first.id in str(caught.value)
+    assert len(stored(app)) == 1
+
+
+@pytest.mark.req("HK-2")
+def test_equal_content_is_one_job_while_it_is_active(app: App) -> None:
+    skip, coalesce = (declare_named(app, name).using(dedupe=name) for name in ("skip", "coalesce"))
+    for kind in (skip, coalesce):
+        first, again, other = kind.enqueue("x"), kind.enqueue("x"), kind.enqueue("y")
+        assert (again.id, again.created, again.reason) == (first.id, False, "duplicate_content")
+        assert other.created
+        app.cancel(first.id)
+        assert kind.enqueue("x").created
+
+
+def declare_named(app: App, name: str) -> Kind[[str], None]:
+    @app.job(name)
+    def handler(to: str) -> None: ...
+
+    return handler
+
+
+@pytest.mark.req("DP-10")
+def test_a_parent_must_be_there(app: App) -> None:
+    with pytest.raises(NotFound) as caught:
+        declare(app).using(parent="01a1de87-6b74-70b8-bbed-192362a7945f").enqueue("x")
+    assert caught.value.code == "parent_not_found"
+    assert stored(app) == []
+
+
+@pytest.mark.req("JF-1", "DP-10")
+def test_a_parent_of_another_tenant_is_not_there(app: App) -> None:
+    parent = app.enqueue("p", tenant="acme")
+    with pytest.raises(NotFound):
+        declare(app).using(parent=parent.id).enqueue("x")
+    assert declare_named(app, "child").using(parent=parent.id, tenant="acme").enqueue("x").created
+
+
+@pytest.mark.req("DP-11")
+def test_who_and_where_from_are_never_blank(url: str, new_app: NewApp) -> None:
+    app = new_app(name=None, enqueued_by=None)
+    job = app.enqueue("x").job()
+    assert job.enqueued_by.strip()
+    assert job.source_system.strip()
+    for settings in ({"name": " "}, {"enqueued_by": " "}, {"tenant": " "}, {"tenant": "*"}):
+        with pytest.raises(InvalidSetting):
+            App(url, **settings)
+
+
+@pytest.mark.req("SC-19", "DP-5")
+def test_many_are_answered_in_order_and_refusals_are_answers(app: App) -> None:
+    send = declare(app)
+    unknown = "01a1de87-6b74-70b8-bbed-192362a7945f"
+    handles = app.enqueue_many(
+        [
+            send.prepare("a"),
+            send.using(key="k").prepare("b"),
+            send.using(key="k").prepare("b"),
+            send.using(key="k").prepare("c"),
+            send.using(parent=unknown).prepare("d"),
+            send.using(tenant="acme").prepare("e"),
+            send.prepare("f"),
+        ]
+    )
+    assert [(handle.created, handle.reason) for handle in handles] == [
+        (True, None),
+        (True, None),
+        (False, "duplicate_key"),
+        (False, "idempotency_conflict"),
+        (False, "parent_not_found"),
+        (True, None),
+        (True, None),
+    ]
+    assert [handles[n].job().payload["to"] for n in (0, 1, 2, 5, 6)] == ["a", "b", "b", "e", "f"]
+    assert (handles[5].tenant, handles[1].id) == ("acme", handles[2].id)
+    with pytest.raises(InvalidInput):
+        handles[4].state()
+    order = [job.payload["to"] for job in reversed(app.jobs())]
+    assert order == ["a", "b", "f"]
+
+
+@pytest.mark.req("SC-19")
+def test_a_bad_call_among_many_stores_none(app: App) -> None:
+    send = declare(app)
+    with pytest.raises(InvalidArguments):
+        app.enqueue_many(send.prepare(*args) for args in (("a",), (), ("c",)))
+    assert stored(app) == []
+    assert app.enqueue_many([]) == []
+
+
+@pytest.mark.req("HF-5")
+async def test_many_from_async_code(app: App) -> None:
+    send = declare(app)
+    handles = await app.aenqueue_many(send.prepare("x", n) for n in range(5))
+    assert [(await handle.ajob()).payload["copies"] for handle in handles] == list(range(5))
+    await app.aclose()
+
+
+@pytest.mark.req("HF-5")
+def test_a_kind_is_declared_once_and_with_parentheses(app: App) -> None:
+    declare(app)
+    with pytest.raises(InvalidSetting) as caught:
+        declare(app)
+    assert caught.value.code == "duplicate_kind"
+    with pytest.raises(InvalidSetting) as caught:
+        app.job(lambda: None)  # type: ignore[arg-type]
+    assert caught.value.code == "missing_parentheses"
+
+
+@pytest.mark.req("HF-5")
+def test_using_leaves_the_kind_itself_alone(app: App) -> None:
+    send = declare(app)
+    urgent = send.using(priority=9).using(queue="fast")
+    assert (urgent.enqueue("x").job().priority, urgent.enqueue("x").job().queue) == (9, "fast")
+    assert (send.enqueue("x").job().priority, send.enqueue("x").job().queue) == (0, "default")
+    assert send("ada", copies=3) == "ada x3"

@@ -1,0 +1,159 @@
+"""A handle: look, wait, fetch the result, cancel; in both colours."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast import App, Handle, Retry, State
+from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
+from holdfast.kind import Kind
+from tests.app.conftest import NewApp
+from tests.app.running import QUICK, work_off, working
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("HF-5", "JF-6")
+
+
+def declare(app: App) -> Kind[[int], int]:
+    @app.job(retry=Retry(max_attempts=1))
+    def double(n: int) -> int:
+        if n < 0:
+            raise ValueError(f"{n} is negative")
+        return 2 * n
+
+    return double
+
+
+def test_the_result_is_what_the_handler_returned(app: App) -> None:
+    handle = declare(app).enqueue(4)
+    work_off(app)
+    assert (handle.result(), handle.state(), handle.wait().state) == (8, State.SUCCEEDED, State.SUCCEEDED)
+    assert [event.name for event in handle.history()] == ["job.enqueue", "job.take", "job.succeed"]
+
+
+def test_no_result_is_none(app: App) -> None:
+    @app.job()
+    def nothing() -> None: ...
+
+    handle = nothing.enqueue()
+    work_off(app)
+    handle.wait(timeout=5)
+    assert app.client.run(app.client.verbs.result(handle.id, "default")) is None
+    handle.result()
+
+
+def test_waiting_for_a_worker_elsewhere(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    declare(elsewhere)
+    double = declare(app)
+    with working(elsewhere):
+        assert [handle.result(timeout=20) for handle in app.enqueue_many(map(double.prepare, range(5)))] == [
+            0,
+            2,
+            4,
+            6,
+            8,
+        ]
+
+
+async def test_waiting_in_async_code(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    declare(elsewhere)
+    double = declare(app)
+    with working(elsewhere):
+        assert await (await double.aenqueue(4)).aresult(timeout=20) == 8
+        assert await double.enqueue(5) == 10
+        assert (await (await double.aenqueue(6)).await_end("20s")).state is State.SUCCEEDED
+        with pytest.raises(JobFailed, match=r"dead_letter: -1 is negative \(ValueError\)"):
+            await (await double.aenqueue(-1))
+    await app.aclose()
+
+
+def test_a_wait_that_is_too_short_says_so_and_leaves_the_job(app: App) -> None:
+    handle = declare(app).enqueue(4)
+    for timeout in (0, 0.05, "50ms"):
+        with pytest.raises(WaitTimeout) as caught:
+            handle.wait(timeout=timeout)
+        assert caught.value.code == "wait_timeout"
+    with pytest.raises(WaitTimeout):
+        handle.result(timeout=0)
+    assert handle.state() is State.QUEUED
+
+
+async def test_and_in_async_code(app: App) -> None:
+    handle = await declare(app).aenqueue(4)
+    with pytest.raises(WaitTimeout):
+        await handle.aresult(timeout=0.05)
+    assert (await handle.acancel("never mind")).state is State.CANCELLED
+    with pytest.raises(JobFailed, match="is cancelled"):
+        await handle
+    with pytest.raises(Conflict):
+        await handle.acancel()
+    await app.aclose()
+
+
+def test_a_job_that_did_not_succeed_has_no_result(app: App) -> None:
+    handle = declare(app).enqueue(-1)
+    work_off(app)
+    with pytest.raises(JobFailed) as caught:
+        handle.result(timeout=5)
+    assert caught.value.code == "job_failed"
+    assert "-1 is negative" in str(caught.value)
+    assert handle.wait().state is State.DEAD_LETTER
+
+
+def test_cancel_is_answered_or_refused(app: App) -> None:
+    handle = declare(app).enqueue(4)
+    assert handle.cancel("wrong month").state is State.CANCELLED
+    assert handle.history()[-1].meta == {"reason": "wrong month"}
+    with pytest.raises(Conflict) as caught:
+        handle.cancel()
+    assert caught.value.code == "already_finished"
+    work_off(app)
+    assert handle.job().attempt == 0
+
+
+def test_a_handle_of_another_tenant_finds_nothing(app: App) -> None:
+    handle = declare(app).enqueue(4)
+    stranger: Handle[int] = Handle(handle.id, "acme", True, None, app.client, int)
+    for look in (stranger.job, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
+        with pytest.raises(NotFound):
+            look()
+    assert stranger.history() == []
+    assert app.get(handle.id, tenant="acme") is None
+
+
+def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewApp) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return "done"
+
+    with working(elsewhere, **QUICK) as beside:
+        handle = app.enqueue("slow")
+        assert begun.wait(20)
+        handle.cancel("changed my mind")
+        go_on.set()
+        until(lambda: beside.worker and not beside.worker._running, "the handler has ended")
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "cancel"]
+    with pytest.raises(JobFailed):
+        handle.result(timeout=5)
+
+
+def test_operators_answer_for_each_job(app: App) -> None:
+    double = declare(app)
+    dead, waiting = double.enqueue(-1), double.using(queue="other").enqueue(1)
+    work_off(app)
+    verdicts = app.redrive(dead.id, waiting.id, reason="again")
+    assert [(v.refused, v.reason) for v in verdicts] == [(False, None), (True, "not_dead")]
+    work_off(app)
+    assert [v.reason for v in app.discard(dead.id, reason=" ")] == ["reason_required"]
+    assert [v.state for v in app.discard(dead.id, reason="gone")] == [State.CANCELLED]
+    assert [v.refused for v in app.cancel(waiting.id)] == [False]
+    assert app.health().verdict == "ok"

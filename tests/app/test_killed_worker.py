@@ -1,0 +1,124 @@
+"""Worker processes killed with SIGKILL in the middle of their work: others finish it, nothing ends twice (CX-15)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, Retry, State
+from tests.app.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+# Lease and sweep of a second or less: recovery within the sum of both, and some for a busy machine.
+PROGRAM = """
+import asyncio, signal
+from holdfast.runtime.worker import WorkerOptions
+from tests.app.victim import app
+
+async def main() -> None:
+    options = WorkerOptions(lease_ttl=1.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=4, grace=5)
+    worker = app.worker(options)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    try:
+        await worker.run()
+    finally:
+        await app.aclose()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def worker(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    environment = os.environ | {"HOLDFAST_URL": url, "HOLDFAST_TEST_FOLDER": str(folder), "PYTHONPATH": path}
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout=10)
+
+
+def begun(folder: Path) -> list[tuple[int, int, int]]:
+    """(pid, number, attempt) of every beginning, as the handlers themselves wrote it down."""
+    marks = folder / "begun"
+    if not marks.exists():
+        return []
+    found = []
+    for line in marks.read_text().splitlines():
+        pid, number, attempt = line.split()
+        found.append((int(pid), int(number), int(attempt)))
+    return found
+
+
+@pytest.mark.req("CX-15", "SC-4", "DP-8", "CX-10")
+def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_path: Path) -> None:
+    app.client.make_ready()
+    held = [app.enqueue("hold", {"number": n}) for n in range(4)]
+    with ExitStack() as stack:
+        victim = stack.enter_context(worker(url, tmp_path))
+        until(lambda: len(begun(tmp_path)) == 4, "the first worker has its hands full")
+        others = app.enqueue_many([app._prepare("quick", {"number": n}, {}) for n in range(20)])
+        victim.kill()
+        victim.wait(timeout=10)
+        (tmp_path / "go").touch()
+        assert [handle.state() for handle in held] == [State.IN_PROGRESS] * 4  # nobody has noticed yet
+        stack.enter_context(worker(url, tmp_path))
+        assert [handle.result(timeout=30) for handle in held] == [0, 1, 2, 3]
+        assert [handle.result(timeout=30) for handle in others] == list(range(20))
+    for handle in held:
+        job = handle.job()
+        assert (job.state, job.attempt, job.crashes, job.retries) == (State.SUCCEEDED, 2, 1, 0)
+        verbs = [event.verb for event in handle.history()]
+        assert verbs == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
+    marks = begun(tmp_path)
+    assert Counter(pid for pid, _, _ in marks)[victim.pid] == 4
+    assert Counter(number for _, number, _ in marks) == Counter(dict.fromkeys(range(4), 2))
+    assert all(handle.job().attempt == 1 for handle in others)
+
+
+@pytest.mark.req("CX-15", "CX-10")
+def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: Path) -> None:
+    app.client.make_ready()
+    handles = [app.enqueue("hold", {"number": n}) for n in range(6)]  # more than one worker has slots for
+    with worker(url, tmp_path) as one, worker(url, tmp_path) as two:
+        until(lambda: len(begun(tmp_path)) == 6, "both workers have something in their hands")
+        for process in (one, two):
+            process.kill()
+            process.wait(timeout=10)
+    assert {handle.state() for handle in handles} == {State.IN_PROGRESS}
+    (tmp_path / "go").touch()
+    with worker(url, tmp_path):
+        assert [handle.result(timeout=30) for handle in handles] == list(range(6))
+    assert all([event.verb for event in handle.history()].count("succeed") == 1 for handle in handles)
+
+
+@pytest.mark.req("CX-10", "CX-15")
+def test_a_job_that_kills_its_worker_every_time_ends_in_the_dead_letters(app: App, url: str, tmp_path: Path) -> None:
+    app.client.make_ready()
+    handle = app.enqueue("poison", retry=Retry(max_attempts=5, max_crashes=1))
+    for attempt in (1, 2):
+        with worker(url, tmp_path) as victim:
+            victim.wait(timeout=30)
+        assert (victim.returncode, handle.job().attempt) == (-signal.SIGKILL, attempt)
+    with worker(url, tmp_path):
+        job = handle.wait(timeout=30)
+        assert app.enqueue("quick", {"number": 1}).result(timeout=30) == 1
+    assert (job.state, job.attempt, job.crashes, job.retries) == (State.DEAD_LETTER, 2, 2, 0)
+    assert job.error_code == "worker_lost"

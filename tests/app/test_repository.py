@@ -1,0 +1,189 @@
+"""The small facade for people who run their own loop (HK-4)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from holdfast import App, State
+from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, NotFound, StaleLease, StoreUnavailable
+from holdfast.features.repository import JobRepository
+from holdfast.stores.flow import Flow
+from tests.app.conftest import NewApp
+from tests.support.stores import forward
+
+pytestmark = pytest.mark.req("HK-4")
+
+
+@pytest.fixture
+def repository(app: App) -> JobRepository:
+    return app.repository(ttl="30s")
+
+
+def job_state(app: App, job_id: str) -> State:
+    job = app.get(job_id)
+    assert job is not None
+    return job.state
+
+
+def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
+    ids = [repository.enqueue("resize", {"image": n}) for n in range(3)]
+    works = repository.claim(10)
+    assert [(work.id, work.kind, work.payload, work.attempt) for work in works] == [
+        (job_id, "resize", {"image": n}, 1) for n, job_id in enumerate(ids)
+    ]
+    assert repository.claim() == []
+    repository.mark_success(ids[0], {"ok": True})
+    repository.mark_success(ids[1])
+    repository.mark_failure(ids[2], "no such image", code="missing", permanent=True)
+    assert [job_state(app, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED, State.DEAD_LETTER]
+    result = app.client.run(app.client.verbs.result(ids[0], "default"))
+    assert result is not None
+    assert result.value == {"ok": True}
+    buried = app.get(ids[2])
+    assert buried is not None
+    assert (buried.error_code, buried.error_message) == ("missing", "no such image")
+    repository.close()
+
+
+@pytest.mark.req("DP-11")
+def test_jobs_say_who_and_where_from(app: App, repository: JobRepository) -> None:
+    job = app.get(repository.enqueue("x"))
+    assert job is not None
+    assert (job.enqueued_by, job.source_system, job.payload) == ("tester", "repository", {})
+
+
+@pytest.mark.req("CX-9", "JF-5")
+def test_a_failure_comes_back_by_the_jobs_policy(app: App, repository: JobRepository) -> None:
+    job_id = repository.enqueue("x")
+    for attempt in range(1, 6):
+        forward(app.store, 301)  # past the longest backoff
+        (work,) = repository.claim()
+        assert work.attempt == attempt
+        repository.mark_failure(job_id, "busy")
+    job = app.get(job_id)
+    assert job is not None
+    assert (job.state, job.retries, job.error_code) == (State.DEAD_LETTER, 4, "failed")
+
+
+@pytest.mark.req("DP-5")
+def test_a_key_gives_the_first_job(repository: JobRepository) -> None:
+    first = repository.enqueue("x", {"n": 1}, key="k")
+    assert repository.enqueue("x", {"n": 1}, key="k") == first
+    with pytest.raises(Conflict) as caught:
+        repository.enqueue("x", {"n": 2}, key="k")
+    assert caught.value.code == "idempotency_conflict"
+
+
+@pytest.mark.req("DP-9")
+def test_a_job_for_later(app: App, repository: JobRepository) -> None:
+    now = forward(app.store)
+    job_id = repository.enqueue("x", run_at=now + timedelta(minutes=5))
+    assert repository.claim() == []
+    forward(app.store, 301)
+    assert [work.id for work in repository.claim()] == [job_id]
+
+
+def test_queues_are_apart(app: App, repository: JobRepository) -> None:
+    handle = app.enqueue("x", queue="other")
+    assert repository.claim() == []
+    assert [work.id for work in repository.claim(queue="other")] == [handle.id]
+
+
+@pytest.mark.req("JF-1")
+def test_a_repository_keeps_to_its_tenant(app: App, new_app: NewApp, repository: JobRepository) -> None:
+    theirs = new_app(tenant="acme").enqueue("x")
+    assert repository.claim() == []
+    assert [work.id for work in new_app(tenant="acme").repository().claim()] == [theirs.id]
+
+
+@pytest.mark.req("SC-19")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("", {}),
+        ("a\x00b", {}),
+        ("x", {"key": " "}),
+        ("x", {"run_at": datetime(2100, 1, 1)}),
+    ],
+)
+def test_bad_values_are_refused(app: App, repository: JobRepository, kind: str, options: dict[str, object]) -> None:
+    with pytest.raises(InvalidSetting):
+        repository.enqueue(kind, **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPayload):
+        repository.enqueue("x", {"value": float("nan")})
+    assert app.jobs() == []
+
+
+def test_only_what_was_claimed_here_can_be_marked(app: App, new_app: NewApp, repository: JobRepository) -> None:
+    job_id = repository.enqueue("x")
+    for mark in (repository.mark_success, lambda each: repository.mark_failure(each, "no")):
+        with pytest.raises(NotFound) as caught:
+            mark(job_id)
+        assert caught.value.code == "not_claimed"
+    (work,) = repository.claim()
+    with pytest.raises(NotFound):
+        new_app().repository().mark_success(work.id)
+    repository.mark_success(work.id)
+    with pytest.raises(NotFound):
+        repository.mark_success(work.id)
+
+
+@pytest.mark.req("DP-7", "DP-8")
+def test_a_loop_that_stood_still_has_lost_its_jobs_and_is_told(
+    app: App, new_app: NewApp, repository: JobRepository
+) -> None:
+    job_id = repository.enqueue("x")
+    (work,) = repository.claim()
+    forward(app.store, 31)
+    other = new_app().repository()
+    (taken,) = other.claim() or other.claim()  # freed by the first call, due at once, claimed by it or the next
+    assert (taken.id, taken.attempt) == (job_id, 2)
+    with pytest.raises(StaleLease):
+        repository.mark_success(work.id, "stale")
+    other.mark_success(job_id, "fresh")
+    result = app.client.run(app.client.verbs.result(job_id, "default"))
+    assert result is not None
+    assert result.value == "fresh"
+
+
+@pytest.mark.req("DP-7")
+def test_every_call_renews_the_lease(app: App, repository: JobRepository) -> None:
+    for _ in range(4):
+        repository.enqueue("x")
+    works = repository.claim(4)
+    for work in works:
+        forward(app.store, 20)  # each step within the lease, all of them far beyond it
+        repository.mark_success(work.id)
+    assert {job.state for job in app.jobs()} == {State.SUCCEEDED}
+    assert {job.attempt for job in app.jobs()} == {1}
+
+
+@pytest.mark.req("SC-19")
+def test_a_mark_that_failed_can_be_made_again(
+    app: App, repository: JobRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = repository.enqueue("x")
+    (work,) = repository.claim()
+
+    def away(flow: Flow[object]) -> object:
+        raise StoreUnavailable("the database cannot be reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app.store, "run", away)
+        with pytest.raises(StoreUnavailable):
+            repository.mark_success(work.id)
+    assert job_state(app, job_id) is State.IN_PROGRESS
+    repository.mark_success(work.id)
+    assert job_state(app, job_id) is State.SUCCEEDED
+
+
+def test_closing_frees_what_is_left(app: App, new_app: NewApp, repository: JobRepository) -> None:
+    job_id = repository.enqueue("x")
+    repository.claim()
+    repository.close()
+    repository.close()
+    other = new_app().repository()
+    (work,) = other.claim() or other.claim()
+    assert (work.id, work.attempt) == (job_id, 2)

@@ -1,0 +1,112 @@
+"""A store that cannot be used for a while, at every verb a worker depends on: nothing is lost, the worker goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast import App, State
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.flow import Flow
+from tests.app.conftest import NewApp
+from tests.app.running import working
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("CX-15", "SC-19")
+
+
+class Away:
+    """Puts itself between a worker and its store, and fails the named verbs for as many times as it is told."""
+
+    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()
+        self._arun, self._run = app.store.arun, app.store.run
+        monkeypatch.setattr(app.store, "arun", self.arun)
+        monkeypatch.setattr(app.store, "run", self.run)
+
+    def _refuse(self, flow: Flow[Any]) -> None:
+        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
+        if self.left[name] > 0:
+            self.left[name] -= 1
+            self.met[name] += 1
+            raise StoreUnavailable("the database cannot be reached")
+
+    async def arun(self, flow: Flow[Any]) -> Any:
+        self._refuse(flow)
+        return await self._arun(flow)
+
+    def run(self, flow: Flow[Any]) -> Any:
+        self._refuse(flow)
+        return self._run(flow)
+
+
+@pytest.fixture
+def elsewhere(new_app: NewApp) -> App:
+    app = new_app()
+
+    @app.job()
+    def quick(number: int) -> int:
+        return number
+
+    return app
+
+
+@pytest.mark.parametrize("verb", ["settle", "claim", "promote_due", "expire_overdue", "reap_lapsed"])
+def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    away = Away(elsewhere, monkeypatch)
+    away.left[verb] = 2
+    with working(elsewhere):
+        handles = [app.enqueue("quick", {"number": n}) for n in range(3)]
+        assert [handle.result(timeout=20) for handle in handles] == [0, 1, 2]
+        until(lambda: away.met[verb] == 2, "the store was away")
+    assert [handle.job().attempt for handle in handles] == [1, 1, 1]
+
+
+def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(elsewhere, monkeypatch)
+    away.left["renew_lease"] = 3
+    with working(elsewhere, lease_ttl=1.5) as beside:
+        lease = until(lambda: beside.lease, "the worker has a lease")
+        until(lambda: away.met["renew_lease"] == 3, "the heartbeat has failed")
+        assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
+        assert beside.lease == lease
+
+
+def test_a_lost_lease_while_the_store_is_away(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(elsewhere, monkeypatch)
+    with working(elsewhere) as beside:
+        until(lambda: beside.lease, "the worker has a lease")
+        away.left["open_lease"] = 2
+        assert app.client.run(app.client.verbs.end_lease(beside.lease, "ended by a test", "*"))
+        assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
+    assert away.met["open_lease"] == 2
+
+
+def test_a_worker_that_cannot_settle_when_it_leaves_ends_all_the_same(
+    app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = new_app()
+    begun, go_on = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    away = Away(elsewhere, monkeypatch)
+    with working(elsewhere) as beside:
+        handle = app.enqueue("slow")
+        assert begun.wait(20)
+        beside.ask_to_stop()
+        until(lambda: beside.worker and beside.worker._patience, "the worker only waits for what is running")
+        away.left["settle"] = 1000
+        go_on.set()
+        until(lambda: not beside.alive, "the worker has ended")
+    assert away.met["settle"] > 0
+    # Not settled, not lost: whoever sweeps next frees it when the lease has lapsed.
+    assert handle.state() is State.IN_PROGRESS

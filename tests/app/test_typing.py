@@ -1,0 +1,118 @@
+"""A wrong argument is a type error before it is a run-time error (HF-5): mypy reads small programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+pytestmark = [pytest.mark.req("HF-5"), pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """\
+import asyncio
+from datetime import datetime
+import holdfast
+from holdfast import Context, Handle
+
+app = holdfast.App("sqlite:///:memory:")
+
+@app.job(queue="mail", retry=holdfast.Retry(max_attempts=3), timeout="30s")
+def send(to: str, copies: int = 1) -> str:
+    return to * copies
+
+@app.job()
+async def count(ctx: Context, words: list[str], *, at: datetime | None = None) -> int:
+    return len(words)
+
+@app.job()
+def remember(ctx: Context, what: str) -> None: ...
+
+"""
+
+RIGHT = [
+    'send.enqueue("a")',
+    'send.enqueue("a", 2)',
+    'send.enqueue(to="a", copies=2)',
+    'send.using(delay=5, key="k", tenant="acme").enqueue("a")',
+    'await send.aenqueue("a", copies=2)',
+    'count.enqueue(["a"])',
+    'await count.aenqueue(["a"], at=datetime.now())',
+    'remember.enqueue("x")',
+    'app.enqueue_many([send.prepare("a"), send.prepare("b")])',
+    'app.enqueue_many(count.prepare(["a"]) for _ in range(3))',
+    'text: str = send.enqueue("a").result()',
+    'number: int = await count.enqueue(["a"])',
+    'later: int = await (await count.aenqueue(["a"])).aresult(timeout="5s")',
+    'handle: Handle[str] = send.enqueue("a")',
+    'texts: list[Handle[str]] = app.enqueue_many([send.prepare("a")])',
+    'with_timeout: str = send.enqueue("a").result(timeout=5)',
+]
+
+WRONG = {
+    "send.enqueue()": "call-arg",
+    "send.enqueue(7)": "arg-type",
+    'send.enqueue("a", "b")': "arg-type",
+    'send.enqueue("a", copy=2)': "call-arg",
+    'send.enqueue("a", 2, 3)': "call-arg",
+    "await send.aenqueue(7)": "arg-type",
+    "await send.aenqueue()": "call-arg",
+    "send.prepare(7)": "arg-type",
+    'send.using(key="k").enqueue(7)': "arg-type",
+    "send.using(priority='high')": "arg-type",
+    "send.using(colour='red')": "call-arg",
+    'count.enqueue("a")': "arg-type",
+    'count.enqueue(["a"], at="now")': "arg-type",
+    "count.enqueue(holdfast.Context, ['a'])": "",
+    "remember.enqueue()": "call-arg",
+    'number: int = send.enqueue("a").result()': "assignment",
+    'text: str = await count.enqueue(["a"])': "assignment",
+    'text: str = await (await count.aenqueue(["a"])).aresult()': "assignment",
+    "wrong: list[Handle[int]] = app.enqueue_many([send.prepare('a')])": "",
+    "app.job(retry=3)": "arg-type",
+}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """What mypy says of each line, one program for all: a start of mypy takes seconds."""
+    program = tmp_path_factory.mktemp("typing") / "program.py"
+    program.write_text(
+        HEAD + "".join(f"async def f{n}() -> None:\n    {line}\n" for n, line in enumerate((*RIGHT, *WRONG))),
+        encoding="utf-8",
+    )
+    arguments = [
+        *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(program.parent / "cache")),
+        *("--no-error-summary", "--hide-error-context", "--show-error-codes", str(program)),
+    ]
+    said, trouble, _ = api.run(arguments)
+    assert not trouble
+    found: dict[int, str] = {}
+    for line in said.splitlines():
+        name, number, rest = line.split(":", 2)
+        assert Path(name).name == program.name, line
+        if "error:" in rest:
+            found[int(number)] = found.get(int(number), "") + rest
+    return found
+
+
+def _number(line: str) -> int:
+    return len(HEAD.splitlines()) + 2 + 2 * [*RIGHT, *WRONG].index(line)
+
+
+@pytest.mark.parametrize("line", RIGHT)
+def test_a_right_call_passes(findings: dict[int, str], line: str) -> None:
+    assert _number(line) not in findings
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_call_is_a_type_error(findings: dict[int, str], line: str) -> None:
+    said = findings.get(_number(line))
+    assert said is not None, "mypy has nothing against it"
+    assert WRONG[line] in said
+
+
+def test_the_declarations_themselves_pass(findings: dict[int, str]) -> None:
+    assert [number for number in findings if number <= len(HEAD.splitlines())] == []

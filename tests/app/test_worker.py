@@ -1,0 +1,418 @@
+"""The worker: every way a handler can end, and what becomes of its job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Handle, Retry, State
+from holdfast.domain.job import Attempt
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+
+ONCE = Retry(max_attempts=1)
+AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.05, factor=2, jitter=False))
+
+
+def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
+    return app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))
+
+
+@pytest.mark.req("JF-7", "SC-4")
+def test_async_and_sync_handlers_run_side_by_side(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    meeting = threading.Barrier(3)
+
+    @elsewhere.job()
+    async def awaits() -> str:
+        await asyncio.to_thread(meeting.wait, 20)
+        return threading.current_thread().name
+
+    @elsewhere.job()
+    def blocks() -> str:
+        meeting.wait(20)
+        return threading.current_thread().name
+
+    with working(elsewhere):
+        handles = [app.enqueue("awaits"), app.enqueue("blocks")]
+        meeting.wait(20)  # both are running now
+        names = [handle.result(timeout=20) for handle in handles]
+    assert names[0] == "test-worker"
+    assert names[1].startswith("holdfast-job")
+
+
+@pytest.mark.req("CX-9", "JF-5", "SC-5", "DP-22")
+def test_a_failure_is_tried_again_after_its_backoff_and_then_buried(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+
+    @elsewhere.job("flaky")
+    def fails() -> None:
+        raise ConnectionError("the line is busy")
+
+    with working(elsewhere):
+        handle = app.enqueue("flaky", retry=AGAIN)
+        job = handle.wait(timeout=20)
+    assert (job.state, job.attempt, job.retries) == (State.DEAD_LETTER, 3, 2)
+    assert (job.error_code, job.error_message) == ("ConnectionError", "the line is busy")
+    verbs = [event.verb for event in handle.history()]
+    assert verbs == ["enqueue", *["take", "fail", "retry", "due"] * 2, "take", "fail", "bury"]
+    tries = attempts(app, handle)
+    assert [each.outcome for each in tries] == ["failed"] * 3
+    waits = [(two.started_at - one.ended_at).total_seconds() for one, two in pairwise(tries) if one.ended_at]
+    assert waits[0] >= 0.05
+    assert waits[1] >= 0.1
+    for each in tries:
+        assert (each.error_code, each.error_message) == ("ConnectionError", "the line is busy")
+        assert each.traceback is not None
+        assert "in fails" in each.traceback
+        assert "raise ConnectionError" in each.traceback
+
+
+@pytest.mark.req("CX-9", "JF-5")
+def test_success_after_failures_leaves_no_error(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    calls: list[int] = []
+
+    @elsewhere.job()
+    async def flaky() -> int:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ValueError("not yet")
+        return len(calls)
+
+    with working(elsewhere):
+        handle = app.enqueue("flaky", retry=AGAIN)
+        assert handle.result(timeout=20) == 3
+    job = handle.job()
+    assert (job.error_code, job.error_message, job.retries) == (None, None, 2)
+
+
+class Strange(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Base(BaseException):
+    pass
+
+
+def stop_iteration() -> None:
+    raise StopIteration(3)
+
+
+async def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def awaits_something_cancelled() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+def exits() -> None:
+    sys.exit(3)
+
+
+async def aexits() -> None:
+    sys.exit(3)
+
+
+def base() -> None:
+    raise Base("out")
+
+
+def strange() -> None:
+    raise Strange
+
+
+def recurses() -> None:
+    recurses()
+
+
+def group() -> None:
+    raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
+
+
+def timeout_of_its_own() -> None:
+    raise TimeoutError("somebody else's")
+
+
+ENDS: dict[str, tuple[Any, str]] = {
+    "SystemExit": (exits, "SystemExit"),
+    "SystemExit in async code": (aexits, "SystemExit"),
+    "BaseException": (base, "tests.app.test_worker.Base"),
+    "an error that cannot be printed": (strange, "tests.app.test_worker.Strange"),
+    "recursion": (recurses, "RecursionError"),
+    "a group": (group, "ExceptionGroup"),
+    "StopIteration out of a thread": (stop_iteration, "RuntimeError"),
+    "its own CancelledError": (cancelled, "asyncio.exceptions.CancelledError"),
+    "a task it awaited was cancelled": (awaits_something_cancelled, "asyncio.exceptions.CancelledError"),
+    "a TimeoutError of its own": (timeout_of_its_own, "TimeoutError"),
+}
+
+
+@pytest.mark.req("DP-22", "SC-19")
+@pytest.mark.parametrize("name", ENDS)
+def test_whatever_a_handler_raises_ends_its_job_and_not_the_worker(app: App, name: str) -> None:
+    handler, code = ENDS[name]
+    app.job("odd", retry=ONCE)(handler)
+
+    @app.job()
+    def fine() -> int:
+        return 3
+
+    handle, other = app.enqueue("odd"), fine.enqueue()
+    work_off(app)
+    job = handle.wait(timeout=5)
+    assert (job.state, job.attempt) == (State.DEAD_LETTER, 1)
+    assert job.error_code is not None
+    assert job.error_code.endswith(code.rpartition(".")[2])
+    assert job.error_message
+    assert other.result(timeout=5) == 3
+
+
+HOSTILE = {
+    "nul": "a\x00b",
+    "surrogate": "a\ud800b",
+    "huge": "x" * 3_000_000,
+    "control": "\x1b[2J\r\n\x7f",
+    "markup": "<script>[bold]{0}%s",
+    "empty": "",
+}
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_messages_are_kept_as_far_as_they_can_be(app: App, name: str) -> None:
+    text = HOSTILE[name]
+
+    @app.job(retry=ONCE)
+    def fails() -> None:
+        raise ValueError(text)
+
+    handle = fails.enqueue()
+    work_off(app)
+    job = handle.wait(timeout=5)
+    assert job.error_code == "ValueError"
+    message = str(job.error_message)
+    assert len(message) <= 2_000
+    assert message[:1] == (text[:1] or "V")
+    assert "\x00" not in message
+    assert "\ud800" not in message
+    (attempt,) = attempts(app, handle)
+    assert attempt.traceback is not None
+    assert len(attempt.traceback) <= 16_000
+    assert handle.history()[-1].meta["error_message"] == message
+    assert name != "huge" or "characters cut" in message
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (object(), "payload_not_json"),
+        (float("nan"), "payload_not_finite"),
+        ("\x00", "payload_bad_text"),
+        ("x" * 1_048_577, "payload_too_large"),
+        ({1: 2}, "payload_bad_key"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_is_buried_at_once(app: App, value: Any, code: str) -> None:
+    """The work was done; to do it again would not help, and might do harm."""
+    calls: list[int] = []
+
+    @app.job()
+    def returns() -> Any:
+        calls.append(1)
+        return value
+
+    handle = returns.enqueue()
+    work_off(app)
+    job = handle.wait(timeout=5)
+    assert (job.state, job.error_code, len(calls)) == (State.DEAD_LETTER, code, 1)
+
+
+@pytest.mark.req("DP-22", "SC-5")
+def test_a_timeout_ends_the_attempt(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    ended: list[str] = []
+    release = threading.Event()
+
+    @elsewhere.job(timeout=0.1)
+    async def sleeps() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    @elsewhere.job(timeout="100ms")
+    def blocks() -> None:
+        release.wait(20)  # a thread cannot be stopped: it goes on, and its job has failed
+
+    with working(elsewhere):
+        handles = [app.enqueue(kind, retry=ONCE) for kind in ("sleeps", "blocks")]
+        jobs = [handle.wait(timeout=20) for handle in handles]
+        release.set()
+    assert [(job.state, job.error_code) for job in jobs] == [(State.DEAD_LETTER, "timeout")] * 2
+    assert ended == ["cancelled"]
+    assert [attempts(app, handle)[0].outcome for handle in handles] == ["failed", "failed"]
+
+
+@pytest.mark.req("JF-7")
+def test_kinds_nobody_here_knows_are_left_in_the_queue(app: App) -> None:
+    @app.job()
+    def known() -> int:
+        return 1
+
+    unknown, handle = app.enqueue("unknown", priority=9), known.enqueue()
+    work_off(app)
+    assert (handle.result(timeout=5), unknown.state(), unknown.job().attempt) == (1, State.QUEUED, 0)
+    assert app.health().waiting_kinds == ("unknown",)
+
+
+@pytest.mark.req("DP-9")
+def test_queues_priorities_and_deadlines(app: App) -> None:
+    order: list[str] = []
+
+    @app.job()
+    def note(name: str) -> None:
+        order.append(name)
+
+    now = app.client.run(app.client.verbs.now())
+    late = note.using(deadline=now).enqueue("late")
+    note.enqueue("second")
+    note.using(priority=5).enqueue("first")
+    note.using(queue="other").enqueue("other")
+    work_off(app, concurrency=1)
+    assert order == ["first", "second"]
+    assert (late.wait(timeout=5).state, late.job().error_code) == (State.FAILED, "deadline_passed")
+    work_off(app, concurrency=1, queues=("other",))
+    assert order == ["first", "second", "other"]
+
+
+@pytest.mark.req("JF-1")
+def test_a_worker_for_one_tenant_leaves_the_others_alone(app: App) -> None:
+    @app.job()
+    def quick() -> None: ...
+
+    mine, theirs = quick.enqueue(), quick.using(tenant="acme").enqueue()
+    work_off(app, tenant="acme")
+    assert (theirs.state(), mine.state()) == (State.SUCCEEDED, State.QUEUED)
+    work_off(app)
+    assert mine.state() is State.SUCCEEDED
+
+
+@pytest.mark.req("SC-4")
+def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    lock, running, most = threading.Lock(), 0, 0
+
+    @elsewhere.job()
+    def busy() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    handles = app.enqueue_many([app._prepare("busy", None, {}) for _ in range(60)])
+    with working(elsewhere, concurrency=3):
+        for handle in handles:
+            handle.wait(timeout=30)
+    assert most == 3
+    assert all(handle.job().attempt == 1 for handle in handles)
+
+
+@pytest.mark.req("SC-4")
+def test_max_jobs_ends_the_worker(app: App) -> None:
+    @app.job()
+    def quick() -> None: ...
+
+    handles = app.enqueue_many([quick.prepare() for _ in range(5)])
+    work_off(app, max_jobs=2)
+    assert [handle.state() for handle in handles].count(State.SUCCEEDED) == 2
+
+
+@pytest.mark.req("SC-13", "CX-15")
+def test_a_worker_that_is_told_to_stop_lets_its_jobs_end(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    begun, go_on = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return "done"
+
+    with working(elsewhere) as beside:
+        handle = app.enqueue("slow")
+        assert begun.wait(20)
+        beside.ask_to_stop()
+        until(
+            lambda: beside.worker and beside.worker._patience, "the worker waits for what is running, and takes no more"
+        )
+        waiting = app.enqueue("slow")
+        go_on.set()
+        until(lambda: not beside.alive, "the worker has ended")
+    assert (handle.result(timeout=5), waiting.state()) == ("done", State.QUEUED)
+    assert app.health().lease_active == 0
+
+
+@pytest.mark.req("SC-13", "CX-15")
+def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    begun = threading.Event()
+
+    @elsewhere.job()
+    async def slow() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    with working(elsewhere, grace=0.1) as beside:
+        handle = app.enqueue("slow", retry=ONCE)
+        assert begun.wait(20)
+        beside.ask_to_stop()
+        until(lambda: not beside.alive, "the worker has ended")
+    job = handle.job()
+    assert (job.state, job.retries, job.crashes) == (State.RETRY_WAITING, 0, 0)
+    assert handle.history()[-1].verb == "snooze"
+    assert handle.history()[-1].meta["reason"] == "worker_stopped"
+
+
+@pytest.mark.req("DP-22")
+def test_a_failure_is_logged_with_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job(retry=ONCE)
+    def fails() -> None:
+        raise ValueError("no")
+
+    handle = fails.enqueue()
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"):
+        work_off(app)
+    assert any(handle.id in record.message and "ValueError: no" in record.message for record in caplog.records)
+
+
+@pytest.mark.req("HF-5")
+def test_run_worker_runs_in_this_thread(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+
+    @app.job()
+    def where() -> str:
+        return "here"
+
+    handle = where.enqueue()
+    app.run_worker(burst=True)
+    assert handle.result() == "here"
+    app.close()

@@ -1,0 +1,150 @@
+"""Nothing is remembered between calls: two stores on one database, as two processes have them, always agree."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.ledger import check_ledger, read_events
+from tests.support.stores import (
+    claim,
+    enqueue,
+    forward,
+    history,
+    job,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    work,
+)
+from tests.support.threads import together
+
+pytestmark = pytest.mark.req("CX-15", "SC-18")
+
+
+@pytest.fixture
+def other(store: Store) -> Iterator[Store]:
+    with closing(open_store(store.url)) as opened:
+        yield opened
+
+
+def test_what_one_does_the_other_sees_at_once(store: Store, other: Store) -> None:
+    job_id = put_one(store, key="k")
+    assert job(other, job_id).state == State.QUEUED
+    assert [answer.reason for answer in enqueue(other, spec(key="k"))] == ["duplicate_key"]
+    held = take(other)
+    assert state_of(store, job_id) == State.IN_PROGRESS
+    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    assert settle(other, held) == [job_id]
+    assert [event.verb for event in history(other, job_id)] == ["enqueue", "take", "cancel"]
+
+
+def test_both_go_by_the_same_clock(store: Store, other: Store) -> None:
+    moment = forward(store, 3600)
+    assert other.run(other.verbs.now()) == moment
+    put_one(store, delay=10)
+    forward(other, 10)
+    assert store.run(store.verbs.promote_due()) == 1
+
+
+def test_a_lease_opened_here_is_good_there(store: Store, other: Store) -> None:
+    put(store, spec(), spec())
+    lease = open_lease(store)
+    assert len(claim(other, lease)) == 1
+    assert other.run(other.verbs.end_lease(lease, "closed", "*"))
+    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+
+
+@pytest.mark.req("CX-12")
+def test_closing_and_opening_again_loses_nothing(store: Store) -> None:
+    forward(store)
+    ids = put(store, *(spec(payload={"n": n}) for n in range(5)))
+    work(store, want=2)
+    before = [job(store, job_id) for job_id in ids], read_events(store)
+    store.close()
+    with closing(open_store(store.url)) as again:
+        assert again.schema().current
+        assert [job(again, job_id) for job_id in ids] == before[0]
+        assert [event.seq for event in read_events(again)] == [event.seq for event in before[1]]
+
+
+def test_two_stores_drain_one_queue(store: Store, other: Store) -> None:
+    put(store, *(spec() for _ in range(60)))
+    done = together(*(partial(_drain, each, f"worker-{n}") for n, each in enumerate((store, other))))
+    assert sum(done) == 60
+    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: 60}
+
+
+def _drain(store: Store, holder: str) -> int:
+    lease, done = open_lease(store, holder), 0
+    while held := claim(store, lease, 4):
+        assert settle(store, held) == []
+        done += len(held)
+    return done
+
+
+# -- SQLite: several processes on one file -----------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+WORKER = """
+import json, sys
+from contextlib import closing
+from holdfast.stores.open import open_store
+from tests.contract.test_two_stores import _drain
+from tests.support.stores import put, spec
+
+url, name = sys.argv[1:]
+with closing(open_store(url)) as store:
+    store.migrate()
+    mine = [put(store, spec())[0] for _ in range(15)]
+    print(json.dumps([mine, _drain(store, name)]))
+"""
+
+
+@pytest.mark.req("SC-1")
+def test_several_processes_share_one_file(sqlite_url: str) -> None:
+    """All open it at once, new as it is; each adds jobs and works on everybody's."""
+    command = [sys.executable, "-c", WORKER, sqlite_url]
+    workers = [
+        subprocess.Popen(
+            [*command, f"process-{n}"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for n in range(3)
+    ]
+    reports = []
+    for worker in workers:
+        out, err = worker.communicate(timeout=60)
+        assert worker.returncode == 0, err
+        reports.append(json.loads(out))
+    with closing(open_store(sqlite_url)) as store:
+        done = _drain(store, "last")
+        assert sum(count for _, count in reports) + done == 45
+        for added, _ in reports:
+            assert {state_of(store, job_id) for job_id in added} == {State.SUCCEEDED}
+        check_ledger(store)
+
+
+@pytest.mark.req("SC-1")
+def test_the_file_is_in_wal_mode_and_sound(sqlite_url: str) -> None:
+    with closing(open_store(sqlite_url)) as store:
+        store.migrate()
+        put(store, *(spec() for _ in range(10)))
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+            assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+            assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+            assert connection.execute("pragma foreign_key_check").fetchall() == []

@@ -1,0 +1,100 @@
+"""docs/reference/attacks.md can be repeated: its small world can be made, and each attack is refused as it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.docs.attacks_page import GROUPS, LATER, NAMES, PAGE, setup
+from tests.support.attacks import ATTACKS
+from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.ledger import check_ledger
+
+pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "DP-7")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    with closing(open_store(found)) as store:
+        store.migrate()
+        yield found
+        check_ledger(store)
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[tuple[ByHand, dict[str, Any]]]:
+    """The small world of the page; whatever is tried, nothing in it may have changed in the end."""
+    with closing(open_by_hand(url)) as by_hand:
+        names: dict[str, Any] = {**NAMES, "later": LATER[by_hand.name]}
+        for statement in setup():
+            by_hand.execute(statement, _used(names, statement))
+        before = by_hand.contents()
+        yield by_hand, names
+        assert by_hand.contents() == before
+
+
+def refusal(world: tuple[ByHand, dict[str, Any]], statements: tuple[str, ...]) -> str | None:
+    by_hand, names = world
+    said = None
+    by_hand.begin()
+    for statement in statements:
+        said = by_hand.refusal(statement, _used(names, statement))
+        if said is not None:
+            break
+    by_hand.rollback()
+    return said
+
+
+def test_what_the_page_says_is_what_happens(world: tuple[ByHand, dict[str, Any]]) -> None:
+    which = int(world[0].name == "postgres")
+    tried = 0
+    for _, attacks in GROUPS.values():
+        for attack in attacks:
+            statements = (attack.sqlite, attack.postgres)[which]
+            if statements:
+                tried += 1
+                said = refusal(world, statements)
+                assert said is not None, f"{attack.name}: was not refused"
+                assert attack.says[which] in said, attack.name
+    assert tried > 100
+
+
+# What the summary in guarantees.md says, and the attack that shows it.
+SUMMARY = {
+    "a step that is not in the table": "skip the queue",
+    "change a payload": "change the payload",
+    "change another fact of a job": "change the fact kind",
+    "edit the ledger": "sign for somebody else",
+    "delete from the ledger": "delete one event",
+    "write into the ledger": "invent an event",
+    "end an attempt without its lease": "succeed without a token",
+    "take a job without a live lease": "claim under an unknown lease",
+    "declare a live worker lost": "declare a live lease lost",
+    "break an invariant between fields": "unfinish",
+    "delete a job that is not cleaned": "delete a state",
+}
+ILLEGAL = "update job_state set state = 'succeeded', finished_at = (select now from present) where id = :queued"
+
+
+def test_the_summary_of_the_guarantees_is_true(world: tuple[ByHand, dict[str, Any]]) -> None:
+    page = (PAGE.parent / "guarantees.md").read_text(encoding="utf-8")
+    table = page.partition("## What the database refuses")[2].partition("\n\n[Attacks")[0]
+    rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \| `([^`]+)` \|$", table, re.MULTILINE)
+    assert [row[0] for row in rows] == list(SUMMARY)
+    which = int(world[0].name == "postgres")
+    for title, *messages in rows:
+        attack = ATTACKS.get(SUMMARY[title])
+        said = refusal(world, (attack.sqlite, attack.postgres)[which] if attack else (ILLEGAL,))
+        assert said is not None, title
+        for part in messages[which].split("…"):
+            assert part.strip() in said, title
+
+
+def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:
+    return {name: value for name, value in names.items() if f":{name}" in statement}

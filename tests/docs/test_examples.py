@@ -1,0 +1,40 @@
+"""The examples run, on both stores, and say what they are meant to show."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    example = load("receipts")
+    assert await example.main(url) == {"succeeded": 20, "dead_letter": 1}
+    said = capsys.readouterr().out
+    assert "refused: idempotency_conflict" in said
+    assert "order 5: sent at try 3" in said
+    assert said.count("job.retry") == 2
+    assert "20 receipts sent" in said
+
+
+def test_every_example_has_a_test() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f'load("{path.stem}")' in here, f"{path.name} is not run by any test"

@@ -1,0 +1,75 @@
+"""The README's example does what the README says, as it is printed; so do the tutorial's programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.req("HF-5", "JF-6")
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(folder: Path, *command: str, url: str | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    if url is not None:
+        environment["HOLDFAST_URL"] = url
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def holdfast(folder: Path, *arguments: str, url: str | None = None) -> str:
+    return run(folder, "-m", "holdfast", *arguments, url=url)
+
+
+def test_the_example_is_printed_once_and_short() -> None:
+    (example,) = blocks("README.md")
+    assert len(example.strip().splitlines()) <= 15
+
+
+def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    (example,) = blocks("README.md")
+    (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
+    said = run(tmp_path, "receipts.py").strip()
+    assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
+    (example,) = blocks("README.md")
+    (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
+    payload = '{"to": "ada@example.com", "invoice": 8}'
+    job = holdfast(tmp_path, "enqueue", "send_receipt", payload, "--app", "receipts:app").strip()
+    holdfast(tmp_path, "worker", "receipts:app", "--burst")
+    shown = holdfast(tmp_path, "jobs", "show", job, "--url", "sqlite:///jobs.db")
+    assert "receipt 8 sent to ada@example.com" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_the_tutorials_programs_print_what_the_tutorial_says(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    receipts, first, change, more, _ = blocks("docs/tutorial.md")
+    before = '    if not to.endswith("@example.com"):\n'
+    assert before in receipts
+    (tmp_path / "receipts.py").write_text(receipts.replace(before, change), encoding="utf-8")
+    (tmp_path / "first.py").write_text(first, encoding="utf-8")
+    (tmp_path / "more.py").write_text(more, encoding="utf-8")
+    states = [line.split()[1] for line in run(tmp_path, "first.py", url=url).splitlines()]
+    assert states == ["queued", "queued"]
+    said = run(tmp_path, "more.py", url=url)
+    assert f"$ python more.py\n{said}```" in page

@@ -1,0 +1,59 @@
+"""Transactions that stay open, and a consumer of the ledger that reads meanwhile (PostgreSQL)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.domain.job import Event
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow
+from holdfast.stores.postgres.store import prepare_connection, run_on
+from tests.support.stores import spec
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """A program with a transaction of its own: what it has done is done, and nobody knows before `end`."""
+
+    def __init__(self, store: Store, begin: str = "begin") -> None:
+        self._verbs = store.verbs
+        self.connection: psycopg.Connection[Any] = psycopg.connect(store.url, autocommit=True)
+        prepare_connection(self.connection)
+        self.connection.execute(begin)
+
+    def run(self, flow: Flow[T]) -> T:
+        return run_on(self.connection, flow)
+
+    def enqueue(self, jobs: int = 1) -> list[str]:
+        specs = [spec() for _ in range(jobs)]
+        self.run(self._verbs.enqueue(specs, "default"))
+        return [each.id for each in specs]
+
+    def end(self, how: str = "commit") -> None:
+        self.connection.execute(how)
+        self.connection.close()
+
+
+class Consumer:
+    """Reads pages of one size and remembers; keeps its cursor as a durable consumer would."""
+
+    def __init__(self, store: Store, page: int) -> None:
+        self._store, self._page = store, page
+        self.cursor: str | None = None
+        self.seen: list[Event] = []
+
+    def poll(self) -> list[str]:
+        found = self._store.run(self._store.verbs.events_after(self.cursor, self._page, "*"))
+        if found:
+            self.cursor = found[-1].cursor
+        self.seen += found
+        return [event.job_id for event in found]
+
+    def drain(self) -> list[str]:
+        found: list[str] = []
+        while more := self.poll():
+            found += more
+        return found
