@@ -1,4 +1,4 @@
-"""Writers that commit in any order while consumers read small pages: every event once, none skipped (DP-12, fault 26)."""
+"""Writers commit in any order while consumers read small pages: every event once, none skipped (DP-12, fault 26)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,14 @@
 -- The judge of every update of a state row (CX-1). The pairs are those of domain/transitions.py: a test tries every
 -- ordered pair. RAISE takes only a literal before SQLite 3.47, so each refusal that names two states is spelt out.
+-- One trigger for all of it, because each costs by being there: a step that is not in the table; an attempt ended
+-- without its lease (only a cancel, or a reaper that is right about a lost lease, may do that); a job taken under a
+-- lease that is not live, or out of somebody's hands; attempts that are not counted one by one.
+DROP TRIGGER IF EXISTS judge_fence;
+DROP TRIGGER IF EXISTS judge_taking;
+DROP TRIGGER IF EXISTS judge_attempt;
 DROP TRIGGER IF EXISTS judge_transition;
-CREATE TRIGGER judge_transition BEFORE UPDATE OF state ON job_state
-WHEN OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
+CREATE TRIGGER judge_transition BEFORE UPDATE OF state, lease, attempt ON job_state
+WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         WHEN 'queued' THEN NEW.state = 'leased' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
         WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'cancelled'
         WHEN 'in_progress' THEN NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting' OR NEW.state = 'cancelled' OR NEW.state = 'waiting_for_approval'
@@ -12,7 +18,15 @@ WHEN OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         WHEN 'dead_letter' THEN NEW.state = 'queued' OR NEW.state = 'cancelled'
         WHEN 'cancelled' THEN NEW.state = 'cleaned'
         WHEN 'waiting_for_approval' THEN NEW.state = 'queued' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
-    END, 0)
+    END, 0))
+    OR (OLD.state = 'in_progress' AND NEW.settled_by IS NOT OLD.lease
+        AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
+             OR NEW.state = 'waiting_for_approval')
+        AND (NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'
+             OR EXISTS (SELECT 1 FROM lease l, present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)))
+    OR (NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
+        AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)))
+    OR NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
 BEGIN
     SELECT CASE OLD.state || ' ' || NEW.state
         WHEN 'queued succeeded' THEN RAISE(ABORT, 'illegal transition queued -> succeeded')
@@ -80,42 +94,23 @@ BEGIN
         WHEN 'waiting_for_approval retry_waiting' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> retry_waiting')
         WHEN 'waiting_for_approval dead_letter' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> dead_letter')
         WHEN 'waiting_for_approval cleaned' THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> cleaned')
+    END;
+    SELECT CASE
+        WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease AND OLD.lease IS NOT NULL
+            THEN RAISE(ABORT, 'stale lease: a held job does not change hands')
+        WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
+             AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
+            THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
+        WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
+            THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
+        WHEN OLD.state = 'in_progress' AND NEW.state = 'failed' AND NEW.error_code IS 'worker_lost'
+            THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
+        WHEN OLD.state = 'in_progress'
+             AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
+                  OR NEW.state = 'waiting_for_approval')
+            THEN RAISE(ABORT, 'stale lease: ending an attempt needs the lease token of its holder')
         ELSE RAISE(ABORT, 'illegal transition to an unknown state')
     END;
-END;
-
--- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
-DROP TRIGGER IF EXISTS judge_fence;
-CREATE TRIGGER judge_fence BEFORE UPDATE OF state ON job_state
-WHEN OLD.state = 'in_progress' AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
-                                    OR NEW.state = 'waiting_for_approval')
-     AND NEW.settled_by IS NOT OLD.lease
-BEGIN
-    SELECT CASE
-        WHEN NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'
-            THEN RAISE(ABORT, 'stale lease: ending an attempt needs the lease token of its holder')
-        WHEN EXISTS (SELECT 1 FROM lease l, present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)
-            THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
-    END;
-END;
-
-DROP TRIGGER IF EXISTS judge_taking;
-CREATE TRIGGER judge_taking BEFORE UPDATE OF state, lease ON job_state
-WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
-BEGIN
-    SELECT CASE
-        WHEN OLD.lease IS NOT NULL THEN RAISE(ABORT, 'stale lease: a held job does not change hands')
-        WHEN NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
-            THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
-    END;
-END;
-
-DROP TRIGGER IF EXISTS judge_attempt;
-CREATE TRIGGER judge_attempt BEFORE UPDATE OF attempt, state ON job_state
-WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
-     AND (NEW.state <> 'in_progress' OR OLD.state IN ('queued', 'leased', 'in_progress'))  -- else the step itself is illegal
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them');
 END;
 
 DROP TRIGGER IF EXISTS judge_identity;
