@@ -1,4 +1,4 @@
-"""``python -m bench``: our verbs beside plain SQL, and a claim beside millions. Prints a table; ``--json`` writes it."""
+"""``python -m bench``: our verbs beside plain SQL, and a claim beside millions; a table, with ``--json`` a file."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ class PlainSqlite:
                 [(first + i, job_id, PAYLOAD, now) for i, job_id in enumerate(ids, 1)],
             )
             self.connection.executemany(
-                "INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+                "INSERT INTO job_state"
+                " (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
                 " VALUES (?, ?, 'bench', 'noop', 'default', 'queued', 0, ?, 4, 3)",
                 [(first + i, job_id, (first + i) * 100) for i, job_id in enumerate(ids, 1)],
             )
@@ -151,7 +152,8 @@ class PlainSqlite:
                 (batch,),
             ).fetchall()
             self.connection.executemany(
-                "UPDATE job_state SET state = 'in_progress', lease = ?, attempt = attempt + 1, started_at = ? WHERE n = ?",
+                "UPDATE job_state SET state = 'in_progress', lease = ?, attempt = attempt + 1, started_at = ?"
+                " WHERE n = ?",
                 [(self.lease, time.time_ns() // 1000, row[0]) for row in rows],
             )
             self.connection.execute("COMMIT")

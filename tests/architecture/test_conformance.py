@@ -34,9 +34,7 @@ def test_a_done_row_without_a_test_is_found() -> None:
 
 def test_a_row_without_a_status_is_found() -> None:
     page = PAGE.replace("later: reason", "later")
-    assert any(
-        "has the status" in problem for problem in problems(page, [read_test_file(MARKED, "unit/test_a.py")])
-    )
+    assert any("has the status" in problem for problem in problems(page, [read_test_file(MARKED, "unit/test_a.py")]))
 
 
 def test_an_unknown_row_is_found() -> None:

@@ -27,9 +27,7 @@ def test_import_contracts_are_kept() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DOMAIN.rglob("*.py")), ids=lambda path: path.relative_to(DOMAIN).as_posix()
-)
+@pytest.mark.parametrize("path", sorted(DOMAIN.rglob("*.py")), ids=lambda path: path.relative_to(DOMAIN).as_posix())
 def test_domain_imports_only_itself_and_the_standard_library(path: Path) -> None:
     allowed = sys.stdlib_module_names | {"holdfast"}
     assert imported_roots(path) <= allowed

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.req("ARCH")
 ROOT = Path(__file__).parents[2]
 
 LEAKS = {
-    "package index": re.compile(
-        r"(?:index-url|find-links)[\s=]+[\"']?(?:http|file)|https?://[^\s\"'<>]+/simple\b"
-    ),
+    "package index": re.compile(r"(?:index-url|find-links)[\s=]+[\"']?(?:http|file)|https?://[^\s\"'<>]+/simple\b"),
     "registry": re.compile(r"registry\s*=\s*[\"']?http|https?://registry\.|\"resolved\":\s*\"http"),
     "path of a machine": re.compile(r"(?<![\w.~$}-])/(?:home|root|work|Users)/"),
 }
@@ -66,8 +64,6 @@ def test_a_leak_is_seen(line: str) -> None:
     assert leaks_in(line)
 
 
-@pytest.mark.parametrize(
-    "line", ["https://example.com/work/items", "src/holdfast/home/", "~/work/x", "a simple line"]
-)
+@pytest.mark.parametrize("line", ["https://example.com/work/items", "src/holdfast/home/", "~/work/x", "a simple line"])
 def test_ordinary_text_is_not_a_leak(line: str) -> None:
     assert not leaks_in(line)

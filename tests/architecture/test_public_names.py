@@ -21,8 +21,6 @@ def test_public_names_exist() -> None:
 
 def test_nothing_public_is_left_out() -> None:
     visible = {
-        name
-        for name, value in vars(holdfast).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        name for name, value in vars(holdfast).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     }
     assert visible - {"annotations", "TYPE_CHECKING"} - set(holdfast.__all__) == set()

@@ -39,9 +39,7 @@ def test_every_uuid7_has_its_version_variant_and_time(ms: int, random: bytes) ->
     assert created_ms(str(made)) == ms
 
 
-@pytest.mark.parametrize(
-    ("ms", "random"), [(-1, bytes(10)), (2**48, bytes(10)), (0, bytes(9)), (0, bytes(16))]
-)
+@pytest.mark.parametrize(("ms", "random"), [(-1, bytes(10)), (2**48, bytes(10)), (0, bytes(9)), (0, bytes(16))])
 def test_uuid7_refuses_what_does_not_fit(ms: int, random: bytes) -> None:
     with pytest.raises(InvalidInput) as caught:
         uuid7(ms, random)

@@ -125,10 +125,7 @@ def test_canonical_text_does_not_depend_on_the_order_of_keys(value: JsonValue, r
 
 
 def test_canonical_text_is_sorted_and_keeps_numbers_apart() -> None:
-    assert (
-        canonical({"b": [1, 1.0, True], "a": {"é": 1, "z": None}})
-        == '{"a":{"z":null,"é":1},"b":[1,1.0,true]}'
-    )
+    assert canonical({"b": [1, 1.0, True], "a": {"é": 1, "z": None}}) == '{"a":{"z":null,"é":1},"b":[1,1.0,true]}'
 
 
 @pytest.mark.parametrize(

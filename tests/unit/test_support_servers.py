@@ -65,9 +65,7 @@ def test_committed_rows_outlive_a_crash_and_open_ones_do_not(
     assert value(database, "SELECT array_agg(n) FROM kept") == [1]
 
 
-def test_databases_copied_from_a_template_are_apart(
-    server: PostgresServer | GivenServer, database: str
-) -> None:
+def test_databases_copied_from_a_template_are_apart(server: PostgresServer | GivenServer, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE shared AS SELECT 1 AS n")
     template = str(value(database, "SELECT current_database()"))

@@ -27,8 +27,8 @@ _LIVE = "SELECT holder FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NU
 
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _PICK = (
-    "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes, s.max_retries,"
-    " s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at, j.correlation_id, j.parent_id,"
+    "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
+    " s.max_retries, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at, j.correlation_id, j.parent_id,"
     " j.workflow_id, j.agent, j.tags"
     " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
     " WHERE s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
