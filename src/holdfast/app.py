@@ -191,7 +191,10 @@ class App:
         """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
 
         async def serve() -> None:
-            await self.worker(WorkerOptions(**options)).run()
+            try:
+                await self.worker(WorkerOptions(**options)).run()
+            finally:
+                await self.store.leave_loop()
 
         asyncio.run(serve())
 

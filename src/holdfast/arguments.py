@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.domain.errors import InvalidArguments
+from holdfast.domain.errors import InvalidArguments, InvalidPayload
 from holdfast.domain.payload import decode, encode
 
 try:
@@ -81,7 +81,16 @@ class Signature:
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:
-        return value if self._result is None or value is None else _from_json(self._result, value)
+        if self._result is None or value is None:
+            return value
+        try:
+            return _from_json(self._result, value)
+        except ValidationError as error:
+            # Another release of the handler may have written it.
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise InvalidPayload(
+                f"the stored result of {self._kind} is not what it returns now: {first['msg']}", code="invalid_result"
+            ) from None
 
     def _rebuilt(self, name: str, adapter: Any, value: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Whatever a handler raises or returns: its job ends with a code and a message that can be stored, the worker goes on."""
+"""Whatever a handler raises or returns: its job ends with a code that can be stored, and the worker goes on."""
 
 from __future__ import annotations
 

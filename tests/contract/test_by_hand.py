@@ -14,11 +14,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from holdfast.domain.ids import created_ms, parse_id
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease
@@ -152,6 +150,15 @@ def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell
     assert (buried["state"], buried["refused"]) == ("dead_letter", False)
 
 
+@pytest.mark.req("CX-9")
+@pytest.mark.parametrize("policy", ['{"factor": 0}', '{"base": "x"}', "[]", '"x"', '{"base": 1e300, "cap": 1e300}'])
+def test_a_backoff_that_makes_no_sense_keeps_no_job_from_failing(shell: Shell, policy: str) -> None:
+    job_id = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)["id"]
+    claimed = shell.claim()
+    failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+    assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
+
+
 def test_a_permanent_failure_is_buried_at_once(shell: Shell) -> None:
     shell.enqueue()
     claimed = shell.claim()
@@ -226,19 +233,3 @@ def test_reading_by_hand(shell: Shell) -> None:
     health = shell.ask("select holdfast.health() as h")["h"]
     assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
     assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
-
-
-@pytest.mark.req("CX-2", "CX-4")
-def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
-    """On every store: the id, the state and the first event come by themselves."""
-    tenant = "" if by_hand.name == "sqlite" else ", tenant"
-    value = "" if by_hand.name == "sqlite" else ", 'default'"
-    for kind in ("first", "second"):
-        by_hand.execute(f"insert into job (kind{tenant}) values ('{kind}'{value})")
-    rows = by_hand.execute("select id, kind, state, enqueued_by, source_system from jobs order by position")
-    assert [row[1:3] for row in rows] == [("first", "queued"), ("second", "queued")]
-    assert all(row[3].strip() and row[4] == "sql" for row in rows)
-    for job_id, *_ in rows:
-        assert parse_id(job_id) == job_id
-        assert abs(created_ms(job_id) - store.run(store.verbs.now()).timestamp() * 1000) < 60_000
-        assert [event.verb for event in history(store, job_id)] == ["enqueue"]

@@ -147,6 +147,21 @@ def test_a_snooze_costs_no_retry(store: Store) -> None:
 
 
 @pytest.mark.req("CX-9")
+@pytest.mark.parametrize("delay", [-1.0, 0.0, 1e300, float("inf"), float("nan"), 1e-9])
+def test_no_delay_keeps_an_attempt_from_ending(store: Store, delay: float) -> None:
+    now = forward(store)
+    first, second = put(store, spec(), spec())
+    held = claim(store, open_lease(store), 2)
+    offered = decide(held[0], Snoozed(delay), 1.0), decide(held[1], Failed("x", "y", after=delay), 1.0)
+    assert apply(store, held[0].lease, *offered) == []
+    for job_id in (first, second):
+        found = job(store, job_id)
+        assert found.state == State.RETRY_WAITING
+        assert found.due_at is not None
+        assert now <= found.due_at < now + timedelta(days=36_501)
+
+
+@pytest.mark.req("CX-9")
 def test_an_error_of_an_earlier_attempt_does_not_outlive_success(store: Store) -> None:
     job_id = put_one(store)
     work(store, BROKEN)

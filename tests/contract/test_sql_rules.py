@@ -11,11 +11,13 @@ from itertools import product
 
 import pytest
 
-from holdfast.domain.ids import created_ms
+from holdfast.domain.ids import created_ms, parse_id
 from holdfast.domain.policies import PRESETS, Backoff, fixed
 from holdfast.domain.states import State
 from holdfast.domain.transitions import TRANSITIONS, is_legal
-from tests.support.by_hand import PostgresByHand
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.stores import history
 
 pytestmark = pytest.mark.req("DP-20")
 
@@ -119,3 +121,19 @@ def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> Non
             {"was": step.source, "now": step.target, "code": codes.get(step.verb, "x"), "note": note},
         )
         assert verb == step.verb, step
+
+
+@pytest.mark.req("CX-2", "CX-4")
+def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
+    """On every store: the id, the state and the first event come by themselves."""
+    tenant = "" if by_hand.name == "sqlite" else ", tenant"
+    value = "" if by_hand.name == "sqlite" else ", 'default'"
+    for kind in ("first", "second"):
+        by_hand.execute(f"insert into job (kind{tenant}) values ('{kind}'{value})")
+    rows = by_hand.execute("select id, kind, state, enqueued_by, source_system from jobs order by position")
+    assert [row[1:3] for row in rows] == [("first", "queued"), ("second", "queued")]
+    assert all(row[3].strip() and row[4] == "sql" for row in rows)
+    for job_id, *_ in rows:
+        assert parse_id(job_id) == job_id
+        assert abs(created_ms(job_id) - store.run(store.verbs.now()).timestamp() * 1000) < 60_000
+        assert [event.verb for event in history(store, job_id)] == ["enqueue"]

@@ -33,6 +33,7 @@ _UNSTORED: Final = "NUL or a lone surrogate, which cannot be stored"
 _LONG: Final = f"an integer of more than {MAX_DIGITS:,} digits"
 _NOT_FINITE: Final = "NaN and Infinity are not JSON"
 _DEEP: Final = f"nested more than {MAX_DEPTH} deep"
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
@@ -66,6 +67,9 @@ def decode(text: str | bytes) -> JsonValue:
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise _refusal("payload_bad_text", "JSON text", f"not UTF-8 at {error.start}") from None
     except json.JSONDecodeError as error:
+        # How deep the reader gets before it gives up depends on the program around it.
+        if _opened(error.doc[: error.pos]) > MAX_DEPTH:
+            raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
         raise _refusal("payload_not_json", "JSON text", str(error)) from None
     except ValueError as error:  # an interpreter told to convert fewer digits than we allow
         raise _refusal("payload_bad_number", "JSON text", str(error)) from None
@@ -77,6 +81,12 @@ def decode(text: str | bytes) -> JsonValue:
     if escapes or source.count("[") + source.count("{") > MAX_DEPTH:
         _inspect(value, len(source), "JSON text", texts=escapes)
     return value
+
+
+def _opened(source: str) -> int:
+    """How many brackets are open at the end of a piece of JSON, those inside strings left out."""
+    bare = _STRING.sub("", source)
+    return bare.count("[") + bare.count("{") - bare.count("]") - bare.count("}")
 
 
 def safe_text(text: str, limit: int) -> str:

@@ -19,6 +19,7 @@ Ending = Literal["succeeded", "retry", "bury", "fail", "snooze"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
+LONGEST_DELAY = 100 * 365 * 86_400.0
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
             return Settlement(claim.id, claim.attempt, "succeeded", result=result)
         case Snoozed(delay, reason):
             note = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
-            return Settlement(claim.id, claim.attempt, "snooze", delay=max(0.0, delay), note=note)
+            return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=note)
         case Failed():
             return _after_failure(claim, outcome, random01)
         case _:
@@ -54,7 +55,7 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
     delay = 0.0
     if again:
         asked = failure.after
-        delay = max(0.0, asked) if asked is not None else _backoff(claim).delay(claim.retries + 1, random01)
+        delay = _bounded(asked) if asked is not None else _backoff(claim).delay(claim.retries + 1, random01)
     return Settlement(
         claim.id,
         claim.attempt,
@@ -72,3 +73,8 @@ def _backoff(claim: Claim) -> Backoff:
         return Backoff.from_json(claim.backoff) if claim.backoff else Backoff()
     except InvalidSetting:
         return Backoff()
+
+
+def _bounded(delay: float) -> float:
+    """A delay that every store can add to the present: whatever a handler asked for, its attempt must end."""
+    return min(delay, LONGEST_DELAY) if delay > 0 else 0.0  # not a number is not greater than zero

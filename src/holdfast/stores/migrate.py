@@ -8,7 +8,7 @@ there. Everything happens in one transaction under a lock, so two processes may 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -46,6 +46,10 @@ class Plan:
         numbered = tuple(_scripts(package, "migrations"))
         code = "\n".join(f"-- {script.name}\n{script.sql}" for script in _scripts(package, "code"))
         return cls(numbered, Script(CODE, code))
+
+    def for_roles(self, roles: Iterable[str]) -> Plan:
+        """The plan as it is for a server with these roles."""
+        return Plan(self.migrations, Script(CODE, f"{self.code.sql}\n-- for the roles {', '.join(sorted(roles))}\n"))
 
     def status(self, applied: Mapping[str, str]) -> SchemaStatus:
         """Compare with the names and digests found in the database."""

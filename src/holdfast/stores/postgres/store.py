@@ -27,8 +27,8 @@ from holdfast.domain.errors import (
 )
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
-from holdfast.stores.migrate import Plan, Script
-from holdfast.stores.postgres.doctor import diagnose
+from holdfast.stores.migrate import CODE, Plan, Script
+from holdfast.stores.postgres.doctor import ROLES, diagnose
 from holdfast.stores.postgres.verbs import PostgresVerbs
 
 try:
@@ -162,18 +162,21 @@ class PostgresStore:
             self._pool.close()
             self._pool = None
 
-    async def aclose(self) -> None:
+    async def leave_loop(self) -> None:
         self._leave_to_parent()
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
+
+    async def aclose(self) -> None:
+        await self.leave_loop()
         self.close()
 
     # --- schema ---
 
     def schema(self) -> SchemaStatus:
         with self._connected() as connection:
-            return self._plan.status(self._applied(connection))
+            return self._plan_for(connection).status(self._applied(connection))
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection, connection.transaction():
@@ -181,8 +184,9 @@ class PostgresStore:
                 "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",)
             )
             applied = self._applied(connection)
-            self._plan.check_not_newer(applied)
-            for script in self._plan.pending(applied):
+            plan = self._plan_for(connection)
+            plan.check_not_newer(applied)
+            for script in plan.pending(applied):
                 if not applied:
                     connection.execute(f'create schema if not exists "{self.schema_name}"')
                     applied = {"": ""}
@@ -191,13 +195,21 @@ class PostgresStore:
                     connection.execute(script.sql)  # no parameters: several statements in one go
                 except psycopg.Error as error:
                     raise script.failure(translate(error), str(error)) from error
+                if script.name == CODE:
+                    script = self._plan_for(connection).code
                 connection.execute(*self._mark(script))
-            return self._plan.status(self._applied(connection))
+            return self._plan_for(connection).status(self._applied(connection))
+
+    def _plan_for(self, connection: Connection[Any]) -> Plan:
+        """Grants go to the roles there are, so the code is laid again when there are others."""
+        rows = connection.execute("select rolname from pg_roles where rolname = any(%s)", (list(ROLES),)).fetchall()
+        return self._plan.for_roles(row[0] for row in rows)
 
     def migration_sql(self) -> str:
         """The whole schema as one script, for those who apply such things themselves."""
         parts = ["begin;", f'create schema if not exists "{self.schema_name}";', self._search_path() + ";"]
-        for script in (*self._plan.migrations, self._plan.code):
+        plan = self._plan.for_roles(ROLES)  # which the script itself creates
+        for script in (*plan.migrations, plan.code):
             parts.append(f"-- {script.name}\n{script.sql}")
             parts.append(f"insert into migration (name, digest) values ('{script.name}', '{script.digest}');")
         return "\n".join([*parts, "commit;\n"])
@@ -229,7 +241,7 @@ class PostgresStore:
 
     def diagnose(self) -> list[Finding]:
         with self._connected() as connection:
-            return diagnose(connection, self.schema_name, self._plan.status(self._applied(connection)))
+            return diagnose(connection, self.schema_name, self._plan_for(connection).status(self._applied(connection)))
 
 
 CONNECTION: dict[str, Any] = {

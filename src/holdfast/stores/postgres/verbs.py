@@ -27,7 +27,7 @@ class PostgresVerbs(Reads):
             PostgresCodec(),
             self._s,
             percent=True,
-            bind=lambda tenant: Statement("select set_config('holdfast.tenant', %s, true)", (tenant,)),
+            bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
         )
 
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:

@@ -74,6 +74,9 @@ class SqliteStore:
             self._threads = None
         self._connections.close()
 
+    async def leave_loop(self) -> None:
+        """Nothing belongs to a loop: connections and threads serve them all."""
+
     async def aclose(self) -> None:
         await asyncio.to_thread(self.close)
 

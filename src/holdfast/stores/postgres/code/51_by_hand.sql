@@ -78,16 +78,21 @@ language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_scope   text := enter(for_tenant);   -- before anything is read: no tenant, no rows
-    v_outcome text;
-    v_delay   float8;
+    v_backoff jsonb;
+    v_retry   integer;
+    v_bury    boolean;
+    v_delay   interval;
 begin
-    select case when fail.permanent or s.retries >= s.max_retries then 'bury' else 'retry' end,
-           extract(epoch from backoff_delay(j.backoff, s.retries + 1))
-      into v_outcome, v_delay
+    select j.backoff, s.retries + 1, fail.permanent or s.retries >= s.max_retries into v_backoff, v_retry, v_bury
       from job_state s join job j on j.id = s.id where s.id = fail.job;
+    begin
+        v_delay := least(greatest(backoff_delay(v_backoff, v_retry), '0'), '30 days');   -- the bounds of a policy
+    exception when data_exception then
+        v_delay := backoff_delay(null, v_retry);   -- somebody wrote one that makes no sense; it must end all the same
+    end;
     return query
-    select * from settle_one(fail.job, fail.lease, v_outcome,
-        jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', v_delay), v_scope);
+    select * from settle_one(fail.job, fail.lease, case when v_bury then 'bury' else 'retry' end,
+        jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', extract(epoch from v_delay)), v_scope);
 end $$;
 
 create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
