@@ -67,19 +67,11 @@ class PostgresVerbs(Reads):
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
         kinds = None if request.kinds is None else list(request.kinds)
         rows = yield Statement(
-            f"select c.id, %s, {CLAIM_COLUMNS.removeprefix('c.id, ')}"
-            f" from {self._s}claim_many(%s, %s, %s, %s, %s, %s) c",
-            (
-                request.lease,
-                request.lease,
-                list(request.queues),
-                request.want,
-                request.begin,
-                kinds,
-                request.tenant,
-            ),
+            f"select {CLAIM_COLUMNS} from {self._s}claim_many(%s, %s, %s, %s, %s, %s) c",
+            (request.lease, list(request.queues), request.want, request.begin, kinds, request.tenant),
         )
-        return [self._claim(row) for row in rows]
+        lease = request.lease
+        return [self._claim((row[0], lease, *row[1:])) for row in rows]
 
     @flow(single=True)
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:

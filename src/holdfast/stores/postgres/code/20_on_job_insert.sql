@@ -2,14 +2,15 @@
 create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
 declare
     v_now timestamptz := clock_now();
+    v_xid bigint := pg_current_xact_id()::text::bigint;
 begin
     insert into job_state (id, tenant, kind, queue, state, priority, position,
                            max_retries, max_crashes, due_at, deadline_at)
     select id, tenant, kind, queue, 'queued', priority, nextval('position_seq') * 100,
            max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at
       from added;
-    insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
-    select id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
+    insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
+    select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
     insert into job_tag (tenant, tag, job_id)
     select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);

@@ -10,10 +10,11 @@ as $$
 declare
     v_now   timestamptz := clock_now();
     v_actor text := actor();
+    v_xid   bigint := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
     v_bad   record;
 begin
-    insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
-    select n.id, n.tenant, n.kind,
+    insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
+    select v_xid, n.id, n.tenant, n.kind,
            -- Whoever shows the lease was not lost, whatever its handler calls the error.
            verb_of(o.state, n.state, case when n.settled_by = o.lease then null else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
@@ -27,10 +28,16 @@ begin
       from new_rows n join old_rows o on o.id = n.id
      where o.state <> n.state;
 
-    -- Who takes a job shows a live lease; who declares a holder lost must be right about it.
+    -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
+    -- and nearly always enough: every lease named is live and nobody was declared lost.
+    if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t
+                    where (select l.ended_at is null from lease l where l.id = t.lease) is not true)
+       and not exists (select from new_rows n where n.error_code = 'worker_lost' and n.state = 'failed') then
+        return null;
+    end if;
     -- Each lease is looked up once, by its key: a join would read them all, and there may be one for every job.
     select t.id, t.lease, t.taken into v_bad
-      from (select coalesce(n.lease, o.lease) as lease, n.lease is not null as taken, min(n.id::text) as id
+      from (select coalesce(n.lease, o.lease) as lease, n.lease is not null as taken, (array_agg(n.id))[1] as id
               from new_rows n join old_rows o on o.id = n.id
              where o.state <> n.state
                and (n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
