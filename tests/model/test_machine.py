@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.domain.transitions import Verb
+from tests.model.conftest import Make
 from tests.model.machine import StoresMachine
-from tests.model.player import Player
-from tests.support.databases import TemplateDatabases
 
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7")
 
 QUICK = settings(
-    max_examples=35,
+    max_examples=25,
     stateful_step_count=35,
     deadline=None,
     print_blob=True,
@@ -32,22 +27,8 @@ LONG = settings(QUICK, max_examples=1_000, stateful_step_count=60)
 ELSEWHERE = {Verb.ASK, Verb.APPROVE, Verb.DENY, Verb.CLEAN}
 
 
-@pytest.fixture
-def make(tmp_path: Path, postgres_databases: TemplateDatabases) -> Callable[[ExitStack], dict[str, Player]]:
-    numbers = itertools.count()
-
-    def fresh(closing: ExitStack) -> dict[str, Player]:
-        embedded = Player(f"sqlite:///{tmp_path}/{next(numbers)}.db")
-        closing.callback(lambda: embedded.store.close())
-        embedded.store.migrate()
-        served = Player(closing.enter_context(postgres_databases.fresh()))
-        closing.callback(lambda: served.store.close())
-        return {"sqlite": embedded, "postgres": served}
-
-    return fresh
-
-
-def play(make: Callable[[ExitStack], dict[str, Player]], how: settings) -> Counter[str]:
+def play(make: Make, how: settings) -> Counter[str]:
+    """Answers how often each step of the table was seen."""
     seen: Counter[str] = Counter()
 
     class Machine(StoresMachine):
@@ -64,13 +45,11 @@ def play(make: Callable[[ExitStack], dict[str, Player]], how: settings) -> Count
 
 # A failing example is made smaller for up to five minutes before it is shown.
 @pytest.mark.timeout(600)
-def test_stores_and_model_agree(make: Callable[[ExitStack], dict[str, Player]]) -> None:
-    seen = play(make, QUICK)
-    assert {"enqueue", "take", "succeed"} <= seen.keys()
+def test_stores_and_model_agree(make: Make) -> None:
+    assert {"enqueue", "take", "succeed"} <= play(make, QUICK).keys()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_stores_and_model_agree_for_long(make: Callable[[ExitStack], dict[str, Player]]) -> None:
-    seen = play(make, LONG)
-    assert set(Verb) - ELSEWHERE <= seen.keys()
+def test_stores_and_model_agree_for_long(make: Make) -> None:
+    assert set(Verb) - ELSEWHERE <= play(make, LONG).keys()

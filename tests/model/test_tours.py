@@ -1,0 +1,168 @@
+"""Walks that chance takes too seldom, laid out by hand: every step of the table, and keys met at odd moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.settlement import Ending, Settlement
+from holdfast.domain.states import State
+from holdfast.domain.transitions import Verb
+from holdfast.stores.base import ClaimRequest
+from tests.model.comparison import Comparison
+from tests.model.conftest import Make
+from tests.model.drafts import START, Draft
+from tests.model.model import Model
+from tests.model.player import Player
+from tests.model.test_machine import ELSEWHERE
+
+pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
+
+AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
+TWICE = RetryPolicy(max_attempts=2, max_crashes=1)
+
+
+class Tour:
+    """One tenant, one lease at a time; what is played on all sides is compared on all sides."""
+
+    def __init__(self, make: Make, closing: ExitStack) -> None:
+        self.model = Model(START)
+        self.comparison = Comparison(self.model, make(closing))
+        self.numbers = 0
+        self.lease = ""
+        self.pass_time(0.0)
+        self.open_lease()
+
+    def play(self, command: Callable[[Model | Player], object]) -> None:
+        self.comparison.play(command)
+        self.comparison.check()
+
+    def pass_time(self, seconds: float) -> None:
+        self.model.now += timedelta(seconds=seconds)
+        for player in self.comparison.players.values():
+            player.set_clock(self.model.now)
+
+    def open_lease(self) -> None:
+        self.lease = f"lease-{len(self.model.leases)}"
+        self.play(lambda side: side.open_lease(self.lease, "the worker", 60.0, "*"))
+
+    def put(self, **facts: Any) -> str:
+        self.numbers += 1
+        spec = Draft(**facts).spec(self.numbers, self.model.now, None)
+        self.play(lambda side: side.enqueue([spec], "a"))
+        return spec.id
+
+    def take(self, *, begin: bool = True) -> None:
+        request = ClaimRequest(lease=self.lease, queues=("default",), want=1, begin=begin)
+        self.play(lambda side: side.claim(request))
+
+    def start(self, job_id: str) -> None:
+        self.play(lambda side: side.start(self.lease, [job_id], "*"))
+
+    def end(self, job_id: str, ending: Ending) -> None:
+        error = None if ending in ("succeeded", "snooze") else "broken"
+        item = Settlement(job_id, self.model.jobs[job_id].attempt, ending, 1.0, error, error)
+        self.play(lambda side: side.settle(self.lease, [item], "*"))
+
+    def wait(self, seconds: float = 1.0) -> None:
+        self.pass_time(seconds)
+        self.play(lambda side: side.promote_due(1000, "*"))
+        self.play(lambda side: side.expire_overdue(1000, "*"))
+        self.play(lambda side: side.reap_lapsed(1000, "*"))
+
+    def operate(self, verb: Any, job_id: str) -> None:
+        self.play(lambda side: side.operate(verb, [job_id], "a reason", "somebody", "a"))
+
+    def state(self, job_id: str) -> State:
+        return self.model.jobs[job_id].state
+
+
+@pytest.fixture
+def tour(make: Make) -> Iterator[Tour]:
+    with ExitStack() as closing:
+        yield Tour(make, closing)
+
+
+def test_every_step_of_the_table(tour: Tour) -> None:
+    job = tour.put(retry=TWICE)
+    tour.take(begin=False)
+    tour.play(lambda side: side.release(tour.lease, [job], "*"))
+    tour.take(begin=False)
+    tour.start(job)
+    tour.end(job, "snooze")
+    tour.wait()
+    for ending in AGAIN_AND_OUT:
+        tour.take()
+        tour.end(job, ending)
+        tour.wait()
+    assert tour.state(job) is State.DEAD_LETTER
+    # With its retries before it again: twice more.
+    tour.operate("redrive", job)
+    for ending in AGAIN_AND_OUT:
+        tour.take()
+        tour.end(job, ending)
+        tour.wait()
+    tour.operate("discard", job)
+    done, late, stopped = tour.put(), tour.put(deadline=1.0, delay=5.0), tour.put()
+    tour.take()
+    tour.end(done, "succeeded")
+    tour.operate("cancel", stopped)
+    tour.wait(2.0)
+    assert tour.state(late) is State.FAILED
+    held, begun = tour.put(retry=TWICE), tour.put(retry=TWICE)
+    tour.take(begin=False)
+    tour.take()
+    tour.wait(60.0)
+    assert (tour.state(held), tour.state(begun)) == (State.QUEUED, State.RETRY_WAITING)
+    assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
+
+
+def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:
+    job = tour.put(retry=TWICE)
+    for _ in range(2):
+        tour.take()
+        tour.wait(60.0)  # the lease lapses
+        tour.open_lease()
+        tour.wait()
+    assert tour.state(job) is State.DEAD_LETTER
+
+
+@pytest.mark.parametrize("dedupe", ["skip", "coalesce"])
+def test_the_same_content_at_every_stage(tour: Tour, dedupe: Any) -> None:
+    """Before it is taken, while it is held, while it waits for its second try, and after its end."""
+    first = tour.put(content="c", dedupe=dedupe)
+    tour.put(content="c", dedupe=dedupe)
+    tour.take(begin=False)
+    tour.put(content="c", dedupe="skip")
+    tour.start(first)
+    tour.put(content="c", dedupe="skip")
+    tour.end(first, "retry")
+    tour.put(content="c", dedupe="skip")
+    tour.wait()
+    tour.put(content="c", dedupe=dedupe, key="by another name")
+    tour.put(content="c", dedupe=dedupe, key="by another name")
+    tour.take()
+    tour.put(content="c", dedupe=dedupe)
+    tour.end(first, "succeeded")
+    tour.put(content="c", dedupe=dedupe)
+    tour.put(content="c", key="by another name", payload="[]")
+
+
+def test_the_same_key_at_every_stage(tour: Tour) -> None:
+    first = tour.put(key="k")
+    go_on: list[Callable[[], None]] = [
+        tour.take,
+        lambda: tour.end(first, "bury"),
+        lambda: tour.operate("discard", first),
+        lambda: None,
+    ]
+    for step in go_on:
+        tour.put(key="k")
+        tour.put(key="k", payload="[1]")
+        tour.put(key="k", kind="report")
+        step()
