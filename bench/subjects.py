@@ -1,7 +1,7 @@
 """What is measured: a life in batches, once by plain SQL on bare copies of the tables, once by our verbs.
 
 The bare copies have the same columns and the same indexes, and no trigger, check, ledger or row-level
-security. Both sides keep every commit durable.
+security. Both sides write the same values, read the same facts of each job and keep every commit durable.
 """
 
 from __future__ import annotations
@@ -98,12 +98,16 @@ class PlainPostgres:
                 " and state = 'queued' and due_at is null order by priority desc, position, id limit %s"
                 " for update skip locked), taken as (update plain.job_state s set state = 'in_progress', lease = %s,"
                 " attempt = attempt + 1, started_at = clock_timestamp() from picked where s.id = picked.id"
-                " returning s.id, s.attempt)"
-                " select j.id::text, t.attempt, j.kind, j.payload::text from taken t join plain.job j on j.id = t.id",
+                " returning s.id, s.attempt, s.retries, s.crashes, s.max_retries, s.priority, s.position)"
+                " select j.id::text, t.attempt, j.tenant, j.kind, j.queue, j.payload::text, t.retries, t.crashes,"
+                " t.max_retries, j.max_crashes, j.backoff, t.priority, j.deadline_at, j.created_at, j.correlation_id,"
+                " j.parent_id, j.workflow_id, j.agent, j.tags from taken t join plain.job j on j.id = t.id"
+                " order by t.priority desc, t.position, t.id",
                 (batch, self.lease),
             ).fetchall()
             self.connection.execute(
-                "update plain.job_state s set state = 'succeeded', lease = null, finished_at = clock_timestamp()"
+                "update plain.job_state s set state = 'succeeded', lease = null, settled_by = s.lease,"
+                " finished_at = clock_timestamp(), due_at = null, error_code = null, error_message = null, note = null"
                 " from unnest(%s::uuid[], %s::int[]) o(id, attempt) where s.id = o.id and s.attempt = o.attempt"
                 " and s.lease is not distinct from %s::uuid and s.state = 'in_progress'",
                 ([row[0] for row in rows], [row[1] for row in rows], self.lease),
@@ -146,7 +150,9 @@ class PlainSqlite:
         while left > 0:
             self.connection.execute("BEGIN IMMEDIATE")
             rows = self.connection.execute(
-                "SELECT s.n, s.id, s.attempt, j.kind, j.payload FROM job_state s JOIN job j ON j.n = s.n"
+                "SELECT s.n, s.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
+                " s.max_retries, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at,"
+                " j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags FROM job_state s JOIN job j ON j.n = s.n"
                 " WHERE s.queue = 'default' AND s.state = 'queued' AND s.due_at IS NULL"
                 " ORDER BY s.priority DESC, s.position LIMIT ?",
                 (batch,),
@@ -159,7 +165,8 @@ class PlainSqlite:
             self.connection.execute("COMMIT")
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.executemany(
-                "UPDATE job_state SET state = 'succeeded', lease = NULL, finished_at = ?"
+                "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = lease, finished_at = ?,"
+                " due_at = NULL, error_code = NULL, error_message = NULL, note = NULL"
                 " WHERE id = ? AND attempt = ? AND lease = ? AND state = 'in_progress'",
                 [(time.time_ns() // 1000, row[1], row[2] + 1, self.lease) for row in rows],
             )

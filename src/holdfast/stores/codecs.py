@@ -18,6 +18,9 @@ R = TypeVar("R")
 class Codec(Protocol):
     """How one store hands over what is not plain text or a number."""
 
+    ids_are_text: bool
+    """They need no converting."""
+
     def time(self, value: Any) -> datetime: ...
     def json(self, value: Any) -> Any: ...
     def id(self, value: Any) -> str: ...
@@ -64,7 +67,8 @@ class Record:
             if name in raw:
                 continue
             if name in cls.ids:
-                wanted.append((index, codec.id))
+                if not codec.ids_are_text:
+                    wanted.append((index, codec.id))
             elif name == "tags":
                 wanted.append((index, codec.tags))
             elif name in cls.documents:

@@ -15,6 +15,8 @@ from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 class PostgresCodec:
     """Connections of ours give ids as text already; on a user's own connection they may be UUIDs."""
 
+    ids_are_text = False
+
     def time(self, value: datetime) -> datetime:
         return value.astimezone(UTC)
 

@@ -14,6 +14,8 @@ from holdfast.stores.flow import Statement
 
 
 class SqliteCodec:
+    ids_are_text = True
+
     def time(self, value: int) -> datetime:
         return from_micros(value)
 

@@ -52,9 +52,12 @@ class SettleVerb:
                 params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
                 rows = yield Statement(_SUCCEED, params)
                 applied.update((row[0], attempt) for row in rows)
-            results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
-            if results:
+            if any(item.result is not None for item in settlements):
+                results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
                 yield Statement(_RESULT, results, many=True)
+            if len(applied) == len(settlements):
+                yield from unsign()
+                return []
         for key, item in offered.items():
             if item.ending != "succeeded":
                 rows = yield Statement(_END, _ending(item, lease, now))
