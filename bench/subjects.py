@@ -152,7 +152,8 @@ class PlainSqlite:
             rows = self.connection.execute(
                 "SELECT s.n, s.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
                 " s.max_retries, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at,"
-                " j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags FROM job_state s JOIN job j ON j.n = s.n"
+                " j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags"
+                " FROM job_state s JOIN job j ON j.n = s.n"
                 " WHERE s.queue = 'default' AND s.state = 'queued' AND s.due_at IS NULL"
                 " ORDER BY s.priority DESC, s.position LIMIT ?",
                 (batch,),
