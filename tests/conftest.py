@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import pytest
 from tests.support.databases import TemplateDatabases
 from tests.support.given_server import GivenServer
 from tests.support.servers import PostgresServer
+
+
+# A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
+# the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -114,6 +114,11 @@ class Connections:
             if mine:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
+    def __del__(self) -> None:
+        # From 3.13 on Python complains of a connection that was dropped and not closed.
+        with contextlib.suppress(Exception):
+            self.close()
+
     def close(self) -> None:
         with self._guard:
             idle, self._idle = self._idle, []
