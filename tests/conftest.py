@@ -13,7 +13,6 @@ from tests.support.databases import TemplateDatabases
 from tests.support.given_server import GivenServer
 from tests.support.servers import PostgresServer
 
-
 # A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
