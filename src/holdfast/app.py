@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import config
 from holdfast.arguments import Signature
+from holdfast.calling import Declared, wants_context
 from holdfast.client import Client, new_id
-from holdfast.context import Context, enter
+from holdfast.context import Context
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_RETRY, Claim, Enqueued, Event, Job, JobSpec, Verdict
+from holdfast.domain.job import DEFAULT_RETRY, Enqueued, Event, Job, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
-from holdfast.runtime.execution import Handler
 from holdfast.runtime.worker import Worker, WorkerOptions
 from holdfast.stores.base import Health, JobFilter
 from holdfast.stores.flow import Flow
@@ -32,8 +28,6 @@ from holdfast.stores.open import open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-RESULT_LIMIT = 1_048_576
 
 
 class App:
@@ -55,7 +49,7 @@ class App:
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
-        self.kinds: dict[str, tuple[Kind[..., Any], float | None]] = {}
+        self.kinds: dict[str, Declared] = {}
 
     # --- declaring ---
 
@@ -82,9 +76,9 @@ class App:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
-        signature = Signature(function, kind, skip=int(_wants_context(function)))
+        signature = Signature(function, kind, skip=int(wants_context(function)))
         declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options)
-        self.kinds[kind] = (declared, timeout)
+        self.kinds[kind] = Declared(declared, timeout)
         return declared
 
     # --- enqueuing ---
@@ -124,9 +118,9 @@ class App:
         known = self.kinds.get(name)
         values = {} if payload is None else payload
         if known is not None:
-            text = known[0].signature.pack((), values, limit=PAYLOAD_LIMIT)
-            decode: Callable[[Any], Any] = known[0].signature.unpack_result
-            options = {**known[0].defaults, **options}
+            text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
+            decode: Callable[[Any], Any] = known.kind.signature.unpack_result
+            options = {**known.kind.defaults, **options}
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
         spec, tenant = make_spec(name, text, options, self.client)
@@ -181,10 +175,7 @@ class App:
         self.client.make_ready()
         serving = Client(self.store, tenant=options.tenant, name=self.client.name, actor=self.client.actor)
         threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
-        handlers = {
-            name: Handler(name, _caller(kind, serving, threads), timeout)
-            for name, (kind, timeout) in self.kinds.items()
-        }
+        handlers = {name: declared.handler(serving, threads) for name, declared in self.kinds.items()}
         return Worker(self.store, handlers, options)
 
     def run_worker(self, **options: Any) -> None:
@@ -225,49 +216,6 @@ class JobDecorator:
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
         return self._app.declare(function, self._name, self._options, self._timeout)
-
-
-def _caller(kind: Kind[..., Any], client: Client, threads: Executor) -> Callable[[Claim], Awaitable[str | None]]:
-    """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
-    log = logging.getLogger(f"holdfast.job.{kind.name}")
-    wants_context = _wants_context(kind.function)
-    is_async = inspect.iscoroutinefunction(kind.function)
-
-    async def call(claim: Claim) -> str | None:
-        context = Context(claim, client, log)
-        enter(context)
-        args, kwargs = kind.signature.unpack(claim.payload)
-        if wants_context:
-            args = (context, *args)
-        if is_async:
-            value = await kind.function(*args, **kwargs)
-        else:
-            work = partial(copy_context().run, _in_thread, kind.function, args, kwargs)
-            value = await asyncio.get_running_loop().run_in_executor(threads, work)
-        return kind.signature.pack_result(value, limit=RESULT_LIMIT)
-
-    return call
-
-
-def _in_thread(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        # A future cannot carry one out of a thread: the job would never end.
-        raise RuntimeError("the handler raised StopIteration") from error
-
-
-def _wants_context(function: Callable[..., Any]) -> bool:
-    """By annotation; a first parameter that is just called ``ctx`` counts as well."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if not parameters:
-        return False
-    first = parameters[0]
-    if first.annotation is inspect.Parameter.empty:
-        return first.name == "ctx"
-    return first.annotation is Context or (
-        isinstance(first.annotation, str) and first.annotation.split(".")[-1] == "Context"
-    )
 
 
 def _as_it_is(value: Any) -> Any:
