@@ -21,6 +21,8 @@ try:
 except ImportError:  # the extra is optional
     TypeAdapter = None  # type: ignore[assignment,misc]
 
+_PLAIN = (int, str, bool, float)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -39,25 +41,45 @@ class Signature:
             and (adapter := _adapter(hints.get(parameter.name, parameter.annotation))) is not None
         }
         self._result = _adapter(hints.get("return", inspect.Signature.empty))
+        # Nearly every call gives each parameter once, and nearly every value is of the very type it should be: then
+        # there is nothing to bind, to check or to convert.
+        self._names = tuple(parameter.name for parameter in parameters)
+        self._all = frozenset(self._names)
+        self._by_name = all(parameter.kind in _BY_NAME for parameter in parameters)
+        self._in_order = all(parameter.kind is _BY_NAME[0] for parameter in parameters)
+        self._exact = {name: hints[name] for name in self._adapters if hints.get(name) in _PLAIN}
+        self._what = f"payload of {kind}"
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
         """The payload for this call, or ``InvalidArguments`` that says which argument is wrong."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidArguments(f"{self._kind}: {error}") from None
-        values: dict[str, Any] = dict(bound.arguments)
+        values = self._bound(args, kwargs)
         for name, adapter in self._adapters.items():
-            if name in values:
+            if name in values and type(values[name]) is not self._exact.get(name):
                 checked = self._checked(name, adapter, values[name])
                 values[name] = adapter.dump_python(checked, mode="json", warnings=False)
-        return encode(values, limit=limit, what=f"payload of {self._kind}")
+        return encode(values, limit=limit, what=self._what)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs and self._in_order and len(args) == len(self._names):
+            return dict(zip(self._names, args, strict=True))
+        if not args and self._by_name and kwargs.keys() == self._all:
+            return dict(kwargs)
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InvalidArguments(f"{self._kind}: {error}") from None
 
     def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored payload, which another release may have written."""
         values = decode(payload)
         if not isinstance(values, dict):
             raise InvalidArguments(f"{self._kind}: the payload is not an object of arguments")
+        if self._by_name and values.keys() == self._all:
+            arguments: dict[str, Any] = values
+            for name, adapter in self._adapters.items():
+                if type(arguments[name]) is not self._exact.get(name):
+                    arguments[name] = self._rebuilt(name, adapter, arguments[name])
+            return (), arguments
         unknown = values.keys() - self._signature.parameters.keys()
         if unknown:
             raise InvalidArguments(f"{self._kind}: unexpected arguments {', '.join(sorted(unknown))}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-FIRST_LOOK, LONGEST_PAUSE = 0.005, 0.25
+# Whoever waits is told of the end; in case that gets lost it looks by itself, at first soon and then this seldom.
+FIRST_LOOK, LONGEST_PAUSE = 0.05, 1.0
+WATCH = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +57,56 @@ class Handle(Generic[R]):
 
     def wait(self, timeout: Duration | None = None) -> Job:
         """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then."""
-        for pause in self._pauses(timeout):
-            job = self.job()
-            if job.state.finished:
-                return job
-            time.sleep(pause)
+        job = self.job()
+        if job.state.finished:
+            return job
+        told = threading.Event()
+        with self._listening(told.set):
+            for pause, watch in self._rounds(timeout):
+                told.clear()
+                if watch:
+                    self.client.run(self._watch(watch))
+                job = self.job()
+                if job.state.finished:
+                    return job
+                told.wait(pause)
         raise self._too_late(timeout)
 
     async def await_end(self, timeout: Duration | None = None) -> Job:
         """``wait`` for async code."""
-        for pause in self._pauses(timeout):
-            job = await self.ajob()
-            if job.state.finished:
-                return job
-            await asyncio.sleep(pause)
+        job = await self.ajob()
+        if job.state.finished:
+            return job
+        told, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(told.set)
+
+        with self._listening(tell):
+            for pause, watch in self._rounds(timeout):
+                told.clear()
+                if watch:
+                    await self.client.arun(self._watch(watch))
+                job = await self.ajob()
+                if job.state.finished:
+                    return job
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await told.wait()
         raise self._too_late(timeout)
+
+    @contextlib.contextmanager
+    def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
+        def heard(what: str) -> None:
+            if what == self.id or what == "":
+                tell()
+
+        stop = self.client.store.listen(heard)
+        try:
+            yield
+        finally:
+            stop()
 
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
@@ -90,6 +129,9 @@ class Handle(Generic[R]):
     def _get(self) -> Flow[Job | None]:
         return self.client.verbs.get(self.id, self.tenant)
 
+    def _watch(self, seconds: float) -> Flow[None]:
+        return self.client.verbs.watch(self.id, self.tenant, seconds)
+
     def _cancel(self, reason: str | None) -> Flow[list[Verdict]]:
         return self.client.verbs.operate("cancel", [self.id], reason, self.client.actor, self.tenant)
 
@@ -111,16 +153,21 @@ class Handle(Generic[R]):
             raise NotFound(f"there is no job {self.id} in tenant {self.tenant}")
         return job
 
-    def _pauses(self, timeout: Duration | None) -> Generator[float, None, None]:
-        """Pauses that grow, until the time is up."""
-        end = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        pause = FIRST_LOOK
+    def _rounds(self, timeout: Duration | None) -> Generator[tuple[float, float | None], None, None]:
+        """Pauses that grow, until the time is up; and now and then for how long to have the end told."""
+        now = time.monotonic()
+        end = None if timeout is None else now + seconds(timeout, "timeout")
+        pause, watched = FIRST_LOOK, now
         while True:
-            left = LONGEST_PAUSE if end is None else end - time.monotonic()
-            yield max(0.0, min(pause, left))
+            now = time.monotonic()
+            left = LONGEST_PAUSE if end is None else end - now
+            watch = None
+            if watched - now < WATCH / 2 and left > 0:
+                watch, watched = WATCH, now + WATCH
+            yield max(0.0, min(pause, left)), watch
             if left <= 0:
                 return
-            pause = min(LONGEST_PAUSE, pause * 1.5)
+            pause = min(LONGEST_PAUSE, pause * 2)
 
     def _too_late(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"job {self.id} had not ended after {timeout}")

@@ -67,6 +67,8 @@ class Kind(Generic[P, R]):
     signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
     defaults: Options = dataclasses.field(default_factory=Options)
+    # What is the same in every job of it, once the first has been made and checked.
+    fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -88,7 +90,16 @@ class Kind(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
         payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT)
-        spec, tenant = make_spec(self.name, payload, self.defaults, self.client)
+        fixed = self.fixed
+        if not fixed or context.current() is not None:
+            spec, tenant = make_spec(self.name, payload, self.defaults, self.client)
+            if "dedupe" not in self.defaults and context.current() is None:
+                fixed.update(_without(spec, "id", "payload"))
+        else:
+            spec, tenant = (
+                JobSpec(id=new_id(), payload=payload, **fixed),
+                self.defaults.get("tenant", self.client.tenant),
+            )
         return Prepared(spec, tenant, self.signature.unpack_result)
 
 
@@ -131,6 +142,10 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
     if spec.delay is not None and spec.process_after is not None:
         raise InvalidSetting("give delay or run_at, not both", code="conflicting_options")
     return spec, tenant
+
+
+def _without(spec: JobSpec, *names: str) -> dict[str, Any]:
+    return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name not in names}
 
 
 def _moment(value: object, what: str) -> datetime | None:

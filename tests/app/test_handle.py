@@ -140,7 +140,7 @@ def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewA
         assert begun.wait(20)
         handle.cancel("changed my mind")
         go_on.set()
-        until(lambda: beside.worker and not beside.worker._running, "the handler has ended")
+        until(lambda: beside.worker and not beside.worker._slots.running, "the handler has ended")
     assert [event.verb for event in handle.history()] == ["enqueue", "take", "cancel"]
     with pytest.raises(JobFailed):
         handle.result(timeout=5)

@@ -20,10 +20,14 @@ pytestmark = pytest.mark.req("CX-15", "SC-19")
 
 
 class Away:
-    """Puts itself between a worker and its store, and fails the named verbs for as many times as it is told."""
+    """Puts itself between a worker and its store, and fails the named verbs for as many times as it is told.
+
+    Those in ``deaf`` are done, and the answer is lost.
+    """
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: Counter[str] = Counter()
+        self.deaf: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
         self._arun, self._run = app.store.arun, app.store.run
         monkeypatch.setattr(app.store, "arun", self.arun)
@@ -38,7 +42,13 @@ class Away:
 
     async def arun(self, flow: Flow[Any]) -> Any:
         self._refuse(flow)
-        return await self._arun(flow)
+        answer = await self._arun(flow)
+        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
+        if self.deaf[name] > 0:
+            self.deaf[name] -= 1
+            self.met[name] += 1
+            raise StoreUnavailable("the answer was lost")
+        return answer
 
     def run(self, flow: Flow[Any]) -> Any:
         self._refuse(flow)
@@ -56,7 +66,7 @@ def elsewhere(new_app: NewApp) -> App:
     return app
 
 
-@pytest.mark.parametrize("verb", ["settle", "claim", "promote_due", "expire_overdue", "reap_lapsed"])
+@pytest.mark.parametrize("verb", ["turn", "promote_due", "expire_overdue", "reap_lapsed"])
 def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     away = Away(elsewhere, monkeypatch)
     away.left[verb] = 2
@@ -65,6 +75,24 @@ def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch:
         assert [handle.result(timeout=20) for handle in handles] == [0, 1, 2]
         until(lambda: away.met[verb] == 2, "the store was away")
     assert [handle.job().attempt for handle in handles] == [1, 1, 1]
+
+
+def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it took is handed back, having never begun; what it settled stays settled."""
+    away = Away(elsewhere, monkeypatch)
+    away.deaf["turn"] = 2
+    handles = [app.enqueue("quick", {"number": n}) for n in range(40)]
+    with working(elsewhere):
+        assert [handle.result(timeout=20) for handle in handles] == list(range(40))
+        away.deaf["turn"] = 3
+        more = [app.enqueue("quick", {"number": n}) for n in range(40)]
+        assert [handle.result(timeout=20) for handle in more] == list(range(40))
+        until(lambda: away.met["turn"] == 5, "five answers were lost")
+    verbs = [event.verb for handle in handles for event in handle.history()]
+    assert verbs.count("succeed") == 40
+    assert verbs.count("snooze") == verbs.count("take") - 40 > 0
 
 
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +127,13 @@ def test_a_worker_that_cannot_settle_when_it_leaves_ends_all_the_same(
         assert go_on.wait(20)
 
     away = Away(elsewhere, monkeypatch)
-    with working(elsewhere) as beside:
+    with working(elsewhere, grace=1.0) as beside:
         handle = app.enqueue("slow")
         assert begun.wait(20)
+        away.left["turn"] = away.left["holdings"] = 1000
         beside.ask_to_stop()
-        until(lambda: beside.worker and beside.worker._patience, "the worker only waits for what is running")
-        away.left["settle"] = 1000
         go_on.set()
         until(lambda: not beside.alive, "the worker has ended")
-    assert away.met["settle"] > 0
+    assert away.met["turn"] > 0
     # Not settled, not lost: whoever sweeps next frees it when the lease has lapsed.
     assert handle.state() is State.IN_PROGRESS

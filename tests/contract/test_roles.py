@@ -18,12 +18,13 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
-    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7"),
+    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
 }
 PRODUCES = {"enqueue", "enqueue_many", "cancel", "cancel_many"}
 EXECUTES = {
     *("enqueue", "enqueue_many", "every_tenant", "backoff_delay", "save_cursor"),
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
+    *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("promote_due", "expire_overdue", "reap_lapsed"),
 }

@@ -31,10 +31,11 @@ VIEWER, PRODUCER, EXECUTOR, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
+    *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
 }
 ALLOWED = {
@@ -89,6 +90,10 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "open_lease": lambda: run(v.open_lease("w", 30, "*")),
         "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
         "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1))),
+        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1))),
+        "recalls": lambda: run(v.recalls(lease, "*")),
+        "holdings": lambda: run(v.holdings(lease, "*")),
+        "watch": lambda: run(v.watch(job, tenant, 1)),
         "start": lambda: run(v.start(lease, [ids["leased"]], "*")),
         "release": lambda: run(v.release(lease, [ids["leased"]], "*")),
         "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", "*")),

@@ -61,6 +61,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.verbs.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
             store.run(store.verbs.save_cursor("c", "0", None, tenant))
+            store.run(store.verbs.watch(running.id, tenant, 60))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
@@ -78,7 +79,7 @@ def test_without_a_tenant_there_are_no_rows(place: Place, who: str, scope: str) 
             try:
                 assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
             except psycopg.errors.InsufficientPrivilege:
-                assert relation in ("idempotency", "content")
+                assert relation in ("idempotency", "content", "watch")
                 assert who != "owner"
 
 

@@ -126,7 +126,12 @@ class StoresMachine(Mischief):
                 outcome = data.draw(outcomes, label=job.id)
                 batch.append(decide(views.claim_of(job), outcome, random01))
         scope = self.model.leases[lease].tenant
-        self.play(lambda side: side.settle(lease, batch, scope))
+        if data.draw(st.booleans(), label="and go on"):
+            want = data.draw(st.integers(0, 3), label="want")
+            request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, tenant=scope)
+            self.play(lambda side: side.take_turn(batch, request))
+        else:
+            self.play(lambda side: side.settle(lease, batch, scope))
 
     def save_something(self, data: st.DataObject) -> None:
         lease, scope = self.any_lease(data, rather=self.holding(State.IN_PROGRESS))

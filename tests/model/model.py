@@ -110,6 +110,14 @@ class Model(Upkeep):
                     taken.append(claim_of(job))
         return taken
 
+    def take_turn(
+        self, settlements: Sequence[Settlement], request: ClaimRequest
+    ) -> tuple[list[str], list[Claim], bool]:
+        """Settle, then claim; under a lease that has run out, settle only."""
+        stale = self.settle(request.lease, settlements, request.tenant)
+        live = self.live(self.leases[request.lease])
+        return stale, self.claim(request) if live else [], live
+
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
         return {job.id: job.attempt for job in self._all(lease, ids, tenant, "start")}
 

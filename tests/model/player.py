@@ -102,7 +102,14 @@ class Player:
 
     def claim(self, request: ClaimRequest) -> list[Claim]:
         claims = self.store.run(self.claiming(request))
-        return [replace(claim, lease=self.name(claim.lease)) for claim in claims]
+        return [replace(claim, lease=self.name(claim.lease), position=0) for claim in claims]
+
+    def take_turn(
+        self, settlements: Sequence[Settlement], request: ClaimRequest
+    ) -> tuple[list[str], list[Claim], bool]:
+        turn = self.store.run(self.verbs.turn(settlements, replace(request, lease=self.token(request.lease))))
+        claims = [replace(claim, lease=self.name(claim.lease), position=0) for claim in turn.claims]
+        return sorted(turn.stale), claims, turn.live
 
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
         return self.store.run(self.verbs.start(self.token(lease), ids, tenant))

@@ -87,6 +87,7 @@ class Claim:
     max_crashes: int
     backoff: dict[str, Any] | None
     priority: int
+    position: int
     deadline_at: datetime | None
     created_at: datetime
     correlation_id: str | None
@@ -94,6 +95,29 @@ class Claim:
     workflow_id: str | None
     agent: str | None
     tags: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a worker's turn brought: jobs to run, and the settlements that came too late.
+
+    ``live`` is False when the lease has run out: nothing can be taken under it until it is renewed. ``pick_us``
+    is how long the store looked for the jobs.
+    """
+
+    claims: list[Claim]
+    stale: list[str]
+    live: bool = True
+    pick_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job that a lease holds, as the store sees it."""
+
+    id: str
+    attempt: int
+    begun: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +50,15 @@ async def run_once(duty: Duty, store: Store) -> int:
     except HoldfastError as error:
         log.warning("duty %s failed: %s", duty.name, error)
         return total
+
+
+async def attend(duty: Duty, store: Store, call: Callable[[], None], leaving: asyncio.Event) -> None:
+    """Do a duty again and again until ``leaving``; ``call`` when it found something to do."""
+    while not leaving.is_set():
+        if await run_once(duty, store):
+            call()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
 
 
 def _freed(sweep: Sweep) -> int:

@@ -1,14 +1,15 @@
-"""The worker: take as many jobs as there are free slots, run them, settle what has ended in one go.
+"""The worker: take as many jobs as there are free slots, run them, settle what has ended, in turns.
 
-While one batch is being settled the next gathers; an idle worker polls. Everything it holds is under one
-lease, renewed by a thread (``runtime/lease.py``); when that lease is lost, what was running is abandoned
-and nothing of it is settled, because somebody else may have it by now.
+A turn is one round trip: it settles what has ended since the last one and takes as many jobs as there is room for.
+While one turn is under way the jobs of the one before run and the next gathers, so a busy worker settles and takes
+in bulk, and an idle one waits for nothing but the store. All it holds is under one lease, renewed by a thread
+(``runtime/lease.py``); when the lease is lost, what was running is abandoned and nothing of it is settled, because
+somebody else may have it by now.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
@@ -18,28 +19,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
-from holdfast.domain.job import EVERY_TENANT, Claim
-from holdfast.domain.outcome import Failed, Outcome, Snoozed
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.runtime.duties import Duty, run_once, standard_duties
-from holdfast.runtime.execution import Handler, execute
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.settlement import Settlement
+from holdfast.runtime.duties import Duty, attend, standard_duties
+from holdfast.runtime.execution import Handler
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.search import Search
+from holdfast.runtime.slots import Slots
 from holdfast.stores.base import ClaimRequest, Store
 
 log = logging.getLogger("holdfast.worker")
 
+# More than this in one statement gains nothing, and keeps locks for longer.
+LARGEST_TURN = 500
+# A hint may come with every commit of a busy database; whether jobs were taken away is asked no more often than this.
+LEAST_RECALL_PAUSE = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many."""
+    """``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many.
+
+    ``notify`` has the store tell when there is something to do; without it the worker looks every ``poll`` seconds.
+    With ``weights`` each look begins with a queue drawn by its weight, without them with the first in the list.
+    ``executor`` is the label it works under.
+    """
 
     queues: tuple[str, ...] = ("default",)
+    weights: Mapping[str, int] | None = None
     concurrency: int = 16
     tenant: str = EVERY_TENANT
+    executor: str = "worker"
     lease_ttl: float = 30.0
     poll: float = 0.2
+    notify: bool = True
     promote_every: float = 0.5
     sweep_every: float = 5.0
+    recall_every: float = 1.0
     grace: float = 30.0
     burst: bool = False
     max_jobs: int | None = None
@@ -54,14 +70,22 @@ class Worker:
         # A new name each time it starts: a restarted process must never be taken for its predecessor.
         self.name = f"worker {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
         self.taken = 0
-        self._running: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
-        self._ended: list[Settlement] = []
         self._wake = asyncio.Event()
+        self._recalled = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._slots = Slots(handlers, self._wake.set)
+        self._search = Search(options.queues, options.weights)
+        self._turns: set[asyncio.Task[None]] = set()
+        self._asked = 0  # how many jobs the turns under way may bring
+        self._hungry = True  # there may be something to take
+        self._asleep = False
         self._stopping = False
-        self._patience: asyncio.Timeout | None = None
+        self._deadline: float | None = None
+        self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
+        self._lost = False  # the lease is
         self._lease = ""
         self._heartbeat: Heartbeat | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
         """Take nothing more; end when what is running has ended, or the grace is over."""
@@ -71,160 +95,273 @@ class Worker:
     def stop_now(self) -> None:
         """Stop without grace: what is running is handed back at once. To be called on the worker's loop."""
         self.options = replace(self.options, grace=0.0)
+        self._deadline = None
         self.stop()
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
         await self._open_lease()
-        duties = [asyncio.create_task(self._attend(duty)) for duty in self._duties()]
+        hush = self.store.listen(self._heard) if self.options.notify else None
+        options = self.options
+        duties = (
+            *standard_duties(options.tenant, promote_every=options.promote_every, sweep_every=options.sweep_every),
+            *options.extra_duties,
+        )
+        beside = [asyncio.create_task(attend(duty, self.store, self._call, self._leaving)) for duty in duties]
+        beside.append(asyncio.create_task(self._attend_recalls()))
         try:
             await self._work()
         finally:
             # Asked, not cancelled: a statement under way is let through, whatever it does is wanted.
             self._leaving.set()
-            await asyncio.gather(*duties)
+            self._recalled.set()
+            await asyncio.gather(*beside)
+            if hush is not None:
+                await asyncio.to_thread(hush)
             await self._leave()
 
-    def _duties(self) -> tuple[Duty, ...]:
-        options = self.options
-        standard = standard_duties(options.tenant, promote_every=options.promote_every, sweep_every=options.sweep_every)
-        return (*standard, *options.extra_duties)
+    # --- the loop ---
 
     async def _work(self) -> None:
         while True:
-            try:
-                await self._settle_ended()
-                took = await self._take()
-            except StaleLease:
-                await self._lease_lost()
-                continue
-            except HoldfastError as error:
-                log.warning("the store cannot be used, trying again: %s", error)
-                await self._sleep(random.uniform(0.2, 1.0))
-                continue
-            if self._ended:
-                continue
-            if self._stopping or self._done_with(took):
-                if not self._running:
-                    return
-                if self._stopping:
-                    return await self._drain()
-            if not took or len(self._running) >= self.options.concurrency:
-                await self._sleep(self.options.poll)
+            if self._lost:
+                await self._replace_lease()
+            if self._doubt and not self._turns:
+                await self._compare()
+            while len(self._turns) < self.store.lanes and self._begin_turn():
+                pass
+            if self._done():
+                return
+            if self._stopping and self._slots.running and self._grace_is_over():
+                await self._slots.hand_back()
+            await self._sleep()
 
-    def _done_with(self, took: int) -> bool:
-        limit = self.options.max_jobs
-        return (self.options.burst and took == 0) or (limit is not None and self.taken >= limit)
+    def _begin_turn(self) -> bool:
+        """Start a turn if there is a reason for one: something has ended, or there is room and maybe work."""
+        room = self._room()
+        if self._doubt or self._lost or not (self._slots.ended or (self._hungry and room > 0)):
+            return False
+        # Half of the slots at most: the other half has something to run meanwhile.
+        want = max(0, min(room, LARGEST_TURN, -(-self.options.concurrency // 2)))
+        if want:
+            self._hungry = False  # until it brings all it asked for, or somebody speaks up
+        self._asked += want
+        turn = asyncio.create_task(self._turn(self._slots.take_ended(LARGEST_TURN), want))
+        self._turns.add(turn)
+        turn.add_done_callback(self._turn_over)
+        return True
 
-    async def _take(self) -> int:
-        want = self.options.concurrency - len(self._running)
-        if self.options.max_jobs is not None:
-            want = min(want, self.options.max_jobs - self.taken)
-        if self._stopping or want <= 0:
+    def _room(self) -> int:
+        if self._stopping:
             return 0
+        room = self.options.concurrency - len(self._slots.running) - self._asked
+        if self.options.max_jobs is not None:
+            room = min(room, self.options.max_jobs - self.taken - self._asked)
+        return room
+
+    async def _turn(self, ended: list[Settlement], want: int) -> None:
+        lease, after = self._lease, self._search.after()
         request = ClaimRequest(
-            lease=self._lease,
-            queues=self.options.queues,
+            lease=lease,
+            queues=self._search.order(),
             want=want,
             kinds=tuple(self.handlers),
             tenant=self.options.tenant,
+            after=after,
         )
-        claims = await self.store.arun(self.store.verbs.claim(request))
-        self.taken += len(claims)
-        for claim in claims:
-            task = asyncio.create_task(self._run_one(claim))
-            self._running[claim.id] = (claim, task)
-        return len(claims)
-
-    async def _run_one(self, claim: Claim) -> None:
-        outcome: Outcome
         try:
-            outcome = await execute(self.handlers[claim.kind], claim)
-        except asyncio.CancelledError:
-            outcome = Snoozed(0.0, "worker_stopped")
-        if isinstance(outcome, Failed):
-            log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
-        if self._running.pop(claim.id, None) is not None:
-            self._ended.append(decide(claim, outcome, random.random()))
-            self._wake.set()
-
-    async def _settle_ended(self) -> None:
-        """What has ended is settled together. It stays on the list until the store has answered."""
-        if not self._ended:
+            turn = await self.store.arun(self.store.verbs.turn(ended, request))
+        except HoldfastError as error:
+            await self._turn_failed(ended, lease, error)
             return
-        batch = list(self._ended)
-        stale = await self.store.arun(self.store.verbs.settle(self._lease, batch, self.options.tenant))
-        del self._ended[: len(batch)]
-        for job_id in stale:
+        finally:
+            self._asked -= want
+        for job_id in turn.stale:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
+        if lease != self._lease:
+            return  # it was lost meanwhile: the reaper has whatever this brought
+        if want and turn.live:
+            self._search.learn(turn, want, bool(after))
+            self._hungry = self._hungry or len(turn.claims) == want
+        self.taken += len(turn.claims)
+        self._slots.start(turn.claims)
+        if not turn.live:
+            await self._revive()
 
-    async def _attend(self, duty: Duty) -> None:
-        while not self._leaving.is_set():
-            if await run_once(duty, self.store):
-                self._wake.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), duty.every * random.uniform(0.8, 1.2))
+    async def _turn_failed(self, ended: list[Settlement], lease: str, error: HoldfastError) -> None:
+        """What has ended is kept, and settled when the store is back, if the lease still holds."""
+        if lease != self._lease:
+            return
+        self._slots.ended[:0] = ended
+        self._doubt = self._hungry = True
+        if isinstance(error, StaleLease):
+            self._lost = True
+        else:
+            log.warning("the store cannot be used, trying again: %s", error)
+            await asyncio.sleep(random.uniform(0.1, 0.5))
 
-    async def _sleep(self, longest: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), longest)
+    def _turn_over(self, turn: asyncio.Task[None]) -> None:
+        self._turns.discard(turn)
+        self._wake.set()
+        if not turn.cancelled() and (error := turn.exception()) is not None:
+            raise error
+
+    def _done(self) -> bool:
+        if self._stopping and self._doubt and not self._turns and not self._slots.running and self._grace_is_over():
+            log.error("the store is away: %s outcomes are not recorded, the lease lapses", len(self._slots.ended))
+            return True
+        if self._slots.running or self._slots.ended or self._turns:
+            return False
+        limit = self.options.max_jobs
+        return (
+            self._stopping
+            or (self.options.burst and self._search.exhausted and not self._hungry)
+            or (limit is not None and self.taken >= limit)
+        )
+
+    def _grace_is_over(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + self.options.grace
+        return now >= self._deadline
+
+    async def _sleep(self) -> None:
+        """Until something happens, or it is time to look whether something has."""
+        longest = self.options.poll * random.uniform(0.8, 1.2)
+        if self._deadline is not None:
+            longest = min(longest, max(0.0, self._deadline - asyncio.get_running_loop().time()))
+        self._asleep = True
+        try:
+            if not self._hungry or self._room() <= 0 or self._turns:
+                async with asyncio.timeout(longest):
+                    await self._wake.wait()
+        except TimeoutError:
+            self._hungry = True
+        self._asleep = False
         self._wake.clear()
+
+    # --- being told ---
+
+    def _call(self) -> None:
+        """There is something to take."""
+        self._hungry = True
+        self._wake.set()
+
+    def _heard(self, what: str) -> None:
+        """A hint from the store, in a thread of its own. A busy worker is not disturbed: it looks again anyway."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        if what == self._lease or what == "":
+            self._loop.call_soon_threadsafe(self._recalled.set)
+        if what == "" or what in self.options.queues:
+            self._hungry = True
+            if self._asleep:
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _attend_recalls(self) -> None:
+        """Running jobs that were cancelled are stopped. One row tells whether there are any."""
+        seen: dict[str, int | None] = {}
+        while not self._leaving.is_set():
+            try:
+                async with asyncio.timeout(self.options.recall_every):
+                    await self._recalled.wait()
+            except TimeoutError:
+                pass
+            self._recalled.clear()
+            running, lease = list(self._slots.running), self._lease
+            if not running or self._leaving.is_set():
+                continue
+            try:
+                count = await self.store.arun(self.store.verbs.recalls(lease, self.options.tenant))
+                if count != seen.setdefault(lease, 0):
+                    seen[lease] = count
+                    await self._stop_recalled(running, lease)
+            except HoldfastError as error:
+                log.debug("could not ask for recalls: %s", error)
+            await asyncio.sleep(LEAST_RECALL_PAUSE)
+
+    async def _stop_recalled(self, running: list[str], lease: str) -> None:
+        held = await self.store.arun(self.store.verbs.holdings(lease, self.options.tenant))
+        if lease == self._lease:
+            gone = self._slots.forget(set(running) - {holding.id for holding in held}, "cancelled")
+            if gone:
+                log.info("%s running jobs were cancelled", gone)
+                self._call()
 
     # --- the lease, and leaving ---
 
     async def _open_lease(self) -> None:
         options = self.options
-        lease = await self.store.arun(self.store.verbs.open_lease(self.name, options.lease_ttl, options.tenant))
+        opening = self.store.verbs.open_lease(self.name, options.lease_ttl, options.tenant, options.executor)
+        lease = await self.store.arun(opening)
         self._lease = lease.id
         loop = asyncio.get_running_loop()
 
         def lost() -> None:
-            loop.call_soon_threadsafe(self._abandon)
+            loop.call_soon_threadsafe(self._lose, lease.id)
 
         self._heartbeat = Heartbeat(self.store, lease.id, options.lease_ttl, options.tenant, lost)
         self._heartbeat.start()
 
-    def _abandon(self) -> None:
-        """The lease has ended: stop what runs, and forget how it ends."""
-        log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
-        running, self._running, self._ended = self._running, {}, []
-        for _, task in running.values():
-            task.cancel()
-        self._wake.set()
+    def _lose(self, lease: str) -> None:
+        if lease == self._lease:
+            self._lost = True
+            self._wake.set()
 
-    async def _lease_lost(self) -> None:
-        self._abandon()
+    async def _revive(self) -> None:
+        """The lease ran out, and nobody may have noticed yet: then it can be renewed, and nothing is lost."""
+        renewal = self.store.verbs.renew_lease(self._lease, self.options.lease_ttl, self.options.tenant)
+        try:
+            if await self.store.arun(renewal):
+                self._call()
+            else:
+                self._lose(self._lease)
+        except HoldfastError as error:
+            log.warning("the lease could not be renewed: %s", error)
+
+    async def _replace_lease(self) -> None:
+        """Somebody else may have our jobs by now: stop what runs, forget how it ends, begin anew."""
+        log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._slots.running))
+        self._lease = ""
+        self._slots.forget(list(self._slots.running), "lease_lost")
+        self._slots.ended.clear()
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
+        self._lost = self._doubt = False
         while not self._stopping:
             try:
                 return await self._open_lease()
             except StoreError as error:
                 log.warning("no new lease could be opened, trying again: %s", error)
-                await self._sleep(random.uniform(0.2, 1.0))
+                await asyncio.sleep(random.uniform(0.2, 1.0))
 
-    async def _drain(self) -> None:
-        """Give what is running its grace, then hand it back; all of it is settled on leaving."""
-        tasks = {task for _, task in self._running.values()}
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.options.grace) as self._patience:
-                await asyncio.wait(tasks)
-        self._patience = None
-        for _, task in list(self._running.values()):
-            task.cancel()
-        if self._running:
-            await asyncio.wait({task for _, task in self._running.values()}, timeout=1.0)
-        # A thread that would not end keeps running; the job itself goes to somebody else.
-        for claim, _ in list(self._running.values()):
-            self._ended.append(decide(claim, Snoozed(0.0, "worker_stopped"), 0.0))
-        self._running.clear()
+    async def _compare(self) -> None:
+        """After an error nobody knows what became of the last turn. Whatever the store thinks we hold and we know
+        nothing of is handed back: it was taken, but never begun. What it no longer holds for us is dropped."""
+        try:
+            holdings = await self.store.arun(self.store.verbs.holdings(self._lease, self.options.tenant))
+        except StaleLease:
+            self._lost = True
+            return
+        except HoldfastError as error:
+            log.warning("the store cannot be used, trying again: %s", error)
+            await asyncio.sleep(random.uniform(0.1, 0.5))
+            return
+        held = {holding.id: holding.attempt for holding in holdings}
+        slots = self._slots
+        slots.forget(set(slots.running) - held.keys(), "cancelled")
+        slots.ended = [item for item in slots.ended if held.get(item.id) == item.attempt]
+        known = slots.running.keys() | {item.id for item in slots.ended}
+        for job_id, attempt in held.items():
+            if job_id not in known:
+                slots.ended.append(Settlement(job_id, attempt, "snooze", note={"reason": "never_begun"}))
+        self._doubt = False
 
     async def _leave(self) -> None:
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
         try:
-            await self._settle_ended()
-            await self.store.arun(self.store.verbs.end_lease(self._lease, "closed", self.options.tenant))
+            if self._lease:
+                await self.store.arun(self.store.verbs.end_lease(self._lease, "closed", self.options.tenant))
         except HoldfastError as error:
             log.warning("could not say goodbye (the lease will lapse by itself): %s", error)

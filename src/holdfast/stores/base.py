@@ -6,7 +6,7 @@ event loop (``arun``). One contract suite exercises every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
@@ -18,11 +18,13 @@ from holdfast.domain.job import (
     Claim,
     Enqueued,
     Event,
+    Holding,
     Job,
     JobSpec,
     Lease,
     Result,
     Sweep,
+    Turn,
     Verdict,
 )
 from holdfast.domain.settlement import Settlement
@@ -36,7 +38,11 @@ OperatorVerb = Literal["cancel", "redrive", "discard"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """``begin`` starts what is claimed at once; without it jobs wait as leased. ``kinds`` None takes any kind."""
+    """``begin`` starts what is claimed at once; without it jobs wait as leased. ``kinds`` None takes any kind.
+
+    ``after`` has a place (priority, position) for queues whose search begins behind it; a store for which walking
+    past what was taken costs nothing does not look at it.
+    """
 
     lease: str
     queues: tuple[str, ...]
@@ -44,6 +50,7 @@ class ClaimRequest:
     begin: bool = True
     kinds: tuple[str, ...] | None = None
     tenant: str = EVERY_TENANT
+    after: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +116,15 @@ class Verbs(Protocol):
     def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Flow[Lease]: ...
     def renew_lease(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
     def end_lease(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
+    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Turn]:
+        """Settle and claim under the request's lease, in one transaction and one round trip."""
+        ...
+
+    def recalls(self, lease: str, tenant: str) -> Flow[int | None]:
+        """How often a job was taken from under this lease; None when there is no such lease."""
+        ...
+
+    def holdings(self, lease: str, tenant: str) -> Flow[list[Holding]]: ...
     def claim(self, request: ClaimRequest) -> Flow[list[Claim]]: ...
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[dict[str, int]]: ...
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[list[str]]: ...
@@ -136,6 +152,10 @@ class Verbs(Protocol):
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
     def checkpoints(self, job_id: str, tenant: str) -> Flow[dict[str, Any]]: ...
     def result(self, job_id: str, tenant: str) -> Flow[Result | None]: ...
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Flow[None]:
+        """Have the end of this job told to those who listen, for so many seconds."""
+        ...
+
     def health(self, tenant: str, stale_after: float = 300.0) -> Flow[Health]: ...
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
 
@@ -150,6 +170,20 @@ class Store(Protocol):
     @property
     def embedded(self) -> bool:
         """It lives inside the program and nobody else looks after it."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many turns of one worker make sense at the same time."""
+        ...
+
+    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
+
+        It is told a queue's name when a job has come into it, the id of a job whose end is being waited for, the id
+        of a lease that lost a job, or nothing ("") when it can be anything. A hint and no more: some are not sent,
+        some are lost, and whoever listens also looks by himself now and then.
+        """
         ...
 
     def run(self, flow: Flow[T]) -> T: ...

@@ -38,21 +38,31 @@ class Flow(Generic[T_co]):
     """An operation that can be started as often as needed: a transaction lost to a deadlock starts it again.
 
     ``writes`` takes the write lock at the beginning where the store has one; ``single`` promises one
-    statement, which then needs no explicit transaction.
+    statement, which then needs no explicit transaction. ``peek`` reads first, where the write lock is dear: an
+    answer of its own means that there is nothing to write. ``tells`` is for what others in the process wait for.
     """
 
     start: Callable[[], Steps[T_co]]
     writes: bool = True
     single: bool = False
+    peek: Callable[[], Steps[T_co | None]] | None = None
+    tells: bool = False
 
 
-def flow(*, writes: bool = True, single: bool = False) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
-    """Turn a generator function into one that returns a ``Flow``."""
+def flow(
+    *,
+    writes: bool = True,
+    single: bool = False,
+    peek: Callable[..., Steps[Any]] | None = None,
+    tells: bool = False,
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+    """Turn a generator function into one that returns a ``Flow``. ``peek`` takes the same arguments."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
         @functools.wraps(steps)
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
-            return Flow(functools.partial(steps, *args, **kwargs), writes, single)
+            look = None if peek is None else functools.partial(peek, *args, **kwargs)
+            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells)
 
         return make
 

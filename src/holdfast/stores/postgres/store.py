@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import (
@@ -35,6 +35,8 @@ try:
     import psycopg
     import psycopg_pool
     from psycopg.types.string import TextLoader
+
+    from holdfast.stores.postgres.ear import PostgresEar
 except ImportError as missing:
     raise InvalidSetting(
         "PostgreSQL support is not installed",
@@ -54,6 +56,7 @@ RETRIES = 6
 
 class PostgresStore:
     embedded = False
+    lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
 
     def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
         if not SCHEMA_NAME.fullmatch(schema):
@@ -73,6 +76,7 @@ class PostgresStore:
         self._pools: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
         ] = weakref.WeakKeyDictionary()
+        self._ear = PostgresEar(url, schema, CONNECTION)
         self._owner = os.getpid()
         self._inherited: object = None
 
@@ -156,8 +160,12 @@ class PostgresStore:
             await pool.open()
         return pool
 
+    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        return self._ear.add(heard)
+
     def close(self) -> None:
         self._leave_to_parent()
+        self._ear.close()
         if self._pool is not None:
             self._pool.close()
             self._pool = None

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, JobSpec, Lease, Sweep, Verdict
+from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Holding, JobSpec, Lease, Sweep, Turn, Verdict
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, OperatorVerb
@@ -62,6 +62,47 @@ class PostgresVerbs(Reads):
     def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
         return bool(rows[0][0])
+
+    @flow(single=True)
+    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+        details = [_detail(item) for item in settlements]
+        places = [request.after.get(queue) for queue in request.queues] if request.after else []
+        rows = yield Statement(
+            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::jsonb[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c",
+            (
+                request.lease,
+                [item.id for item in settlements],
+                [item.attempt for item in settlements],
+                [item.ending for item in settlements],
+                details if any(details) else None,
+                list(request.queues),
+                request.want,
+                request.begin,
+                None if request.kinds is None else list(request.kinds),
+                [place and place[0] for place in places] or None,
+                [place and place[1] for place in places] or None,
+                request.tenant,
+            ),
+        )
+        stale, live, pick_us = rows.pop()[-3:]
+        lease = request.lease
+        claims = [self._claim((row[0], lease, *row[1:-3])) for row in rows]
+        return Turn(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
+
+    @flow(single=True)
+    def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
+        rows = yield self._call("recalls", "%s, %s", lease, tenant)
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    @flow(single=True)
+    def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
+        rows = yield self._call("holdings", "%s, %s", lease, tenant)
+        return [Holding(str(job_id), attempt, begun) for job_id, attempt, begun in rows]
+
+    @flow(single=True)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        yield self._call("watch_job", "%s, %s, %s", job_id, seconds, tenant)
 
     @flow(single=True)
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:

@@ -29,7 +29,8 @@ class OverviewReads(Reader):
             f" (select count(*) from {{job_state}} s where s.due_at is not null"
             f"   and s.state in ('queued', 'retry_waiting') and {own}),"
             f" (select count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {own}),"
-            f" (select count(*) from {{job_state}} s where s.state = 'dead_letter' and {own}),"
+            f" (select count(*) from {{job_state}} s where s.state = 'dead_letter'"
+            f"   and s.state not in ('leased', 'in_progress') and {own}),"
             # Looked up one by one: for a join all jobs might be read, the finished ones too.
             f" (select min((select j.created_at from {{job}} j where j.id = s.id)) from {{job_state}} s"
             f"   where {_CLAIMABLE} and {own}),"

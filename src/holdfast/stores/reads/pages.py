@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.ids import parse_id, uuid7
+from holdfast.domain.states import HELD
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import micros
 from holdfast.stores.reads.dialect import within
@@ -32,6 +33,9 @@ def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
     id_ = "p.job_id" if lead == "job_tag" else "p.id"
     conditions = [within(wanted.tenant, "p.tenant")]
     conditions += [f"p.{name} = :{name}" for name in equal if name in OWN[lead]]
+    if lead == "job_state":
+        # Each state is in one of two indexes, that of held jobs or that of the rest; this says in which.
+        conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
     elsewhere = [name for name in equal if name not in OWN[lead]]
     for table in ("job", "job_state"):
         asked = [name for name in elsewhere if (name in FACTS) == (table == "job")]

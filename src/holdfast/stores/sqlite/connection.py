@@ -75,9 +75,10 @@ class Connections:
                 self._idle, self._pid = [], os.getpid()
             if self._idle:
                 return self._idle.pop()
-        return self._open()
+        return self.open()
 
-    def _open(self) -> sqlite3.Connection:
+    def open(self) -> sqlite3.Connection:
+        """A connection that nobody else uses; the caller closes it."""
         try:
             connection = sqlite3.connect(
                 self.path,

@@ -8,7 +8,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan
 from holdfast.stores.sqlite.connection import Connections, database_path
 from holdfast.stores.sqlite.doctor import diagnose
+from holdfast.stores.sqlite.ear import SqliteEar
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ RETRIES = 5
 
 class SqliteStore:
     embedded = True
+    lanes = 1  # there is one writer at a time; a second turn would only wait for the first
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -44,6 +46,7 @@ class SqliteStore:
         self._plan = Plan.of(__package__)
         self._threads: ThreadPoolExecutor | None = None
         self._owner = os.getpid()
+        self._ear = SqliteEar(self._connections)
 
     # --- running flows ---
 
@@ -51,15 +54,23 @@ class SqliteStore:
         for attempt in range(RETRIES):
             try:
                 with self._connections.borrow() as connection:
+                    if flow.peek is not None:
+                        answer = run_on(connection, Flow(flow.peek, writes=False))
+                        if answer is not None:
+                            return answer
                     result = run_on(connection, flow)
                     if flow.writes:
                         self._connections.after_write(connection)
-                    return result
+                break
             except sqlite3.Error as error:
                 if not _is_busy(error) or attempt + 1 == RETRIES:
                     raise translate(error) from error
             time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
-        raise AssertionError("unreachable")  # the last attempt returns or raises
+        else:
+            raise AssertionError("unreachable")  # the last attempt breaks or raises
+        if flow.tells:
+            self._ear.tell("")
+        return result
 
     async def arun(self, flow: Flow[T]) -> T:
         """In a thread: a commit waits for the disk, and the loop must not."""
@@ -68,7 +79,11 @@ class SqliteStore:
             self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, flow)
 
+    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        return self._ear.add(heard)
+
     def close(self) -> None:
+        self._ear.close()
         if self._threads is not None:
             self._threads.shutdown(wait=True)
             self._threads = None

@@ -10,13 +10,13 @@ from holdfast.stores.reads import Dialect, Reads
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
-from holdfast.stores.sqlite.operations.leases import LeaseVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
+from holdfast.stores.sqlite.operations.turn import TurnVerb
 
 
-class SqliteVerbs(EnqueueVerb, LeaseVerbs, SettleVerb, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads):
+class SqliteVerbs(EnqueueVerb, TurnVerb, SettleVerb, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads):
     dialect = Dialect(
         SqliteCodec(),
         "",

@@ -14,6 +14,8 @@ begin
       from added;
     insert into job_tag (tenant, tag, job_id)
     select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);
+    perform rouse(q.queue)
+       from (select distinct a.queue from added a where a.process_after is null or a.process_after <= v_now) q;
     return null;
 end $$;
 

@@ -28,6 +28,11 @@ begin
       from new_rows n join old_rows o on o.id = n.id
      where o.state <> n.state;
 
+    if exists (select from watch) then
+        perform rouse(n.id::text) from new_rows n where n.finished_at is not null
+            and exists (select from watch w where w.job_id = n.id);
+    end if;
+
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
     -- and nearly always enough: every lease named is live and nobody was declared lost.
     if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t

@@ -43,3 +43,37 @@ begin
      where l.id = end_lease.lease and l.ended_at is null and l.tenant = v_scope;
     return found;
 end $$;
+
+-- How often a job was taken from under this lease. A worker compares it with what it last saw, and only then asks which.
+create or replace function recalls(lease uuid, for_tenant text default null) returns integer
+language plpgsql security definer set search_path from current as $$
+declare
+    v_scope text := enter(recalls.for_tenant);
+begin
+    return (select l.recalls from lease l
+             where l.id = recalls.lease and l.tenant = v_scope);
+end $$;
+
+create or replace function holdings(lease uuid, for_tenant text default null)
+returns table (id uuid, attempt integer, begun boolean)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform act_under(holdings.lease, holdings.for_tenant);
+    return query select s.id, s.attempt, s.state = 'in_progress' from job_state s
+     where s.lease = holdings.lease and s.state in ('leased', 'in_progress');
+end $$;
+
+-- Somebody waits for a job to end: have it told, for that long.
+create or replace function watch_job(job uuid, seconds double precision, for_tenant text default null) returns void
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(watch_job.for_tenant);
+begin
+    insert into watch as w (job_id, tenant, until)
+    select j.id, j.tenant, clock_timestamp() + make_interval(secs => least(greatest(watch_job.seconds, 0), 3600))
+      from job j where j.id = watch_job.job and (v_scope = '*' or j.tenant = v_scope)
+    on conflict (job_id) do update set until = greatest(w.until, excluded.until)
+     where w.until < excluded.until;
+end $$;

@@ -9,6 +9,7 @@ language plpgsql security definer set search_path from current
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(promote_due.for_tenant, 'promoter');
+    v_queues text[];
     v_count integer;
 begin
     with due as materialized (
@@ -16,9 +17,12 @@ begin
          where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
            and (v_scope = '*' or s.tenant = v_scope)
          order by s.due_at limit promote_due.want for update skip locked
+    ), promoted as (
+        update job_state s set state = 'queued', due_at = null, note = null from due where s.id = due.id
+        returning s.queue
     )
-    update job_state s set state = 'queued', due_at = null, note = null from due where s.id = due.id;
-    get diagnostics v_count = row_count;
+    select count(*), array_agg(distinct queue) into v_count, v_queues from promoted;
+    perform rouse(q) from unnest(v_queues) q;
     return v_count;
 end $$;
 
@@ -70,6 +74,7 @@ begin
     get diagnostics leases = row_count;
     requeued := 0;
     crashed := 0;
+    delete from watch w where w.until < clock_timestamp();
 
     select array_agg(l.id) into v_lost from (
         select l.id from lease l
@@ -81,7 +86,7 @@ begin
     end if;
 
     select array_agg(h.id) into v_jobs from (
-        select s.id from job_state s where s.lease = any (v_lost)
+        select s.id from job_state s where s.lease = any (v_lost) and s.state in ('leased', 'in_progress')
          order by s.id limit reap_lapsed.want for update skip locked) h;
     update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
      where s.id = any (v_jobs) and s.state = 'leased';
@@ -100,6 +105,6 @@ begin
      where s.id = any (v_jobs) and s.state = 'failed';
 
     update lease l set swept_at = v_now
-     where l.id = any (v_lost) and not exists (select from job_state s where s.lease = l.id);
+     where l.id = any (v_lost) and not exists (select from job_state s where s.lease = l.id and s.state in ('leased', 'in_progress'));
     return next;
 end $$;

@@ -9,6 +9,7 @@ declare
     v_scope text := enter(p_tenant, p_actor);
     v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, '')));
     v_done  uuid[];
+    v_leases uuid[];
 begin
     select array_agg(h.id) into v_done from (
         select s.id from job_state s
@@ -17,6 +18,13 @@ begin
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
+    -- Whoever runs them is told that they are no longer theirs.
+    with recalled as (
+        update lease l set recalls = l.recalls + 1
+         where l.id in (select s.lease from job_state s where s.id = any (v_done) and s.lease is not null)
+        returning l.id)
+    select array_agg(id) into v_leases from recalled;
+    perform rouse(l::text) from unnest(v_leases) l;
     update job_state s
        set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
            lease = null, due_at = null, gate_id = null, note = nullif(v_note, '{}'),
@@ -27,6 +35,9 @@ begin
            error_code = case p_verb when 'redrive' then null else s.error_code end,
            error_message = case p_verb when 'redrive' then null else s.error_message end
      where s.id = any (v_done);
+    if p_verb = 'redrive' then
+        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
+    end if;
     return query
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'

@@ -33,9 +33,9 @@ begin
     return jsonb_build_object(
         'backlog', (select count(*) from job_state s
                      where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)),
-        'in_progress', (select count(*) from job_state s where s.lease is not null and (v_scope = '*' or s.tenant = v_scope)),
+        'in_progress', (select count(*) from job_state s where s.state in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope)),
         'dead_letter_open', (select count(*) from job_state s
-                     where s.state = 'dead_letter' and (v_scope = '*' or s.tenant = v_scope)),
+                     where s.state = 'dead_letter' and s.state not in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope)),
         'oldest_queued_age_s', (select extract(epoch from v_now - min(j.created_at))::float8
                      from job_state s join job j on j.id = s.id
                     where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)),

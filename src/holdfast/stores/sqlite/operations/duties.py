@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
@@ -10,6 +13,18 @@ _PROMOTE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
     "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
     " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+)
+_IS_DUE = (
+    "SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
+    " AND state IN ('queued', 'retry_waiting') LIMIT 1"
+)
+_IS_OVERDUE = (
+    "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    " AND state IN ('queued', 'retry_waiting') LIMIT 1"
+)
+_IS_LAPSED = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
+    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
 )
 _EXPIRE = (
     "UPDATE job_state SET state = 'failed', due_at = NULL, finished_at = :now, note = NULL,"
@@ -29,7 +44,7 @@ _UNSWEPT = (
 )
 _HELD = (
     "SELECT n, state FROM job_state"
-    " WHERE lease IS NOT NULL AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+    " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
 )
 _REQUEUE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
@@ -48,26 +63,37 @@ _RESCUE = (
 )
 _SWEPT = (
     "UPDATE lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
-    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id)"
+    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id AND s.state IN ('leased', 'in_progress'))"
 )
 
 
+def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
+    """A look that answers when there is nothing to do: a duty that writes for nothing would rouse everybody."""
+
+    def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
+        present = yield Statement("SELECT now FROM present")
+        rows = yield Statement(found, {"now": present[0][0]})
+        return None if rows else answer
+
+    return look
+
+
 class DutyVerbs:
-    @flow()
+    @flow(peek=_nothing(_IS_DUE, 0))
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)
 
-    @flow()
+    @flow(peek=_nothing(_IS_OVERDUE, 0))
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)
 
-    @flow()
+    @flow(peek=_nothing(_IS_LAPSED, Sweep(0, 0, 0)))
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         now = yield from sign("reaper")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}

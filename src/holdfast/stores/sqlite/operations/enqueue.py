@@ -33,7 +33,7 @@ _PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tena
 
 
 class EnqueueVerb:
-    @flow()
+    @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now = yield from sign(None)
         answers: list[Enqueued] = []

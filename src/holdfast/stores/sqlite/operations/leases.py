@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import Claim, Lease
+from holdfast.domain.job import Claim, Holding, Lease
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -25,17 +26,24 @@ _END = (
 )
 _LIVE = "SELECT holder FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 
-# Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
-_PICK = (
-    "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
-    " s.max_retries, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at, j.correlation_id, j.parent_id,"
-    " j.workflow_id, j.agent, j.tags"
-    " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
-    " WHERE s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
+_CLAIMABLE = (
+    "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
     " AND (:any OR s.tenant = :tenant)"
-    " ORDER BY s.priority DESC, s.position LIMIT :want"
+)
+# Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
+_PICK = (
+    "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
+    " s.max_retries, s.max_crashes, j.backoff, s.priority, s.position, j.deadline_at, j.created_at, j.correlation_id,"
+    " j.parent_id, j.workflow_id, j.agent, j.tags"
+    " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
+    f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
+)
+_PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
+_HOLDINGS = (
+    "SELECT s.id, s.attempt, s.state = 'in_progress' FROM job_state s JOIN lease l ON l.id = s.lease"
+    " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
 )
 _TAKE = (
     "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, attempt = attempt + 1,"
@@ -65,6 +73,32 @@ _ADD_ARTIFACT = (
     " SELECT id, tenant, attempt, :name, :ref, :now FROM job_state"
     " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
 )
+
+
+def live(request: ClaimRequest, now: int) -> Steps[bool]:
+    rows = yield Statement(_LIVE, (request.lease, request.tenant, now))
+    return bool(rows)
+
+
+def anything_for(request: ClaimRequest, now: int) -> Steps[bool]:
+    """Whether a claim would find something."""
+    for queue in request.queues:
+        rows = yield Statement(_PEEK, _picking(request, queue, now))
+        if rows:
+            return True
+    return False
+
+
+def _picking(request: ClaimRequest, queue: str, now: int) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "lease": request.lease,
+        "begun": int(request.begin),
+        "now": now,
+        "kinds": None if request.kinds is None else ids_json(request.kinds),
+        "any": any_tenant(request.tenant),
+        "tenant": request.tenant,
+    }
 
 
 class LeaseVerbs:
@@ -98,26 +132,19 @@ class LeaseVerbs:
     @flow()
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
         now = yield from act_under(request.lease, request.tenant)
-        live = yield Statement(_LIVE, (request.lease, request.tenant, now))
-        if not live:
+        if not (yield from live(request, now)):
             raise StaleLease(f"lease {request.lease} is not live")
+        claims = yield from self.take(request, now)
+        yield from unsign()
+        return claims
+
+    def take(self, request: ClaimRequest, now: int) -> Steps[list[Claim]]:
+        """The claim itself, inside a flow that has signed and that saw the lease to be live."""
         picked: list[Row] = []
         for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
             if len(picked) >= request.want:
                 break
-            rows = yield Statement(
-                _PICK,
-                {
-                    "queue": queue,
-                    "lease": request.lease,
-                    "begun": int(request.begin),
-                    "now": now,
-                    "kinds": None if request.kinds is None else ids_json(request.kinds),
-                    "any": any_tenant(request.tenant),
-                    "tenant": request.tenant,
-                    "want": request.want - len(picked),
-                },
-            )
+            rows = yield Statement(_PICK, _picking(request, queue, now) | {"want": request.want - len(picked)})
             picked += rows
         if picked:
             numbers = ids_json(row[0] for row in picked)
@@ -125,8 +152,22 @@ class LeaseVerbs:
                 yield Statement(_TAKE, (request.lease, now, numbers))
             else:
                 yield Statement(_CLAIM, (request.lease, numbers))
-        yield from unsign()
         return [self._claim(row[1:]) for row in picked]
+
+    @flow(writes=False)
+    def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
+        rows = yield Statement("SELECT recalls FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
+        return rows[0][0] if rows else None
+
+    @flow(writes=False)
+    def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
+        rows = yield Statement(_HOLDINGS, (lease, tenant))
+        return [Holding(job_id, attempt, bool(begun)) for job_id, attempt, begun in rows]
+
+    @flow(writes=False)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        """Nothing to arrange: whoever listens hears of every commit."""
+        yield from ()
 
     @flow()
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:

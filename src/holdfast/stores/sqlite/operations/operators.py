@@ -21,10 +21,14 @@ _REDRIVE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
     " error_code = NULL, error_message = NULL, note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
+_RECALL = (
+    "UPDATE lease SET recalls = recalls + 1 WHERE id IN (SELECT lease FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL)"
+)
 
 
 class OperatorVerbs:
-    @flow()
+    @flow(tells=True)
     def operate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
     ) -> Steps[list[Verdict]]:
@@ -38,6 +42,8 @@ class OperatorVerbs:
         note = json.dumps({"reason": reason}) if reason else None
         statement = _REDRIVE if verb == "redrive" else _STOP
         params = {"ids": ids_json(willing), "note": note}
+        if verb == "cancel":  # whoever runs them is told that they are no longer theirs
+            yield Statement(_RECALL, {"ids": ids_json(willing)})
         yield Statement(statement, params if verb == "redrive" else {**params, "now": now})
         yield from unsign()
         return [_verdict(verb, job_id, found.get(job_id), job_id in set(willing)) for job_id in ids]

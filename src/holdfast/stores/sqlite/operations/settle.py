@@ -37,38 +37,43 @@ class SettleVerb:
     @flow()
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         now = yield from act_under(lease, tenant)
-        # Of several settlements of one attempt the first one counts.
-        offered: dict[tuple[str, int], Settlement] = {}
-        for item in settlements:
-            offered.setdefault((item.id, item.attempt), item)
-        applied: set[tuple[str, int]] = set()
-        # By attempt, of which a batch has few: a list of ids is looked up faster than a list of pairs.
-        successes: dict[int, list[str]] = {}
-        for (job_id, attempt), item in offered.items():
-            if item.ending == "succeeded":
-                successes.setdefault(attempt, []).append(job_id)
-        if successes:
-            for attempt, ids in successes.items():
-                params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
-                rows = yield Statement(_SUCCEED, params)
-                applied.update((row[0], attempt) for row in rows)
-            if any(item.result is not None for item in settlements):
-                results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
-                yield Statement(_RESULT, results, many=True)
-            if len(applied) == len(settlements):
-                yield from unsign()
-                return []
-        for key, item in offered.items():
-            if item.ending != "succeeded":
-                rows = yield Statement(_END, _ending(item, lease, now))
-                if rows:
-                    applied.add(key)
-                    if item.ending in ("retry", "bury"):
-                        # `failed` passes on at once, in the same transaction.
-                        yield Statement(_PASS_ON, _passing_on(item, now))
+        stale = yield from end_attempts(lease, settlements, now)
         yield from unsign()
-        done = {job_id for job_id, _ in applied}
-        return list(dict.fromkeys(item.id for item in settlements if item.id not in done))
+        return stale
+
+
+def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Steps[list[str]]:
+    """The settling itself, inside a flow that has signed; answers the ids that were no longer this lease's."""
+    # Of several settlements of one attempt the first one counts.
+    offered: dict[tuple[str, int], Settlement] = {}
+    for item in settlements:
+        offered.setdefault((item.id, item.attempt), item)
+    applied: set[tuple[str, int]] = set()
+    # By attempt, of which a batch has few: a list of ids is looked up faster than a list of pairs.
+    successes: dict[int, list[str]] = {}
+    for (job_id, attempt), item in offered.items():
+        if item.ending == "succeeded":
+            successes.setdefault(attempt, []).append(job_id)
+    if successes:
+        for attempt, ids in successes.items():
+            params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
+            rows = yield Statement(_SUCCEED, params)
+            applied.update((row[0], attempt) for row in rows)
+        if any(item.result is not None for item in settlements):
+            results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
+            yield Statement(_RESULT, results, many=True)
+        if len(applied) == len(settlements):
+            return []
+    for key, item in offered.items():
+        if item.ending != "succeeded":
+            rows = yield Statement(_END, _ending(item, lease, now))
+            if rows:
+                applied.add(key)
+                if item.ending in ("retry", "bury"):
+                    # `failed` passes on at once, in the same transaction.
+                    yield Statement(_PASS_ON, _passing_on(item, now))
+    done = {job_id for job_id, _ in applied}
+    return list(dict.fromkeys(item.id for item in settlements if item.id not in done))
 
 
 def _due(item: Settlement, now: int) -> int:

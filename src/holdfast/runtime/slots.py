@@ -1,0 +1,93 @@
+"""The slots of a worker: the jobs it runs now, and how those ended that the store has not heard of yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Outcome, Snoozed
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.runtime.execution import Handler, execute
+
+log = logging.getLogger("holdfast.worker")
+
+# How long a task that was told to stop may take before its slot is given away.
+LAST_WORDS = 1.0
+
+
+class Run:
+    """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when it is no longer ours."""
+
+    __slots__ = ("claim", "task")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.task: asyncio.Task[None] | None = None
+
+
+class Slots:
+    def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None]) -> None:
+        self._handlers = handlers
+        self._call = ended
+        self.running: dict[str, Run] = {}
+        self.ended: list[Settlement] = []
+
+    def start(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            run = Run(claim)
+            self.running[claim.id] = run
+            run.task = _start(self._run(run))
+
+    def take_ended(self, most: int) -> list[Settlement]:
+        taken, self.ended = self.ended[:most], self.ended[most:]
+        return taken
+
+    async def _run(self, run: Run) -> None:
+        claim = run.claim
+        outcome: Outcome
+        try:
+            outcome = await execute(self._handlers[claim.kind], claim)
+        except asyncio.CancelledError:
+            outcome = Snoozed(0.0, "worker_stopped")
+        if self.running.get(claim.id) is not run:
+            return  # told to stop because it is no longer ours
+        del self.running[claim.id]
+        if isinstance(outcome, Failed):
+            log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
+        self.ended.append(decide(claim, outcome, random.random()))
+        self._call()
+
+    def forget(self, ids: Iterable[str], why: str) -> int:
+        """These jobs are no longer ours: stop them, and never settle how they end."""
+        count = 0
+        for job_id in ids:
+            run = self.running.pop(job_id, None)
+            if run is not None:
+                count += 1
+                if run.task is not None:
+                    run.task.cancel(why)
+        return count
+
+    async def hand_back(self) -> None:
+        """Stop what is running. A thread that will not end goes on; the job itself is somebody else's to run."""
+        tasks = {run.task for run in self.running.values() if run.task is not None}
+        for task in tasks:
+            task.cancel("worker_stopped")
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        for run in list(self.running.values()):
+            self.ended.append(decide(run.claim, Snoozed(0.0, "worker_stopped"), 0.0))
+        self.running.clear()
+        self._call()
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task that begins at once where Python can do that: one that never waits then costs no trip of the loop."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
+    return asyncio.create_task(work)

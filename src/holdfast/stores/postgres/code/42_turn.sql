@@ -1,0 +1,180 @@
+-- A worker's turn, in one transaction: settle what has ended, then take up to `want` jobs in queue order (priority,
+-- position, age). With `begin` they start at once (one step, one event); without it they wait as `leased`.
+--
+-- The jobs come first, one row each. The last row has no id and says the rest: `stale`, the settlements whose attempt
+-- was no longer this lease's; `live`, whether the lease is (a lapsed one settles, but takes nothing); `pick_us`, how
+-- long finding the jobs took. `after_*`, one entry a queue, begin the search behind that place: for a worker that
+-- has seen what is before it, and knows that walking past it is slow.
+--
+-- The rows are picked and locked first, then updated where they lie (ctid): they cannot move while they are locked,
+-- and a limit is a limit, whatever the planner thinks of. Finding nothing writes nothing.
+create or replace function turn(
+    lease uuid, jobs uuid[], attempts integer[], outcomes text[], details jsonb[],
+    queues text[], want integer, begin boolean default true, kinds text[] default null,
+    after_priority smallint[] default null, after_position bigint[] default null, for_tenant text default null)
+returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
+               crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
+               "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
+               workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now      timestamptz := clock_now();
+    v_left     integer := turn.want;
+    v_scope    text := enter(turn.for_tenant);
+    v_state    state := case when turn.begin then 'in_progress' else 'leased' end;
+    v_holder   text;
+    v_locked   boolean := false;
+    v_began    timestamptz;
+    v_priority smallint;
+    v_rows     tid[];
+    v_more     tid[];
+begin
+    select l.holder, l.ended_at is null and l.until > v_now into v_holder, live
+      from lease l where l.id = turn.lease and l.tenant = v_scope;
+    if not found then
+        raise exception 'lease % is not known here', turn.lease
+            using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
+    end if;
+    if cardinality(turn.jobs) > 0 then
+        select array_agg(s.id) into stale
+          from settle_many(turn.lease, turn.jobs, turn.attempts, turn.outcomes, turn.details, v_scope) as s(id);
+    end if;
+    pick_us := 0;
+    for i in 1 .. coalesce(cardinality(turn.queues), 0) loop
+        exit when v_left <= 0 or not live;
+        v_began := clock_timestamp();
+        v_priority := turn.after_priority[i];
+        if v_priority is null then
+            select array_agg(p.ctid) into v_rows from (
+                select s.ctid from job_state s
+                 where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
+                   and (s.deadline_at is null or s.deadline_at > v_now)
+                   and (turn.kinds is null or s.kind = any (turn.kinds))
+                   and (v_scope = '*' or s.tenant = v_scope)
+                 order by s.priority desc, s.position, s.id
+                 limit v_left for update skip locked) p;
+        else
+            -- Two ranges of the index: what is left of that priority, then all lower ones.
+            select array_agg(p.ctid) into v_rows from (
+                select s.ctid from job_state s
+                 where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
+                   and s.priority = v_priority and s.position > turn.after_position[i]
+                   and (s.deadline_at is null or s.deadline_at > v_now)
+                   and (turn.kinds is null or s.kind = any (turn.kinds))
+                   and (v_scope = '*' or s.tenant = v_scope)
+                 order by s.priority desc, s.position, s.id
+                 limit v_left for update skip locked) p;
+            if coalesce(cardinality(v_rows), 0) < v_left then
+                select array_agg(p.ctid) into v_more from (
+                    select s.ctid from job_state s
+                     where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
+                       and s.priority < v_priority
+                       and (s.deadline_at is null or s.deadline_at > v_now)
+                       and (turn.kinds is null or s.kind = any (turn.kinds))
+                       and (v_scope = '*' or s.tenant = v_scope)
+                     order by s.priority desc, s.position, s.id
+                     limit v_left - coalesce(cardinality(v_rows), 0) for update skip locked) p;
+                v_rows := v_rows || v_more;
+            end if;
+        end if;
+        pick_us := pick_us + extract(microseconds from clock_timestamp() - v_began)::integer;
+        continue when v_rows is null;
+        if not v_locked then
+            -- The share lock keeps a reaper from ending this lease while jobs are being put under it.
+            perform from lease l where l.id = turn.lease and l.ended_at is null for share;
+            if not found then
+                live := false;
+                exit;
+            end if;
+            perform set_config('holdfast.actor', v_holder, true);
+            v_locked := true;
+        end if;
+        return query
+        with taken as (
+            update job_state s
+               set state = v_state, lease = turn.lease, settled_by = null, note = null,
+                   attempt = s.attempt + case when turn.begin then 1 else 0 end,
+                   started_at = case when turn.begin then v_now else s.started_at end
+             where s.ctid = any (v_rows)
+            returning s.id, s.attempt, s.retries, s.crashes, s.priority, s.position, s.max_retries
+        )
+        select j.id, j.tenant, j.kind, j.queue, j.payload::text, t.attempt, t.retries, t.crashes,
+               t.max_retries, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
+               j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer
+          from taken t join job j on j.id = t.id
+         order by t.priority desc, t.position, t.id;
+        v_left := v_left - cardinality(v_rows);
+    end loop;
+    -- The out parameters are null but for the last three.
+    return next;
+end $$;
+
+-- The same without settling anything, for other languages: the jobs alone.
+create or replace function claim_many(lease uuid, queues text[], want integer, begin boolean default true,
+                                      kinds text[] default null, for_tenant text default null)
+returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
+               crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
+               "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
+               workflow_id uuid, agent text, tags text[])
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(claim_many.for_tenant);
+begin
+    if not exists (select from lease l where l.id = claim_many.lease and l.tenant = v_scope
+                      and l.ended_at is null and l.until > clock_now()) then
+        raise exception 'lease % is not live', claim_many.lease
+            using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
+    end if;
+    return query
+    select t.id, t.tenant, t.kind, t.queue, t.payload, t.attempt, t.retries, t.crashes, t.max_retries, t.max_crashes,
+           t.backoff, t.priority, t.position, t.deadline_at, t.created_at, t.correlation_id, t.parent_id, t.workflow_id,
+           t.agent, t.tags
+      from turn(claim_many.lease, null, null, null, null, claim_many.queues, claim_many.want, claim_many.begin,
+                claim_many.kinds, null, null, v_scope) t
+     where t.id is not null;
+end $$;
+
+-- Start what was claimed without beginning. Rows that come back have started; the rest is no longer ours.
+create or replace function start_many(lease uuid, jobs uuid[], for_tenant text default null)
+returns table (id uuid, attempt integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_now();
+begin
+    perform act_under(start_many.lease, start_many.for_tenant);
+    return query
+    with ours as materialized (
+        select s.id from job_state s
+         where s.id = any (start_many.jobs) and s.lease is not distinct from start_many.lease and s.state = 'leased'
+         order by s.id for update
+    )
+    update job_state s
+       set state = 'in_progress', attempt = s.attempt + 1, started_at = v_now, note = null
+      from ours where s.id = ours.id
+    returning s.id, s.attempt;
+end $$;
+
+-- Hand back what was claimed and not begun, at no cost to it.
+create or replace function release_many(lease uuid, jobs uuid[], for_tenant text default null)
+returns setof uuid
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    perform act_under(release_many.lease, release_many.for_tenant);
+    return query
+    with ours as materialized (
+        select s.id from job_state s
+         where s.id = any (release_many.jobs) and s.lease is not distinct from release_many.lease and s.state = 'leased'
+         order by s.id for update
+    )
+    update job_state s set state = 'queued', lease = null, note = null
+      from ours where s.id = ours.id
+    returning s.id;
+    perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (release_many.jobs)) q;
+end $$;

@@ -1,0 +1,81 @@
+"""Hearing of changes in a PostgreSQL database: one connection that listens on the channel named like the schema."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import select
+import socket
+import threading
+import time
+from typing import Any
+
+import psycopg
+from typing_extensions import override
+
+from holdfast.stores.ear import LINGER, Ear
+
+log = logging.getLogger("holdfast.store")
+
+# What comes within this time of the last is told together: a busy database must not keep the process busy listening.
+BREATH = 0.001
+# Now and then something is asked, to find out whether the connection still is one.
+SOUNDING = 15.0
+
+
+class PostgresEar(Ear):
+    def __init__(self, url: str, schema: str, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self._url = url
+        self._schema = schema
+        self._settings = settings
+        self._rope: socket.socket | None = None
+
+    @override
+    def _rouse(self) -> None:
+        rope = self._rope
+        if rope is not None:
+            with contextlib.suppress(OSError):
+                rope.send(b".")
+
+    @override
+    def _listen(self, closing: threading.Event) -> None:
+        bell, rope = socket.socketpair()
+        with bell, rope:
+            self._rope = rope
+            self._listen_until_rung(bell.fileno(), closing)
+
+    def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
+        pause = 0.1
+        while not closing.is_set():
+            try:
+                with psycopg.connect(self._url, **self._settings) as connection:
+                    connection.execute(f'listen "{self._schema}"')
+                    pause = 0.1
+                    self.tell("")  # whatever was said while nobody listened
+                    self._attend(connection, bell, closing)
+                    return
+            except psycopg.Error as error:
+                log.info("not listening for the moment: %s", str(error).strip().split("\n")[0])
+                closing.wait(random.uniform(0.5, 1.0) * pause)
+                pause = min(5.0, pause * 2)
+
+    def _attend(self, connection: psycopg.Connection[Any], bell: int, closing: threading.Event) -> None:
+        pgconn = connection.pgconn
+        sounded = time.monotonic()
+        while not closing.is_set() and not self._unheard():
+            ready, _, _ = select.select([pgconn.socket, bell], [], [], LINGER)
+            if bell in ready:
+                return
+            if time.monotonic() - sounded > SOUNDING:
+                connection.execute("select 1")
+                sounded = time.monotonic()
+            pgconn.consume_input()
+            said = set()
+            while (notice := pgconn.notifies()) is not None:
+                said.add(notice.extra.decode())
+            for what in said:
+                self.tell(what)
+            if said:
+                closing.wait(BREATH)

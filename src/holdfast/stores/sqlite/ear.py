@@ -1,0 +1,47 @@
+"""Hearing of changes in a SQLite file: ``data_version`` moves when another connection, in any process, commits."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+
+from typing_extensions import override
+
+from holdfast.stores.ear import Ear
+from holdfast.stores.sqlite.connection import Connections
+
+# A look takes some ten microseconds; at this pace it is half a per cent of one core, and a job is seen within it.
+PACE = 0.003
+
+
+class SqliteEar(Ear):
+    def __init__(self, connections: Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    @override
+    def _rouse(self) -> None:
+        """It waits for ``closing`` and nothing else."""
+
+    @override
+    def _listen(self, closing: threading.Event) -> None:
+        if self._connections.in_memory:  # all writers share the one connection, and tell of it themselves
+            closing.wait()
+            return
+        while not closing.is_set():
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(self._connections.open()) as connection:
+                self._watch(connection, closing)
+                return
+            closing.wait(0.2)  # the file cannot be read just now
+
+    def _watch(self, connection: sqlite3.Connection, closing: threading.Event) -> None:
+        seen, looks = None, 0
+        while not closing.wait(PACE):
+            looks += 1
+            if looks % 100 == 0 and self._unheard():
+                return
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if version != seen:
+                seen = version
+                self.tell("")
