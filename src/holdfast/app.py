@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from holdfast import config
+from holdfast import bulk, config
 from holdfast.arguments import Signature
 from holdfast.calling import Declared, wants_context
 from holdfast.client import Client, new_id
 from holdfast.context import Context
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_RETRY, Enqueued, Event, Job, JobSpec, Verdict
+from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
@@ -23,7 +23,6 @@ from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.runtime.worker import Worker, WorkerOptions
 from holdfast.stores.base import Health, JobFilter
-from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
 P = ParamSpec("P")
@@ -97,21 +96,10 @@ class App:
 
         Answers in the same order. One that was refused has ``created`` False and says why in ``reason``.
         """
-        calls = list(calls)
-        answers = {tenant: iter(self.client.run(batch)) for tenant, batch in self._batches(calls)}
-        return [self.client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+        return bulk.enqueue_many(self.client, calls)
 
     async def aenqueue_many(self, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
-        calls = list(calls)
-        answers = {tenant: iter(await self.client.arun(batch)) for tenant, batch in self._batches(calls)}
-        return [self.client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
-
-    def _batches(self, calls: Iterable[Prepared[Any]]) -> Iterator[tuple[str, Flow[list[Enqueued]]]]:
-        groups: dict[str, list[JobSpec]] = {}
-        for call in calls:
-            groups.setdefault(call.tenant, []).append(call.spec)
-        for tenant, specs in groups.items():
-            yield tenant, self.client.verbs.enqueue(specs, tenant)
+        return await bulk.aenqueue_many(self.client, calls)
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")

@@ -95,6 +95,8 @@ class Kind(Generic[P, R]):
             spec, tenant = make_spec(self.name, payload, self.defaults, self.client)
             if "dedupe" not in self.defaults and context.current() is None:
                 fixed.update(_without(spec, "id", "payload"))
+                if spec.key is None and spec.parent_id is None:
+                    fixed["alike"] = fixed
         else:
             spec, tenant = (
                 JobSpec(id=new_id(), payload=payload, **fixed),

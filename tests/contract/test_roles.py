@@ -20,9 +20,9 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
 }
-PRODUCES = {"enqueue", "enqueue_many", "cancel", "cancel_many"}
+PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many"}
 EXECUTES = {
-    *("enqueue", "enqueue_many", "every_tenant", "backoff_delay", "save_cursor"),
+    *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),

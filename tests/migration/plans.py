@@ -13,7 +13,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.migrate import CODE, Plan, Script
 from holdfast.stores.open import open_store
 
-MORE = Script("0002_more", "create table more (n integer not null);\ncreate index more_by_n on more (n);\n")
+MORE = Script("9999_more", "create table more (n integer not null);\ncreate index more_by_n on more (n);\n")
 
 
 def plan_of(store: Store) -> Plan:

@@ -58,10 +58,10 @@ def next_plan(store: Store) -> Plan:
 
 def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: str) -> None:
     use(store, next_plan)
-    assert store.schema().pending == ("0002_more", "code")
+    assert store.schema().pending == ("9999_more", "code")
     status = store.migrate()
     assert status.current
-    assert status.applied == ("0001_engine", "0002_more", "code")
+    assert status.applied == (*(script.name for script in plan_of(store).migrations), "code")
     assert "more_by_n" in str(catalogue(empty_url))
     assert "everything" in str(catalogue(empty_url))
     # The tables are the ones that were there: so is the job.
@@ -86,7 +86,7 @@ def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_pl
     store.migrate()
     after = catalogue(empty_url)
     use(store, today)
-    assert store.schema().unknown == ("0002_more",)
+    assert store.schema().unknown == ("9999_more",)
     with pytest.raises(SchemaMismatch) as refused:
         store.migrate()
     assert refused.value.code == "schema_newer"
@@ -97,7 +97,7 @@ def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_pl
 
 def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_url: str) -> None:
     before, marks = catalogue(empty_url), applied(empty_url)
-    broken = Script("0002_more", MORE.sql + "insert into nowhere values (1);\n")
+    broken = Script("9999_more", MORE.sql + "insert into nowhere values (1);\n")
     use(store, with_more(plan_of(store), broken))
     with pytest.raises(HoldfastError):
         store.migrate()
@@ -119,7 +119,7 @@ def test_a_migration_killed_half_way_leaves_the_old_schema_whole(
     assert migrating.returncode == -9
     use(store, next_plan)
     # Waits for the lock, should the server still be at the dead one's last statement.
-    assert store.schema().pending == ("0002_more", "code")
+    assert store.schema().pending == ("9999_more", "code")
     assert catalogue(empty_url) == before
     assert applied(empty_url) == marks
     assert store.migrate().current

@@ -50,6 +50,8 @@ class JobSpec:
     parent_id: str | None = None
     workflow_id: str | None = None
     external_ref: str | None = None
+    alike: object = None
+    """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
 
 
 @dataclass(slots=True)

@@ -61,11 +61,24 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
     return "[" + ",".join(map(_document, specs)) + "]"
 
 
+def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
+    """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
+    first = specs[0].alike if len(specs) > 1 else None
+    if first is None or any(spec.alike is not first for spec in specs):
+        return None
+    shared = "{" + _shared(specs[0])[1:] + "}"
+    return shared, "{" + ",".join([s.id for s in specs]) + "}", "[" + ",".join([s.payload for s in specs]) + "]"
+
+
 def _document(spec: JobSpec) -> str:
+    return f'{{"id":"{spec.id}","payload":{spec.payload}{_shared(spec)}}}'
+
+
+def _shared(spec: JobSpec) -> str:
+    """All but id and payload, as the rest of an object: ``,"kind":…``."""
     text = (
-        f'{{"id":"{spec.id}","kind":{_text(spec.kind)},"queue":{_text(spec.queue)},"payload":{spec.payload},'
-        f'"priority":{spec.priority},"enqueued_by":{_text(spec.enqueued_by)},'
-        f'"source_system":{_text(spec.source_system)}{_policy(spec.retry)}'
+        f',"kind":{_text(spec.kind)},"queue":{_text(spec.queue)},"priority":{spec.priority},'
+        f'"enqueued_by":{_text(spec.enqueued_by)},"source_system":{_text(spec.source_system)}{_policy(spec.retry)}'
     )
     for name in _OPTIONAL:
         value = getattr(spec, name)
@@ -81,4 +94,4 @@ def _document(spec: JobSpec) -> str:
         text += f',"process_after":"{spec.process_after.isoformat()}"'
     if spec.deadline_at is not None:
         text += f',"deadline_at":"{spec.deadline_at.isoformat()}"'
-    return text + "}"
+    return text

@@ -14,7 +14,7 @@ from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, OperatorVerb
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.postgres.codec import PostgresCodec, enqueue_document
+from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
 from holdfast.stores.reads import Dialect, Reads
 
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
@@ -39,6 +39,10 @@ class PostgresVerbs(Reads):
 
     @flow(single=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        together = alike(specs)
+        if together is not None:
+            yield self._call("enqueue_alike", "%s::json, %s::uuid[], %s::json, %s", *together, tenant)
+            return [Enqueued(spec.id, True) for spec in specs]
         plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
         if plain:

@@ -10,7 +10,9 @@ from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
-_CLAIMABLE = "s.state = 'queued' and s.due_at is null"
+# The second half says in which of two indexes a state is looked for (see pages.py).
+_NOT_HELD = "s.state not in ('leased', 'in_progress')"
+_CLAIMABLE = f"s.state = 'queued' and s.due_at is null and {_NOT_HELD}"
 
 
 class OverviewReads(Reader):
@@ -30,7 +32,7 @@ class OverviewReads(Reader):
             f"   and s.state in ('queued', 'retry_waiting') and {own}),"
             f" (select count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {own}),"
             f" (select count(*) from {{job_state}} s where s.state = 'dead_letter'"
-            f"   and s.state not in ('leased', 'in_progress') and {own}),"
+            f"   and {_NOT_HELD} and {own}),"
             # Looked up one by one: for a join all jobs might be read, the finished ones too.
             f" (select min((select j.created_at from {{job}} j where j.id = s.id)) from {{job_state}} s"
             f"   where {_CLAIMABLE} and {own}),"

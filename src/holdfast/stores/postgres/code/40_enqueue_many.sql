@@ -167,3 +167,34 @@ begin
          order by ord;
     end if;
 end $$;
+
+-- A batch of jobs that differ in nothing but their payload: the facts they share travel, and are read, once. The
+-- caller vouches, as with `plain`, that they have no key, no content key and no parent.
+create or replace function enqueue_alike(shared json, ids uuid[], payloads json, for_tenant text default null)
+returns void
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := clock_now();
+    v_tenant text := coalesce(enqueue_alike.for_tenant, nullif(scope(), '*'), 'default');
+    v_actor  text := actor();
+begin
+    perform enter(v_tenant);
+    if json_array_length(payloads) <> cardinality(ids) then
+        raise exception 'enqueue_alike takes as many payloads as ids' using errcode = 'ZH010';
+    end if;
+    insert into job (id, tenant, kind, queue, payload, priority, process_after, deadline_at, max_retries, max_crashes,
+                     backoff, tags, agent, correlation_id, causation_id, workflow_id, external_ref,
+                     enqueued_by, source_system, created_at)
+    select i.id, v_tenant, j.kind, coalesce(j.queue, 'default'), i.payload, coalesce(j.priority, 0::smallint),
+           coalesce(j.process_after, v_now + make_interval(secs => j.delay)), j.deadline_at,
+           coalesce(j.max_retries, 4::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
+           coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
+           coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now
+      from json_to_record(shared) as j (
+               kind text, queue text, priority smallint, process_after timestamptz, delay double precision,
+               deadline_at timestamptz, max_retries smallint, max_crashes smallint, backoff jsonb, tags text[],
+               agent text, correlation_id text, causation_id text, workflow_id uuid, external_ref text,
+               enqueued_by text, source_system text),
+           rows from (unnest(ids), json_array_elements(payloads)) as i(id, payload);
+end $$;

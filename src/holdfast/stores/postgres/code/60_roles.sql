@@ -22,11 +22,11 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after',
                               'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job'];
-    v_produce text[] := array['enqueue', 'enqueue_many', 'cancel', 'cancel_many'];
+    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'save_cursor'];
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many'];
     v_routine record;
     v_role    text;
