@@ -28,7 +28,7 @@ from tests.support.stores import claim, open_lease, put, put_one, settle, spec, 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-WITHOUT_TENANT = {"clock", "migration"}
+WITHOUT_TENANT = {"clock", "migration", "recall"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 

@@ -10,9 +10,14 @@ as $$
 declare
     v_now   timestamptz := clock_now();
     v_actor text := actor();
-    v_xid   bigint := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
+    v_xid   bigint;
     v_bad   record;
 begin
+    -- A duty that found nothing comes here too, and must not cost a transaction id and a write.
+    if not exists (select from new_rows) then
+        return null;
+    end if;
+    v_xid := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
     insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
     select v_xid, n.id, n.tenant, n.kind,
            -- Whoever shows the lease was not lost, whatever its handler calls the error.

@@ -50,7 +50,7 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(recalls.for_tenant);
 begin
-    return (select l.recalls from lease l
+    return (select coalesce((select r.times from recall r where r.lease = l.id), 0) from lease l
              where l.id = recalls.lease and l.tenant = v_scope);
 end $$;
 

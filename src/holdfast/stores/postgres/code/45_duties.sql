@@ -104,6 +104,7 @@ begin
            note = null
      where s.id = any (v_jobs) and s.state = 'failed';
 
+    delete from recall r where r.lease = any (v_lost);
     update lease l set swept_at = v_now
      where l.id = any (v_lost) and not exists (select from job_state s where s.lease = l.id and s.state in ('leased', 'in_progress'));
     return next;

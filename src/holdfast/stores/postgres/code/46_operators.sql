@@ -20,10 +20,11 @@ begin
          order by s.id for update) h;
     -- Whoever runs them is told that they are no longer theirs.
     with recalled as (
-        update lease l set recalls = l.recalls + 1
-         where l.id in (select s.lease from job_state s where s.id = any (v_done) and s.lease is not null)
-        returning l.id)
-    select array_agg(id) into v_leases from recalled;
+        insert into recall as r (lease, times)
+        select distinct s.lease, 1 from job_state s where s.id = any (v_done) and s.lease is not null order by 1
+        on conflict (lease) do update set times = r.times + 1
+        returning r.lease)
+    select array_agg(lease) into v_leases from recalled;
     perform rouse(l::text) from unnest(v_leases) l;
     update job_state s
        set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,

@@ -17,8 +17,12 @@ drop index by_state, held;
 create index by_state on job_state (tenant, state, id) where state not in ('leased', 'in_progress');
 create index held on job_state (lease) where state in ('leased', 'in_progress');
 
--- How often a job was taken from under this lease (cancelled): its worker looks here, at one row, not at its jobs.
-alter table lease add column recalls integer not null default 0;
+-- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs. Not a
+-- column of the lease, which belongs to another tenant (every one) than whoever cancels.
+create table recall (
+    lease uuid    not null primary key,
+    times integer not null
+);
 
 -- Jobs whose end somebody is waiting for just now. Only for these is a notification sent.
 create table watch (

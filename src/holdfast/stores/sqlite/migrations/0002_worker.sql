@@ -22,5 +22,8 @@ DROP INDEX held;
 CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
 CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
 
--- How often a job was taken from under this lease (cancelled): its worker looks here, at one row, not at its jobs.
-ALTER TABLE lease ADD COLUMN recalls INTEGER NOT NULL DEFAULT 0;
+-- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs.
+CREATE TABLE recall (
+    lease TEXT    NOT NULL PRIMARY KEY,
+    times INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

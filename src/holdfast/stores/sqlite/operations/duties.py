@@ -111,6 +111,7 @@ class DutyVerbs:
             if begun:
                 yield Statement(_CRASH, (now, ids_json(begun)))
                 yield Statement(_RESCUE, {"now": now, "numbers": ids_json(begun)})
+            yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
             yield Statement(_SWEPT, (now, leases))
         yield from unsign()
         return Sweep(len(lapsed), len(leased), len(begun))

@@ -41,6 +41,7 @@ _PICK = (
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
+_RECALLS = "SELECT coalesce((SELECT r.times FROM recall r WHERE r.lease = l.id), 0) FROM lease l WHERE l.id = ? AND l.tenant = ?"
 _HOLDINGS = (
     "SELECT s.id, s.attempt, s.state = 'in_progress' FROM job_state s JOIN lease l ON l.id = s.lease"
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
@@ -156,7 +157,7 @@ class LeaseVerbs:
 
     @flow(writes=False)
     def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
-        rows = yield Statement("SELECT recalls FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
+        rows = yield Statement(_RECALLS, (lease, tenant))
         return rows[0][0] if rows else None
 
     @flow(writes=False)

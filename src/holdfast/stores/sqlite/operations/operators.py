@@ -22,8 +22,9 @@ _REDRIVE = (
     " error_code = NULL, error_message = NULL, note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 _RECALL = (
-    "UPDATE lease SET recalls = recalls + 1 WHERE id IN (SELECT lease FROM job_state"
-    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL)"
+    "INSERT INTO recall (lease, times) SELECT DISTINCT lease, 1 FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
+    " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
 )
 
 

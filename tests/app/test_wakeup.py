@@ -1,0 +1,142 @@
+"""Pick-up without polling, running jobs that are told of their end, and what a worker does with several queues."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import App, State
+from holdfast.runtime.search import Search
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+
+# Nothing in these tests can come about by polling in time.
+NEVER = 120.0
+
+
+@pytest.mark.req("JF-7", "JF-6")
+def test_a_job_is_picked_up_and_awaited_without_polling(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with working(elsewhere, poll=NEVER) as beside:
+        until(lambda: beside.worker and beside.worker._asleep, "the worker is idle")
+        for n in range(5):
+            assert app.enqueue("double", {"n": n}).result(timeout=30) == 2 * n
+
+
+@pytest.mark.req("JF-6")
+async def test_a_result_is_awaited_without_polling(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with working(elsewhere, poll=NEVER):
+        handles = [await app.aenqueue("double", {"n": n}) for n in range(10)]
+        assert await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles)) == [
+            0,
+            2,
+            4,
+            6,
+            8,
+            10,
+            12,
+            14,
+            16,
+            18,
+        ]
+    await app.store.leave_loop()
+
+
+@pytest.mark.req("JF-7")
+def test_without_notifications_it_polls(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with working(elsewhere, notify=False, poll=0.05):
+        assert app.enqueue("double", {"n": 4}).result(timeout=30) == 8
+
+
+@pytest.mark.req("CX-11")
+def test_a_running_job_that_is_cancelled_is_told_and_its_slot_is_free(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    begun, told = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    async def patient() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(NEVER)
+        except asyncio.CancelledError:
+            told.set()
+            raise
+
+    @elsewhere.job()
+    async def quick() -> str:
+        return "done"
+
+    with working(elsewhere, concurrency=1, poll=NEVER):
+        job = app.enqueue("patient")
+        assert begun.wait(30)
+        next_one = app.enqueue("quick")
+        job.cancel("changed my mind")
+        assert told.wait(30), "the handler was not told"
+        assert next_one.result(timeout=30) == "done"
+    assert job.state() is State.CANCELLED
+    assert [event.verb for event in job.history()] == ["enqueue", "take", "cancel"]
+
+
+@pytest.mark.req("CX-11")
+def test_a_cancel_that_nobody_announces_is_noticed_all_the_same(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+    begun, told = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    async def patient() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(NEVER)
+        finally:
+            told.set()
+
+    with working(elsewhere, notify=False, recall_every=0.1):
+        job = app.enqueue("patient")
+        assert begun.wait(30)
+        job.cancel()
+        assert told.wait(30), "the handler was not told"
+
+
+@pytest.mark.req("SC-2")
+def test_queues_are_served_in_the_order_of_the_list(app: App) -> None:
+    order: list[int] = []
+
+    @app.job()
+    async def note(n: int) -> None:
+        order.append(n)
+
+    for n in range(4):
+        note.using(queue="low" if n % 2 else "high").enqueue(n)
+    work_off(app, queues=("high", "low"), concurrency=1)
+    assert order == [0, 2, 1, 3]
+
+
+@pytest.mark.req("SC-2")
+def test_weights_share_out_the_turns() -> None:
+    search = Search(("mail", "reports", "rest"), {"mail": 8, "reports": 1})
+    first = [search.order()[0] for _ in range(10_000)]
+    assert all(sorted(search.order()) == ["mail", "reports", "rest"] for _ in range(10))
+    assert 7_600 < first.count("mail") < 8_400
+    assert 800 < first.count("reports") < 1_200
+    assert 800 < first.count("rest") < 1_200
+    assert {Search(("b", "a")).order() for _ in range(10)} == {("b", "a")}

@@ -1,0 +1,180 @@
+"""A worker's turn: settle and take in one transaction; and how it hears what was taken from under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.job import Claim, Holding, Turn
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.flow import Flow
+from holdfast.stores.open import open_store
+from holdfast.stores.postgres.store import run_on
+from tests.support.by_hand import open_by_hand
+from tests.support.stores import BROKEN, DONE, claim, new_id, open_lease, put, put_one, spec
+
+pytestmark = pytest.mark.req("SC-4", "DP-7", "CX-15")
+
+
+def turn(
+    store: Store,
+    lease: str,
+    *ended: Settlement,
+    want: int = 10,
+    queues: tuple[str, ...] = ("default",),
+    after: Mapping[str, tuple[int, int]] | None = None,
+) -> Turn:
+    request = ClaimRequest(lease=lease, queues=queues, want=want, after=after or {})
+    return store.run(store.verbs.turn(ended, request))
+
+
+def done(job: Claim) -> Settlement:
+    return decide(job, DONE, 0.0)
+
+
+def states(store: Store, *ids: str) -> list[State]:
+    found = [store.run(store.verbs.get(job_id, "default")) for job_id in ids]
+    return [job.state for job in found if job is not None]
+
+
+def test_it_settles_and_takes(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(5)))
+    lease = open_lease(store)
+    first = turn(store, lease, want=2)
+    assert [job.id for job in first.claims] == ids[:2]
+    second = turn(store, lease, done(first.claims[0]), decide(first.claims[1], BROKEN, 0.0), want=2)
+    assert ([job.id for job in second.claims], second.stale, second.live) == (ids[2:4], [], True)
+    assert states(store, *ids) == [
+        *(State.SUCCEEDED, State.RETRY_WAITING),
+        *(State.IN_PROGRESS, State.IN_PROGRESS, State.QUEUED),
+    ]
+
+
+def test_it_may_do_only_one_of_them_or_neither(store: Store) -> None:
+    ids = put(store, spec(), spec())
+    lease = open_lease(store)
+    (job,) = turn(store, lease, want=1).claims
+    assert turn(store, lease, done(job), want=0).claims == []
+    assert turn(store, lease, want=0) == Turn([], [], True, 0)
+    assert states(store, *ids) == [State.SUCCEEDED, State.QUEUED]
+
+
+def test_what_is_no_longer_ours_is_named_and_the_rest_goes_on(store: Store) -> None:
+    ids = put(store, *(spec() for _ in range(3)))
+    lease = open_lease(store)
+    first, second = turn(store, lease, want=2).claims
+    store.run(store.verbs.operate("cancel", [first.id], None, "ada", "default"))
+    answer = turn(store, lease, done(first), done(second), Settlement(new_id(), 1, "succeeded"))
+    assert len(answer.stale) == 2
+    assert first.id in answer.stale
+    assert [job.id for job in answer.claims] == ids[2:]
+    assert states(store, *ids[:2]) == [State.CANCELLED, State.SUCCEEDED]
+
+
+def test_under_a_lease_that_ran_out_it_settles_and_takes_nothing(store: Store) -> None:
+    ids = put(store, spec(), spec())
+    lease = open_lease(store, ttl=30)
+    (job,) = turn(store, lease, want=1).claims
+    store.run(store.verbs.set_clock(timedelta(seconds=60), None))
+    answer = turn(store, lease, done(job))
+    assert (answer.claims, answer.stale, answer.live) == ([], [], False)
+    assert states(store, *ids) == [State.SUCCEEDED, State.QUEUED]
+    assert store.run(store.verbs.renew_lease(lease, 30, "*"))
+    assert [job.id for job in turn(store, lease).claims] == ids[1:]
+
+
+def test_under_a_lease_that_has_ended_it_does_neither(store: Store) -> None:
+    put_one(store)
+    other = put_one(store)
+    lease = open_lease(store)
+    (job,) = turn(store, lease, want=1).claims
+    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    store.run(store.verbs.reap_lapsed())
+    answer = turn(store, lease, done(job))
+    assert (answer.claims, answer.stale, answer.live) == ([], [job.id], False)
+    assert states(store, other) == [State.QUEUED]
+
+
+def test_an_unknown_lease_is_refused(store: Store) -> None:
+    job_id = put_one(store)
+    with pytest.raises(StaleLease):
+        turn(store, new_id(), Settlement(job_id, 1, "succeeded"))
+    assert states(store, job_id) == [State.QUEUED]
+
+
+@pytest.mark.req("SC-2")
+def test_it_takes_in_queue_order_from_several_queues(store: Store) -> None:
+    low, high = put(store, spec(priority=0), spec(priority=5))
+    mail = put_one(store, queue="mail")
+    lease = open_lease(store)
+    taken = turn(store, lease, queues=("mail", "default"))
+    assert [job.id for job in taken.claims] == [mail, high, low]
+    assert [(job.priority, job.position > 0) for job in taken.claims] == [(0, True), (5, True), (0, True)]
+
+
+def test_a_search_from_a_place_on_finds_what_is_behind_it(owned_postgres_url: str) -> None:
+    """Of that priority what comes later, then all that is lower; what is before it is left for a look at the head."""
+    with closing(open_store(owned_postgres_url)) as store:
+        before = put_one(store, priority=5)
+        first, second, third = put(store, spec(priority=3), spec(priority=3), spec(priority=3))
+        lower = put_one(store, priority=-2)
+        lease = open_lease(store)
+        (taken,) = (job for job in turn(store, lease, want=2).claims if job.id == first)
+        retried = put_one(store, priority=9)
+        place = {"default": (taken.priority, taken.position)}
+        assert [job.id for job in turn(store, lease, after=place).claims] == [second, third, lower]
+        assert [job.id for job in turn(store, lease).claims] == [retried]
+        assert states(store, before) == [State.IN_PROGRESS]
+
+
+@pytest.mark.req("CX-11")
+def test_a_cancelled_job_is_told_to_its_lease(store: Store) -> None:
+    put(store, spec(), spec())
+    waiting = put_one(store, queue="elsewhere")
+    lease, other = open_lease(store), open_lease(store)
+    first, second = claim(store, lease, 2)
+    assert store.run(store.verbs.recalls(lease, "*")) == 0
+    assert sorted(store.run(store.verbs.holdings(lease, "*")), key=lambda held: held.id) == sorted(
+        [Holding(first.id, 1, True), Holding(second.id, 1, True)], key=lambda held: held.id
+    )
+    store.run(store.verbs.operate("cancel", [first.id, waiting], None, "ada", "default"))
+    assert store.run(store.verbs.recalls(lease, "*")) == 1
+    assert store.run(store.verbs.recalls(other, "*")) == 0
+    assert store.run(store.verbs.holdings(lease, "*")) == [Holding(second.id, 1, True)]
+    assert store.run(store.verbs.recalls(new_id(), "*")) is None
+
+
+def test_holdings_tell_what_has_begun(store: Store) -> None:
+    job_id = put_one(store)
+    lease = open_lease(store)
+    claim(store, lease, begin=False)
+    assert store.run(store.verbs.holdings(lease, "*")) == [Holding(job_id, 0, False)]
+
+
+def test_looking_in_vain_writes_nothing(store: Store) -> None:
+    """An idle worker must not cost the disk anything, nor rouse the others."""
+    lease = open_lease(store)
+    request = ClaimRequest(lease=lease, queues=("default",), want=10)
+    verbs = store.verbs
+    for look in (verbs.turn([], request), verbs.promote_due(), verbs.expire_overdue(), verbs.reap_lapsed()):
+        assert not wrote(store, look)
+
+
+def wrote(store: Store, look: Flow[Any]) -> bool:
+    if store.embedded:
+        with closing(open_by_hand(store.url)) as by_hand:
+            before = by_hand.execute("PRAGMA data_version")
+            store.run(look)
+            return by_hand.execute("PRAGMA data_version") != before
+    with psycopg.connect(store.url) as connection:  # which begins a transaction
+        run_on(connection, look)
+        row = connection.execute("select pg_current_xact_id_if_assigned()").fetchone()
+        return row is not None and row[0] is not None

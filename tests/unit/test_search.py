@@ -1,0 +1,70 @@
+"""Where a worker looks: at the head, unless that has become slow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.domain.job import Claim, Turn
+from holdfast.runtime import search as module
+from holdfast.runtime.search import Search
+
+pytestmark = pytest.mark.req("JF-3")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def taken(position: int, queue: str = "default", priority: int = 0) -> Claim:
+    facts: dict[str, Any] = dict.fromkeys(Claim.__slots__)
+    return Claim(
+        **facts
+        | {"queue": queue, "priority": priority, "position": position, "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    )
+
+
+def test_a_quick_look_changes_nothing(clock: Clock) -> None:
+    search = Search(("default",))
+    search.learn(Turn([taken(100)], [], True, 900), want=1, narrowed=False)
+    assert search.after() == {}
+    assert not search.exhausted
+
+
+def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clock) -> None:
+    search = Search(("default", "mail"))
+    search.learn(Turn([taken(100), taken(300), taken(7, "mail", 2)], [], True, 50_000), want=3, narrowed=False)
+    assert search.after() == {"default": (0, 300), "mail": (2, 7)}
+    search.learn(Turn([taken(400)], [], True, 100), want=1, narrowed=True)
+    assert search.after() == {"default": (0, 400), "mail": (2, 7)}
+    clock.now += 0.99  # twenty times fifty milliseconds, all but a moment
+    assert search.after() != {}
+    clock.now += 0.02
+    assert search.after() == {}
+
+
+def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
+    search = Search(("default",))
+    search.learn(Turn([taken(n) for n in range(500)], [], True, 14_000), want=500, narrowed=False)
+    assert search.after() == {}
+
+
+def test_only_a_look_at_the_head_tells_that_there_is_nothing_left(clock: Clock) -> None:
+    search = Search(("default",))
+    search.learn(Turn([], [], True, 100), want=5, narrowed=True)
+    assert not search.exhausted
+    search.learn(Turn([], [], True, 100), want=5, narrowed=False)
+    assert search.exhausted
