@@ -41,7 +41,9 @@ _PICK = (
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
-_RECALLS = "SELECT coalesce((SELECT r.times FROM recall r WHERE r.lease = l.id), 0) FROM lease l WHERE l.id = ? AND l.tenant = ?"
+_RECALLS = (
+    "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
+)
 _HOLDINGS = (
     "SELECT s.id, s.attempt, s.state = 'in_progress' FROM job_state s JOIN lease l ON l.id = s.lease"
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
