@@ -88,6 +88,7 @@ class Slots:
 
 def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task that begins at once where Python can do that: one that never waits then costs no trip of the loop."""
+    loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
-    return asyncio.create_task(work)
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return asyncio.Task(work, loop=loop)
