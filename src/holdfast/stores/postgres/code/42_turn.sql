@@ -150,7 +150,8 @@ begin
     return query
     with ours as materialized (
         select s.id from job_state s
-         where s.id = any (start_many.jobs) and s.lease is not distinct from start_many.lease and s.state = 'leased'
+         where s.id = any (start_many.jobs) and s.lease is not distinct from start_many.lease
+           and s.state is not distinct from 'leased'
          order by s.id for update
     )
     update job_state s
@@ -170,7 +171,8 @@ begin
     return query
     with ours as materialized (
         select s.id from job_state s
-         where s.id = any (release_many.jobs) and s.lease is not distinct from release_many.lease and s.state = 'leased'
+         where s.id = any (release_many.jobs) and s.lease is not distinct from release_many.lease
+           and s.state is not distinct from 'leased'
          order by s.id for update
     )
     update job_state s set state = 'queued', lease = null, note = null

@@ -10,8 +10,8 @@ declare
 begin
     perform act_under(save_checkpoint.lease, save_checkpoint.for_tenant);
     select s.tenant into v_tenant from job_state s
-     where s.id = save_checkpoint.job and s.lease = save_checkpoint.lease and s.attempt = save_checkpoint.attempt
-       and s.state = 'in_progress'
+     where s.id = save_checkpoint.job and s.lease is not distinct from save_checkpoint.lease
+       and s.attempt = save_checkpoint.attempt and s.state is not distinct from 'in_progress'
        for share;
     if not found then
         return false;
