@@ -1,6 +1,6 @@
 """Plans in a database that has no statistics yet, which is how every database begins.
 
-The planner then takes small partial indexes for nearly empty. A settlement that goes by the index of held jobs reads all
+The planner then takes small partial indexes for nearly empty. A settlement by way of the index of held jobs reads all
 of them for each one it settles: a worker with a thousand jobs in hand was five times as slow until the first ANALYZE.
 """
 
