@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import enqueue, events, health, jobs, migrate, operate, worker
+from holdfast.cli import enqueue, events, health, jobs, migrate, operate, tick, worker
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
@@ -87,10 +87,19 @@ app.command(
 app.command(
     "worker",
     epilog=examples(
-        "holdfast worker shop.jobs:app --queues mail,default --concurrency 32",
+        "holdfast worker shop.jobs:app --queues mail:3,default --concurrency 32",
+        "holdfast worker shop.jobs:app --processes 4",
         "holdfast worker shop.jobs:app --burst --json",
+        "holdfast worker shop.jobs:app --reload",
     ),
 )(worker.worker)
+app.command(
+    "tick",
+    epilog=examples(
+        "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
+        "holdfast tick shop.jobs:app --json",
+    ),
+)(tick.tick)
 app.command(
     "enqueue",
     epilog=examples(

@@ -18,7 +18,8 @@ _SMALLEST: Final = 1e-300
 
 def check_weights(weights: Mapping[str, int] | None) -> None:
     for queue, weight in (weights or {}).items():
-        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= HEAVIEST:
+        # Exactly int: a bool, or a number out of JSON, would be taken for one.
+        if type(weight) is not int or not 1 <= weight <= HEAVIEST:
             raise InvalidSetting(
                 f"the weight of queue {queue!r} must be a whole number from 1 to {HEAVIEST:,}", code="invalid_weight"
             )

@@ -1,0 +1,227 @@
+"""The tick: do the duties once, run at most so many jobs in this process, settle them, say what happened (HK-1).
+
+For hosts that call and go: cron, serverless, a request handler. It needs no worker besides. Everything it takes is
+under a lease of its own, ended on leaving; killed half-way, the lease lapses and the next tick (or any
+worker) takes the jobs up again. Several at once are safe: what one has claimed no other can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Set
+from typing import TypeVar
+
+from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Outcome, Snoozed
+from holdfast.domain.queues import drawn_order
+from holdfast.domain.settlement import Ending, Settlement, decide
+from holdfast.domain.states import State
+from holdfast.domain.tick import TickOptions, TickSummary
+from holdfast.runtime.duties import Duty, standard_duties
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.lease import Heartbeat
+from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from holdfast.stores.flow import Flow
+
+T = TypeVar("T")
+
+log = logging.getLogger("holdfast.tick")
+
+LAST_WORDS = 1.0
+PEEK = 50
+_FIELDS: dict[Ending, str] = {
+    "succeeded": "succeeded",
+    "retry": "retried",
+    "bury": "dead",
+    "fail": "failed",
+    "snooze": "snoozed",
+}
+
+
+class Tick:
+    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises."""
+
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        options: TickOptions,
+        *,
+        stop: asyncio.Event | None = None,
+        extra_duties: tuple[Duty, ...] = (),
+    ) -> None:
+        self._store = store
+        self._handlers = handlers
+        self._options = options
+        self._stop = stop or asyncio.Event()
+        self._duties = (*standard_duties(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
+        self._began = time.monotonic()
+        self._lease = ""
+        self._taken: list[str] = []
+        self._running: dict[asyncio.Task[Outcome], Claim] = {}
+        self._counts: Counter[str] = Counter()
+        self._starved = False
+
+    async def run(self) -> TickSummary:
+        await self._attend()
+        async with self._leased():
+            try:
+                await self._work()
+            finally:
+                await self._hand_back()
+        more = await self._is_more()
+        duration = time.monotonic() - self._began
+        return TickSummary(taken=len(self._taken), ids=tuple(self._taken), duration=duration, more=more, **self._counts)
+
+    async def _attend(self) -> None:
+        """Each duty once, one batch of it: a large backlog of them is shared by many ticks."""
+        for duty in self._duties:
+            duty.count(await self._store.arun(duty.flow(self._store)))
+
+    async def _work(self) -> None:
+        """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""
+        asked = asyncio.create_task(self._stop.wait())
+        try:
+            while not self._stop.is_set() and self._left() != 0:
+                await self._take()
+                if not self._running:
+                    return
+                waiting = {*self._running, asked}
+                done, _ = await asyncio.wait(waiting, timeout=self._left(), return_when=asyncio.FIRST_COMPLETED)
+                await self._settle(self._ended(done))
+        except StaleLease:
+            self._abandon()
+        finally:
+            asked.cancel()
+
+    def _left(self) -> float | None:
+        """Seconds left; None if there is no limit."""
+        limit = self._options.timeout
+        return None if limit is None else max(0.0, self._began + limit - time.monotonic())
+
+    async def _take(self) -> None:
+        options = self._options
+        want = min(options.concurrency - len(self._running), options.limit - len(self._taken))
+        if want <= 0:
+            return
+        request = ClaimRequest(
+            lease=self._lease,
+            queues=drawn_order(options.queues, options.weights, random.random),
+            want=want,
+            kinds=tuple(self._handlers),
+            tenant=options.tenant,
+        )
+        claims = await self._uncut(self._store.verbs.claim(request))
+        self._starved = len(claims) < want
+        for claim in claims:
+            self._taken.append(claim.id)
+            self._running[asyncio.create_task(execute(self._handlers[claim.kind], claim))] = claim
+
+    def _ended(self, done: Set[object]) -> list[Settlement]:
+        """What has ended of what is ours still: a lease that was lost has taken all of it away."""
+        found = []
+        for task in [task for task in self._running if task in done]:
+            claim, outcome = self._running.pop(task), task.result()
+            if isinstance(outcome, Failed):
+                log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
+            found.append(decide(claim, outcome, random.random()))
+        return found
+
+    async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
+        if not ended:
+            return
+        tenant = self._options.tenant
+        try:
+            stale = await self._uncut(self._store.verbs.settle(self._lease, ended, tenant))
+        except StaleLease:
+            self._counts["lost"] += len(ended)
+            raise
+        for item in ended:
+            if item.id not in stale:
+                self._counts[counted_as or _FIELDS[item.ending]] += 1
+        for job_id in stale:
+            found = await self._store.arun(self._store.verbs.get(job_id, tenant))
+            fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
+            self._counts[fate] += 1
+            log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
+
+    async def _uncut(self, flow: Flow[T]) -> T:
+        """What is being written is let through, since its answer counts; a cancellation is heard after it."""
+        writing = asyncio.ensure_future(self._store.arun(flow))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            answer = await writing
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+                task.cancel()  # again, for the next await
+            return answer
+
+    async def _hand_back(self) -> None:
+        """What runs is told to stop, and goes to whoever takes it next. A thread cannot be told: it runs on."""
+        if not self._running:
+            return
+        log.info("the time is up: %s running jobs are handed back", len(self._running))
+        for task in self._running:
+            task.cancel()
+        done, _ = await asyncio.wait(self._running, timeout=LAST_WORDS)
+        with contextlib.suppress(StaleLease):
+            await self._settle(self._ended({task for task in done if not task.cancelled()}))
+            back = [decide(claim, Snoozed(0.0, "tick_over"), 0.0) for claim in self._running.values()]
+            self._running.clear()
+            await self._settle(back, "handed_back")
+
+    def _abandon(self) -> None:
+        """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
+        log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
+        self._counts["lost"] += len(self._running)
+        for task in self._running:
+            task.cancel()
+        self._running.clear()
+
+    @contextlib.asynccontextmanager
+    async def _leased(self) -> AsyncIterator[None]:
+        options, verbs = self._options, self._store.verbs
+        name = f"tick {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
+        lease = await self._uncut(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor))
+        self._lease = lease.id
+        loop = asyncio.get_running_loop()
+
+        def lost() -> None:
+            loop.call_soon_threadsafe(self._abandon)
+
+        beat = Heartbeat(self._store, lease.id, options.lease_ttl, options.tenant, lost)
+        beat.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(beat.stop)
+            try:
+                await self._uncut(verbs.end_lease(lease.id, "closed", options.tenant))
+            except HoldfastError as error:
+                log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
+
+    async def _is_more(self) -> bool:
+        """Whether another tick would find work, at a glance. A claim that came up short has the answer already."""
+        if self._counts["handed_back"]:
+            return True
+        if self._starved:
+            return False
+        options, verbs = self._options, self._store.verbs
+        for queue in options.queues:
+            waiting = JobFilter(tenant=options.tenant, state=State.QUEUED, queue=queue, limit=PEEK)
+            page = await self._store.arun(verbs.list_jobs(waiting))
+            # A page full of what cannot be run now says nothing: one tick for nothing is the worst that follows.
+            if len(page) == PEEK or any(job.due_at is None and job.kind in self._handlers for job in page):
+                return True
+        return False
