@@ -20,6 +20,7 @@ from tests.support.stores import put
 COMMANDS = (
     ("migrate",),
     ("worker",),
+    ("tick",),
     ("enqueue",),
     ("health",),
     ("doctor",),
