@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, HoldfastError, Retry, State
+from holdfast.domain.tick import TickSummary
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
 from tests.support.by_hand import open_by_hand
@@ -78,7 +79,14 @@ def test_a_failure_is_tried_again_by_a_later_tick_and_then_buried(shop: App) -> 
     handle = shop.enqueue("fails")
     done = shop.tick()
     assert (done.taken, done.retried, done.dead) == (1, 1, 0)
-    done = until(lambda: (found := shop.tick()).taken and found, "the retry is due, and the tick makes it so")
+    later: list[TickSummary] = []
+
+    def tried_again() -> bool:
+        later.append(shop.tick())
+        return later[-1].taken == 1
+
+    until(tried_again, "the retry is due, and the tick makes it so")
+    done = later[-1]
     assert (done.taken, done.retried, done.dead) == (1, 0, 1)
     assert handle.state() is State.DEAD_LETTER
 

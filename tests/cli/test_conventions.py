@@ -25,6 +25,7 @@ COMMANDS = (
     ("health",),
     ("doctor",),
     ("events",),
+    ("bench",),
     ("demo",),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard")),

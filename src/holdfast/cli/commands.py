@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 import holdfast
 from holdfast.cli import enqueue, events, health, jobs, migrate, operate, tick, worker
+from holdfast.cli.bench import command as bench
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
@@ -113,6 +114,10 @@ app.command(
     "events",
     epilog=examples("holdfast events --follow", "holdfast events --consumer billing --json --limit 500"),
 )(events.events)
+app.command(
+    "bench",
+    epilog=examples("holdfast bench --url sqlite:///scratch.db", "holdfast bench --url postgresql://app@db/app --json"),
+)(bench.bench)
 app.command("demo", epilog=examples("holdfast demo", "holdfast demo --json", "holdfast demo --keep"))(demo.demo)
 
 looking = typer.Typer(help="Look at jobs, and put them right.", no_args_is_help=True)
