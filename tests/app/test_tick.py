@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -228,6 +229,52 @@ def take_away(app: App) -> None:
     (row,) = by_hand.execute("select id from lease where ended_at is null")
     by_hand.close()
     assert app.client.run(app.client.verbs.end_lease(str(row[0]), "taken away", "*"))
+
+
+@pytest.mark.req("HK-1", "JF-4")
+def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp) -> None:
+    handle = shop.enqueue("nap", {"seconds": 1.5})
+    other, over = new_app(), threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(0.05):
+            other.tick()  # it would take the job if the lease had lapsed
+
+    beside = threading.Thread(target=sweep)
+    beside.start()
+    done = shop.tick(lease=0.5)
+    over.set()
+    beside.join(30)
+    assert (done.succeeded, done.lost) == (1, 0)
+    assert handle.job().crashes == 0
+
+
+@pytest.mark.req("HK-1", "SC-13")
+async def test_cancelled_while_it_settles_it_settles_first(app: App, url: str) -> None:
+    """Somebody else holds the lock that settling needs; the host gives up on the tick in the meantime."""
+    with closing(open_by_hand(url)) as by_hand:
+        returned = asyncio.Event()
+
+        @app.job()
+        async def locks() -> str:
+            by_hand.execute("begin immediate" if by_hand.name == "sqlite" else "begin")
+            if by_hand.name != "sqlite":
+                by_hand.execute("select 1 from job_state for update")
+            returned.set()
+            return "done"
+
+        handle = await app.aenqueue("locks")
+        ticking = asyncio.create_task(app.atick())
+        await asyncio.wait_for(returned.wait(), 20)
+        await asyncio.wait({ticking}, timeout=0.5)  # until it waits for the lock; earlier is as good
+        ticking.cancel()
+        await asyncio.wait({ticking}, timeout=0.2)
+        by_hand.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await ticking
+    assert (await handle.ajob()).state is State.SUCCEEDED
+    assert app.health().lease_active == 0
+    await app.aclose()
 
 
 @pytest.mark.req("HK-1", "JF-3")

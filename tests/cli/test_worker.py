@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.base import JobFilter, Store
 from tests.cli.conftest import SHOP
 from tests.cli.processes import run, started, until
 from tests.support.by_hand import open_by_hand
@@ -122,6 +122,19 @@ def test_weighted_queues_are_all_served(store: Store, shop: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
     assert state_of(store, left) == State.QUEUED
+
+
+@pytest.mark.req("JF-7")
+@pytest.mark.parametrize(("queues", "served"), [("a,b", {"a"}), ("a:1,b:1", {"a", "b"})])
+def test_weights_keep_a_full_queue_from_starving_another(
+    store: Store, shop: Path, queues: str, served: set[str]
+) -> None:
+    put(store, *(spec("add", payload={"a": 1}, queue=name) for name in ("a", "b") for _ in range(40)))
+    options = ("--queues", queues, "--concurrency", "1", "--max-jobs", "40")
+    done = run("worker", "shop:app", *options, url=store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    ended = store.run(store.verbs.list_jobs(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
+    assert {each.queue for each in ended} == served
 
 
 @pytest.mark.req("DP-6")

@@ -16,8 +16,8 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Set
-from typing import TypeVar
+from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim
@@ -70,6 +70,7 @@ class Tick:
         self._running: dict[asyncio.Task[Outcome], Claim] = {}
         self._counts: Counter[str] = Counter()
         self._starved = False
+        self._cancelled = False
 
     async def run(self) -> TickSummary:
         await self._attend()
@@ -78,6 +79,8 @@ class Tick:
                 await self._work()
             finally:
                 await self._hand_back()
+        if self._cancelled:
+            raise asyncio.CancelledError
         more = await self._is_more()
         duration = time.monotonic() - self._began
         return TickSummary(taken=len(self._taken), ids=tuple(self._taken), duration=duration, more=more, **self._counts)
@@ -91,7 +94,7 @@ class Tick:
         """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""
         asked = asyncio.create_task(self._stop.wait())
         try:
-            while not self._stop.is_set() and self._left() != 0:
+            while not self._over:
                 await self._take()
                 if not self._running:
                     return
@@ -102,6 +105,10 @@ class Tick:
             self._abandon()
         finally:
             asked.cancel()
+
+    @property
+    def _over(self) -> bool:
+        return self._cancelled or self._stop.is_set() or self._left() == 0
 
     def _left(self) -> float | None:
         """Seconds left; None if there is no limit."""
@@ -120,7 +127,7 @@ class Tick:
             kinds=tuple(self._handlers),
             tenant=options.tenant,
         )
-        claims = await self._uncut(self._store.verbs.claim(request))
+        claims = await self._write(self._store.verbs.claim(request))
         self._starved = len(claims) < want
         for claim in claims:
             self._taken.append(claim.id)
@@ -141,7 +148,7 @@ class Tick:
             return
         tenant = self._options.tenant
         try:
-            stale = await self._uncut(self._store.verbs.settle(self._lease, ended, tenant))
+            stale = await self._write(self._store.verbs.settle(self._lease, ended, tenant))
         except StaleLease:
             self._counts["lost"] += len(ended)
             raise
@@ -154,18 +161,18 @@ class Tick:
             self._counts[fate] += 1
             log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
 
-    async def _uncut(self, flow: Flow[T]) -> T:
-        """What is being written is let through, since its answer counts; a cancellation is heard after it."""
-        writing = asyncio.ensure_future(self._store.arun(flow))
-        try:
-            return await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            answer = await writing
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-                task.cancel()  # again, for the next await
-            return answer
+    async def _uncut(self, work: Coroutine[Any, Any, T]) -> T:
+        """What is being written is let through, since its answer counts; a cancellation is heard in the end."""
+        writing = asyncio.ensure_future(work)
+        while not writing.done():
+            try:
+                await asyncio.wait({writing})
+            except asyncio.CancelledError:
+                self._cancelled = True
+        return writing.result()
+
+    def _write(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+        return self._uncut(self._store.arun(flow))
 
     async def _hand_back(self) -> None:
         """What runs is told to stop, and goes to whoever takes it next. A thread cannot be told: it runs on."""
@@ -174,7 +181,7 @@ class Tick:
         log.info("the time is up: %s running jobs are handed back", len(self._running))
         for task in self._running:
             task.cancel()
-        done, _ = await asyncio.wait(self._running, timeout=LAST_WORDS)
+        done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
         with contextlib.suppress(StaleLease):
             await self._settle(self._ended({task for task in done if not task.cancelled()}))
             back = [decide(claim, Snoozed(0.0, "tick_over"), 0.0) for claim in self._running.values()]
@@ -193,7 +200,7 @@ class Tick:
     async def _leased(self) -> AsyncIterator[None]:
         options, verbs = self._options, self._store.verbs
         name = f"tick {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
-        lease = await self._uncut(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor))
+        lease = await self._write(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor))
         self._lease = lease.id
         loop = asyncio.get_running_loop()
 
@@ -205,9 +212,9 @@ class Tick:
         try:
             yield
         finally:
-            await asyncio.to_thread(beat.stop)
+            await self._uncut(asyncio.to_thread(beat.stop))
             try:
-                await self._uncut(verbs.end_lease(lease.id, "closed", options.tenant))
+                await self._write(verbs.end_lease(lease.id, "closed", options.tenant))
             except HoldfastError as error:
                 log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
 
