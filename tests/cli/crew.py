@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +63,13 @@ class Crew:
     @contextmanager
     def working(self, store: Store, *options: str) -> Iterator[subprocess.Popen[str]]:
         command = ["worker", "crew:app", "--poll", "50ms", *options]
-        with started(command, cwd=self.folder, url=store.url) as process:
-            yield process
+        try:
+            with started(command, cwd=self.folder, url=store.url) as process:
+                yield process
+        finally:
+            for pid in set(self.begun):  # a test that failed may have left some
+                if not gone(pid):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def gone(pid: int) -> bool:

@@ -61,6 +61,11 @@ def developing(project: Path, store: Store) -> Iterator[tuple[subprocess.Popen[s
             listener.join(10)
 
 
+def save(path: Path, text: str, at: float) -> None:
+    path.write_text(text)
+    os.utime(path, ns=(int(at * 1e9), int(at * 1e9)))
+
+
 def answer(store: Store) -> int | None:
     """What a job enqueued now comes to."""
     job_id = put_one(store, "ask")
@@ -104,6 +109,33 @@ def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, proje
         assert answer(sqlite_store) == 1
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.req("JF-7")
+def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
+    sqlite_store: Store, project: Path
+) -> None:
+    part = project / "parts" / "answer.py"
+    part.write_text("NUMBER = (\n")
+    with developing(project, sqlite_store) as (_, said):
+        until(lambda: says(said, "waiting for a change"), "the error is shown")
+        part.write_text("NUMBER = 4\n")
+        assert answer(sqlite_store) == 4
+
+
+@pytest.mark.req("JF-7")
+def test_two_changes_within_one_second_are_two(
+    sqlite_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size too: Python would take the second for the first, by the file it compiled then."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    part = project / "parts" / "answer.py"
+    with developing(project, sqlite_store):
+        assert answer(sqlite_store) == 1
+        save(part, "NUMBER = 2\n", at=2_000_000_000.1)
+        until(lambda: answer(sqlite_store) == 2, "the first change is in force")
+        save(part, "NUMBER = 3\n", at=2_000_000_000.9)
+        until(lambda: answer(sqlite_store) == 3, "the second change is in force")
 
 
 @pytest.mark.req("ARCH")
