@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew, gone
-from tests.cli.processes import run, until
+from tests.cli.processes import environment, run, until
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
 
@@ -202,6 +203,31 @@ def test_it_does_not_give_up_when_one_had_come_up(store: Store, crew: Crew) -> N
         code, _, messages = stop(process)
     assert code == 0, messages
     assert messages.count("[import_failed]") >= 2
+
+
+@pytest.mark.req("SC-13")
+def test_a_python_that_is_away_for_a_while_is_waited_for(sqlite_store: Store, crew: Crew, tmp_path: Path) -> None:
+    """As when a deployment makes the environment anew under a running supervisor."""
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [str(python), "-m", "holdfast", "worker", "crew:app", "--processes", "1", "--lease", "1s"]
+    put_one(sqlite_store, "hold")
+    with subprocess.Popen(
+        command, cwd=crew.folder, env=environment(sqlite_store.url) | {"PYTHONPATH": path}, stderr=subprocess.PIPE
+    ) as process:
+        until(lambda: len(crew.begun) == 1, "the job is running")
+        python.rename(tmp_path / "away")
+        os.kill(crew.begun[0], signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        (tmp_path / "away").rename(python)
+        until(lambda: len(set(crew.begun)) == 2, "the job has been taken up again")
+        crew.let_go()
+        process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 0, messages
+    assert b"cannot be started" in messages
 
 
 @pytest.mark.req("ARCH")

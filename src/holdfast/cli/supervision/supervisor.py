@@ -12,7 +12,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, replace
 
-from holdfast.cli.failures import USAGE
+from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.supervision.plan import Plan
 from holdfast.cli.supervision.process import ChildProcess, how_it_ended
 from holdfast.cli.supervision.stopping import Stopping
@@ -88,34 +88,40 @@ class Supervisor:
         )
 
     async def _keep(self, place: Place) -> None:
-        """Start a child, wait for its end, start the next."""
+        """One child after another, until the place needs none."""
         deaths = 0
-        while not self._stopping.asked.is_set():
-            child = await self._start(place)
-            place.code = await child.ended()
-            del self._children[place.number]
-            place.jobs += child.taken
-            if self._stopping.asked.is_set():
-                if not child.up:
-                    place.code = 0  # however it left, it had nothing in its hands
-                return
-            if place.code == 0 and child.done:
-                return
-            deaths = 1 if child.lived > STEADY else deaths + 1
-            hopeless = place.code == USAGE or deaths >= TRIES
-            if hopeless and not self._came_up.is_set():
+        while (lived := await self._one_life(place)) is not None:
+            deaths = 1 if lived > STEADY else deaths + 1
+            if not self._came_up.is_set() and (place.code == USAGE or deaths >= TRIES):
                 return
             pause = pause_after(deaths)
-            how = how_it_ended(place.code)
-            log.warning("worker %s (pid %s) %s; the next starts in %.1f s", place.number, child.pid, how, pause)
+            log.warning("the next worker %s starts in %.1f s", place.number, pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.asked.wait(), pause)
             place.code = 0  # what matters is how the last one leaves
-            place.restarts += not self._stopping.asked.is_set()
+            if self._stopping.asked.is_set():
+                return
+            place.restarts += 1
 
-    async def _start(self, place: Place) -> ChildProcess:
-        child = await ChildProcess.start(replace(self._plan, number=place.number), self._came_up.set)
-        self._children[place.number] = child
+    async def _one_life(self, place: Place) -> float | None:
+        """From the start of a child to its end. How long it lived; None if there is no need of another."""
+        try:
+            child = await ChildProcess.start(replace(self._plan, number=place.number), self._came_up.set)
+        except OSError as error:  # no memory for it, or its Python is just being replaced
+            log.error("worker %s cannot be started: %s", place.number, error)
+            place.code = FAILED
+            return 0.0
         log.info("worker %s started with pid %s", place.number, child.pid)
+        self._children[place.number] = child
         self._stopping.join(child)
-        return child
+        place.code = await child.ended()
+        del self._children[place.number]
+        place.jobs += child.taken
+        if self._stopping.asked.is_set():
+            if not child.up:
+                place.code = 0  # however it left, it had nothing in its hands
+            return None
+        if place.code == 0 and child.done:
+            return None
+        log.warning("worker %s (pid %s) %s", place.number, child.pid, how_it_ended(place.code))
+        return child.lived
