@@ -194,6 +194,21 @@ def test_a_job_cancelled_while_it_ran_is_said_to_be(app: App, new_app: NewApp) -
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (1, 0, 1, 0)
 
 
+@pytest.mark.req("HK-1", "CX-11")
+def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_app: NewApp) -> None:
+    handle, elsewhere = shop.enqueue("nap", {"seconds": 600}), new_app()
+
+    def cancel() -> None:
+        until(lambda: handle.state() is State.IN_PROGRESS, "it is running")
+        elsewhere.cancel(handle.id)
+
+    beside = threading.Thread(target=cancel)
+    beside.start()
+    done = shop.tick()
+    beside.join()
+    assert (done.taken, done.cancelled, done.lost) == (1, 1, 0)
+
+
 @pytest.mark.req("HK-1", "DP-7")
 def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) -> None:
     begun = threading.Event()

@@ -37,6 +37,7 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast.tick")
 
 LAST_WORDS = 1.0
+RECALL_EVERY = 1.0
 PEEK = 50
 _FIELDS: dict[Ending, str] = {
     "succeeded": "succeeded",
@@ -98,9 +99,12 @@ class Tick:
                 await self._take()
                 if not self._running:
                     return
-                waiting = {*self._running, asked}
-                done, _ = await asyncio.wait(waiting, timeout=self._left(), return_when=asyncio.FIRST_COMPLETED)
+                left, waiting = self._left(), {*self._running, asked}
+                pause = RECALL_EVERY if left is None else min(RECALL_EVERY, left)
+                done, _ = await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 await self._settle(self._ended(done))
+                if not done:
+                    await self._stop_recalled()
         except StaleLease:
             self._abandon()
         finally:
@@ -146,9 +150,8 @@ class Tick:
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
         if not ended:
             return
-        tenant = self._options.tenant
         try:
-            stale = await self._write(self._store.verbs.settle(self._lease, ended, tenant))
+            stale = await self._write(self._store.verbs.settle(self._lease, ended, self._options.tenant))
         except StaleLease:
             self._counts["lost"] += len(ended)
             raise
@@ -156,10 +159,22 @@ class Tick:
             if item.id not in stale:
                 self._counts[counted_as or _FIELDS[item.ending]] += 1
         for job_id in stale:
-            found = await self._store.arun(self._store.verbs.get(job_id, tenant))
-            fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
-            self._counts[fate] += 1
-            log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
+            await self._note_gone(job_id)
+
+    async def _stop_recalled(self) -> None:
+        """Jobs that were cancelled while they run are told so, and need not be waited for."""
+        held = await self._store.arun(self._store.verbs.holdings(self._lease, self._options.tenant))
+        kept = {holding.id for holding in held}
+        for task, claim in [item for item in self._running.items() if item[1].id not in kept]:
+            task.cancel("cancelled")
+            del self._running[task]
+            await self._note_gone(claim.id)
+
+    async def _note_gone(self, job_id: str) -> None:
+        found = await self._store.arun(self._store.verbs.get(job_id, self._options.tenant))
+        fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
+        self._counts[fate] += 1
+        log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
 
     async def _uncut(self, work: Coroutine[Any, Any, T]) -> T:
         """What is being written is let through, since its answer counts; a cancellation is heard in the end."""
