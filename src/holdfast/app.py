@@ -18,9 +18,12 @@ from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.runtime.execution import Handler
+from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
 from holdfast.stores.base import Health, JobFilter
 from holdfast.stores.open import open_store
@@ -161,10 +164,12 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        serving = Client(self.store, tenant=options.tenant, name=self.client.name, actor=self.client.actor)
         threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
-        handlers = {name: declared.handler(serving, threads) for name, declared in self.kinds.items()}
-        return Worker(self.store, handlers, options)
+        return Worker(self.store, self._handlers(options.tenant, threads), options)
+
+    def _handlers(self, tenant: str, threads: ThreadPoolExecutor) -> dict[str, Handler]:
+        serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
+        return {name: declared.handler(serving, threads) for name, declared in self.kinds.items()}
 
     def run_worker(self, **options: Any) -> None:
         """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
@@ -176,6 +181,35 @@ class App:
                 await self.store.leave_loop()
 
         asyncio.run(serve())
+
+    def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
+        """Run at most ``limit`` jobs here and now, and say what happened: for cron and serverless hosts."""
+
+        async def once() -> TickSummary:
+            try:
+                return await self.atick(limit, **options)
+            finally:
+                await self.store.leave_loop()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(once())
+        raise InvalidSetting(
+            "tick() blocks, and there is an event loop running here", code="running_loop", fix="await app.atick(…)"
+        )
+
+    async def atick(
+        self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[Ticking]
+    ) -> TickSummary:
+        """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
+        wanted = TickOptions.of(limit, **options)
+        self.client.make_ready()
+        threads = ThreadPoolExecutor(max_workers=wanted.concurrency, thread_name_prefix="holdfast-job")
+        try:
+            return await Tick(self.store, self._handlers(wanted.tenant, threads), wanted, stop=stop).run()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         self.store.close()

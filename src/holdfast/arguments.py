@@ -60,10 +60,11 @@ class Signature:
         return encode(values, limit=limit, what=self._what)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        if not kwargs and self._in_order and len(args) == len(self._names):
-            return dict(zip(self._names, args, strict=True))
-        if not args and self._by_name and kwargs.keys() == self._all:
-            return dict(kwargs)
+        if isinstance(kwargs, dict):  # by name (`app.enqueue`) it is whatever a caller passed
+            if not kwargs and self._in_order and len(args) == len(self._names):
+                return dict(zip(self._names, args, strict=True))
+            if not args and self._by_name and kwargs.keys() == self._all:
+                return dict(kwargs)
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:

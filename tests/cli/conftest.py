@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -16,6 +17,27 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 
 SQLITE, POSTGRES = "sqlite", "postgres"
+
+SHOP = """
+import asyncio, time
+import holdfast
+
+app = holdfast.App()
+number = 3
+
+@app.job()
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+@app.job()
+async def nap(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
+
+@app.job()
+def stuck() -> None:
+    time.sleep(1000)
+"""
 
 
 class Holdfast(Protocol):
@@ -32,6 +54,14 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
     with closing(open_store(url)) as opened:
+        opened.migrate()
+        yield opened
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str) -> Iterator[Store]:
+    """For what has nothing to do with the kind of store, and takes long."""
+    with closing(open_store(sqlite_url)) as opened:
         opened.migrate()
         yield opened
 
@@ -66,3 +96,14 @@ def error_of(result: Result) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(result.stderr)["error"]
     assert set(found) == {"code", "message", "fix"}
     return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with programs to run, of which one works."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "broken.py").write_text("import holdfast\n\nprint(undefined)\n")
+    (folder / "lacking.py").write_text("import no_such_library\n")
+    return folder

@@ -20,10 +20,12 @@ from tests.support.stores import put
 COMMANDS = (
     ("migrate",),
     ("worker",),
+    ("tick",),
     ("enqueue",),
     ("health",),
     ("doctor",),
     ("events",),
+    ("bench",),
     ("demo",),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard")),

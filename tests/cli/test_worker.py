@@ -7,46 +7,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from holdfast.domain.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.base import JobFilter, Store
+from tests.cli.conftest import SHOP
 from tests.cli.processes import run, started, until
+from tests.support.by_hand import open_by_hand
 from tests.support.stores import history, job, put, put_one, spec, state_of
-
-SHOP = """
-import asyncio, time
-import holdfast
-
-app = holdfast.App()
-number = 3
-
-@app.job()
-async def add(a: int, b: int = 1) -> int:
-    return a + b
-
-@app.job()
-async def nap(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return "rested"
-
-@app.job()
-def stuck() -> None:
-    time.sleep(1000)
-"""
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    (folder / "shop.py").write_text(SHOP)
-    (folder / "broken.py").write_text("import holdfast\n\nprint(undefined)\n")
-    (folder / "lacking.py").write_text("import no_such_library\n")
-    return folder
 
 
 @contextmanager
@@ -142,9 +113,54 @@ def test_an_app_that_cannot_be_had(sqlite_url: str, shop: Path, target: str, cod
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.req("JF-7")
+def test_weighted_queues_are_all_served(store: Store, shop: Path) -> None:
+    ids = put(store, *(spec("add", payload={"a": 1}, queue=name) for name in ("mail", "default", "a:b")))
+    left = put_one(store, "add", payload={"a": 1}, queue="other")
+    options = ("--queues", "mail:3,default,a:b:2", "--concurrency", "1")
+    done = run("worker", "shop:app", "--burst", *options, url=store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
+    assert state_of(store, left) == State.QUEUED
+
+
+@pytest.mark.req("JF-7")
+@pytest.mark.parametrize(("queues", "served"), [("a,b", {"a"}), ("a:1,b:1", {"a", "b"})])
+def test_weights_keep_a_full_queue_from_starving_another(
+    store: Store, shop: Path, queues: str, served: set[str]
+) -> None:
+    put(store, *(spec("add", payload={"a": 1}, queue=name) for name in ("a", "b") for _ in range(40)))
+    options = ("--queues", queues, "--concurrency", "1", "--max-jobs", "40")
+    done = run("worker", "shop:app", *options, url=store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    ended = store.run(store.verbs.list_jobs(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
+    assert {each.queue for each in ended} == served
+
+
+@pytest.mark.req("DP-6")
+def test_its_lease_carries_the_executors_label(store: Store, shop: Path) -> None:
+    put_one(store, "add", payload={"a": 1})
+    options = ("--executor", "gpu", "--no-notify", "--burst")
+    done = run("worker", "shop:app", *options, url=store.url, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    with closing(open_by_hand(store.url)) as by_hand:
+        assert by_hand.execute("select name from lease") == [("gpu",)]
+
+
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize(
-    "options", [("--lease", "0"), ("--lease", "x"), ("--queues", " , "), ("--concurrency", "0"), ("--poll", "0s")]
+    "options",
+    [
+        ("--lease", "0"),
+        ("--lease", "x"),
+        ("--queues", " , "),
+        ("--queues", "mail:0"),
+        ("--queues", "mail:1001"),
+        ("--queues", ":3"),
+        ("--concurrency", "0"),
+        ("--poll", "0s"),
+        ("--executor", ""),
+    ],
 )
 def test_options_that_make_no_sense(sqlite_url: str, shop: Path, options: tuple[str, ...]) -> None:
     done = run("worker", "shop:app", "--burst", *options, url=sqlite_url, cwd=shop)

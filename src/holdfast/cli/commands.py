@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import enqueue, events, health, jobs, migrate, operate, worker
+from holdfast.cli import enqueue, events, health, jobs, migrate, operate, tick, worker
+from holdfast.cli.bench import command as bench
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
@@ -87,10 +88,19 @@ app.command(
 app.command(
     "worker",
     epilog=examples(
-        "holdfast worker shop.jobs:app --queues mail,default --concurrency 32",
+        "holdfast worker shop.jobs:app --queues mail:3,default --concurrency 32",
+        "holdfast worker shop.jobs:app --processes 4",
         "holdfast worker shop.jobs:app --burst --json",
+        "holdfast worker shop.jobs:app --reload",
     ),
 )(worker.worker)
+app.command(
+    "tick",
+    epilog=examples(
+        "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
+        "holdfast tick shop.jobs:app --json",
+    ),
+)(tick.tick)
 app.command(
     "enqueue",
     epilog=examples(
@@ -104,6 +114,10 @@ app.command(
     "events",
     epilog=examples("holdfast events --follow", "holdfast events --consumer billing --json --limit 500"),
 )(events.events)
+app.command(
+    "bench",
+    epilog=examples("holdfast bench --url sqlite:///scratch.db", "holdfast bench --url postgresql://app@db/app --json"),
+)(bench.bench)
 app.command("demo", epilog=examples("holdfast demo", "holdfast demo --json", "holdfast demo --keep"))(demo.demo)
 
 looking = typer.Typer(help="Look at jobs, and put them right.", no_args_is_help=True)

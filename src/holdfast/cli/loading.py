@@ -12,6 +12,7 @@ from types import ModuleType
 
 from holdfast import config
 from holdfast.app import App
+from holdfast.cli.session import refuse_unready
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 
 FORM = "Write it as module:attribute, for example shop.jobs:app."
@@ -32,6 +33,16 @@ def load_app(name: str, url: str | None = None) -> App:
     app = _made(_found(_imported(module_name), attribute or "app", name), name)
     if url is not None and app.store.url != url:
         raise InvalidSetting(f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url.")
+    return app
+
+
+def load_runnable(name: str, url: str | None) -> App:
+    """An app to run jobs of: it has some, and its database is there."""
+    app = load_app(name, url)
+    if not app.kinds:
+        raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare some with @app.job().")
+    if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        refuse_unready(app.store)
     return app
 
 

@@ -12,30 +12,40 @@ from holdfast.cli.words import clock
 
 
 class TextLines(logging.Formatter):
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process = "" if process is None else f"[{process}] "
+
     def format(self, record: logging.LogRecord) -> str:
         at = clock(datetime.fromtimestamp(record.created, UTC))
         # A message is one line, whatever a job put into it; a traceback, which is ours to print, may be many.
         message = plain(record.getMessage()).replace("\n", "\\n")
-        text = f"{at} {record.levelname.lower():<7} {record.name}: {message}"
+        text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
         return f"{text}\n{plain(self.formatException(record.exc_info))}" if record.exc_info else text
 
 
 class JsonLines(logging.Formatter):
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process: dict[str, object] = {} if process is None else {"process": process}
+
     def format(self, record: logging.LogRecord) -> str:
-        values = {
+        values: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._process,
         }
         if record.exc_info:
             values["traceback"] = self.formatException(record.exc_info)
         return json.dumps(values)
 
 
-def set_up(level: str, *, as_json: bool) -> None:
+def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
+    """``process`` is the number of one of several worker processes whose lines come out together."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else TextLines())
+    handler.setFormatter(JsonLines(process) if as_json else TextLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

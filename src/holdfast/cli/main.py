@@ -31,10 +31,10 @@ def run() -> NoReturn:
         app(prog_name="holdfast")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    _leave(code)
+    leave(code)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Exit; if a handler's thread will not end, without it. The interpreter would wait for it for ever."""
     forced = threading.Timer(LAST_WAIT, _exit_at_once, (code,))
     forced.daemon = True

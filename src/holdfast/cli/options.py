@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+from holdfast.cli.words import duration
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.keys import check_name
 
 Url = Annotated[
     str | None,
@@ -25,6 +30,32 @@ JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs,
 SCHEMA = "holdfast"
 
 
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+# Of the commands that run jobs.
+AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, for example shop.jobs:app.")]
+AppUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="For an app that names no database.")]
+Queues = Annotated[
+    str,
+    typer.Option(
+        "--queues", metavar="A,B", help="The queues to serve, the first first; mail:3,default shares out by weight."
+    ),
+]
+Concurrency = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=1000, help="Jobs at a time.")]
+Served = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant (or HOLDFAST_TENANT).")]
+ServeAll = Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")]
+Lease = Annotated[str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")]
+Executor = Annotated[str, typer.Option("--executor", metavar="LABEL", help="What its leases are labelled with.")]
+LogLevel = Annotated[Level, typer.Option("--log-level", metavar="LEVEL", help=f"What to log: {', '.join(Level)}.")]
+
+EXECUTOR = "worker"
+
+
 def examples(*commands: str) -> str:
     """An epilog; the mark at its beginning keeps its lines as they are."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
@@ -33,3 +64,30 @@ def examples(*commands: str) -> str:
 def listed(text: str | None) -> tuple[str, ...]:
     """``a,b`` as its parts."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
+    """``mail:3,default`` as the queues and their weights; no weights if none is given.
+
+    A number after the last colon is a weight; a queue that is really called ``mail:3`` is written ``mail:3:1``.
+    """
+    weights: dict[str, int] = {}
+    weighted = False
+    for part in listed(text):
+        name, colon, number = part.rpartition(":")
+        if colon and number.isascii() and number.isdecimal():
+            weighted = True
+        else:
+            name, number = part, "1"
+        weights[check_name(name, "queue")] = int(number[:10])
+    if not weights:
+        raise InvalidSetting("name a queue to serve", code="invalid_name")
+    return tuple(weights), weights if weighted else None
+
+
+def positive(text: str, what: str) -> float:
+    """A span that is long enough to wait for."""
+    value = duration(text, what)
+    if value < 0.01:
+        raise InvalidSetting(f"the {what} must be at least 10 ms", code="invalid_duration")
+    return value

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from holdfast.domain.job import Turn
+from holdfast.domain.queues import drawn_order
 
 # A look is slow when it takes this long, and more for each job it found.
 PATIENCE_US = 5_000
@@ -24,7 +25,7 @@ RESPITE = 20
 class Search:
     def __init__(self, queues: Sequence[str], weights: Mapping[str, int] | None = None) -> None:
         self._queues = tuple(queues)
-        self._weights = weights or {}
+        self._weights = weights
         self._places: dict[str, tuple[int, int]] = {}
         self._narrow_until = 0.0
         self.exhausted = False
@@ -32,10 +33,7 @@ class Search:
 
     def order(self) -> tuple[str, ...]:
         """The queues as they are listed; with weights, drawn so that a heavier one is first more often."""
-        if not self._weights:
-            return self._queues
-        # The smallest of exponential draws falls to each with the probability of its weight.
-        return tuple(sorted(self._queues, key=lambda queue: random.expovariate(self._weights.get(queue, 1))))
+        return drawn_order(self._queues, self._weights, random.random)
 
     def after(self) -> Mapping[str, tuple[int, int]]:
         """Where to begin, for queues that are not to be looked at from their head."""

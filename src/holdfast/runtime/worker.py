@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.queues import check_weights
 from holdfast.domain.settlement import Settlement
 from holdfast.runtime.duties import Duty, attend, standard_duties
 from holdfast.runtime.execution import Handler
@@ -60,6 +61,9 @@ class WorkerOptions:
     burst: bool = False
     max_jobs: int | None = None
     extra_duties: tuple[Duty, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
 
 
 class Worker:

@@ -1,0 +1,83 @@
+"""One worker in this process, and what makes it stop.
+
+The first SIGTERM or SIGINT lets what is running end within the grace; the second hands it back at once. Either
+way every job is settled or handed back and the lease is closed before the process exits with 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.app import App
+from holdfast.cli.output import line
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.runtime.worker import Worker, WorkerOptions
+
+T = TypeVar("T")
+
+ONCE_MORE = "Stopping; once more to hand back what is running at once."
+AT_ONCE = "Stopping at once."
+
+
+class Stopper:
+    """The one way to stop a worker from outside; ``asked`` says whether anybody has."""
+
+    def __init__(self, worker: Worker, tell: Callable[[str], None]) -> None:
+        self.worker = worker
+        self.asked = False
+        self._signals = 0
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+
+    def stop(self, *, at_once: bool) -> None:
+        self.asked = True
+        if at_once:
+            self.worker.stop_now()
+        else:
+            self.worker.stop()
+
+    def from_thread(self, *, at_once: bool) -> None:
+        with contextlib.suppress(RuntimeError):  # a loop that is closed has stopped already
+            self._loop.call_soon_threadsafe(lambda: self.stop(at_once=at_once))
+
+    def on_signal(self) -> None:
+        self._signals += 1
+        self.stop(at_once=self._signals > 1)
+        self._tell(ONCE_MORE if self._signals == 1 else AT_ONCE)
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` without its wait for threads: one that is stuck in a handler must not keep the process."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def serve(
+    app: App,
+    settings: WorkerOptions,
+    tell: Callable[[str], None],
+    begun: Callable[[Stopper], None] = lambda stopper: None,
+) -> Stopper:
+    """Run a worker until it ends. ``begun`` is called when it has everything it needs."""
+    serving = app.worker(settings)
+    stopper = Stopper(serving, tell)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopper.on_signal)
+    whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
+    tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app.kinds)))}")
+    begun(stopper)
+    try:
+        await serving.run()
+    finally:
+        await app.aclose()
+    tell(f"{serving.name} has ended after {serving.taken} jobs.")
+    return stopper

@@ -1,0 +1,116 @@
+"""The inside of a child process: ``python -m holdfast.cli.supervision.child FD …``, started by a supervisor only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from holdfast.cli import logs
+from holdfast.cli.failures import FAILED, OK, guarded
+from holdfast.cli.loading import load_runnable
+from holdfast.cli.main import leave
+from holdfast.cli.output import say
+from holdfast.cli.serving import Stopper, run_to_end, serve
+from holdfast.cli.supervision.plan import MARGIN, STOP_NOW, Plan
+from holdfast.cli.supervision.watching import files_of, imported_files
+
+REPORT_EVERY = 1.0
+
+
+class Line:
+    """The child's end of the socket. Orders are read by a thread: it hears them when the event loop is blocked, too."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.set_inheritable(False)  # a program that a handler starts must not keep it open
+        self._channel = channel
+        self._lines = channel.makefile("rb")
+        self.plan = Plan.from_line(self._lines.readline())
+        self._stopper: Stopper | None = None
+        self._attached = threading.Lock()
+        threading.Thread(target=self._listen, name="holdfast-supervisor", daemon=True).start()
+
+    def attach(self, stopper: Stopper) -> None:
+        with self._attached:
+            self._stopper = stopper
+
+    def report(self, **facts: Any) -> None:
+        with contextlib.suppress(OSError):  # the supervisor is gone, which the thread has seen by itself
+            self._channel.sendall(json.dumps(facts).encode() + b"\n")
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            for line in self._lines:
+                self._stop(at_once=line == STOP_NOW)
+        # Nobody is left who would end us if we did not.
+        self._stop(at_once=False)
+        time.sleep(self.plan.options.grace + MARGIN)
+        os._exit(FAILED)
+
+    def _stop(self, *, at_once: bool) -> None:
+        with self._attached:
+            if self._stopper is None:
+                os._exit(OK)  # nothing has been taken yet
+            self._stopper.from_thread(at_once=at_once)
+
+
+def main() -> NoReturn:
+    line = Line(socket.socket(fileno=int(sys.argv[1])))
+    plan = line.plan
+    sys.argv[0] = plan.program  # whose name an app without one takes
+    # Compiled files are told apart by the second: a file saved twice in one would be taken for the old one.
+    sys.dont_write_bytecode = plan.watch
+    logs.set_up(plan.log_level, as_json=plan.as_json, process=plan.number)
+    leave(guarded(lambda: _work(line, plan), as_json=plan.as_json))
+
+
+def _work(line: Line, plan: Plan) -> None:
+    try:
+        app = load_runnable(plan.app, plan.url)
+    except Exception as error:
+        if plan.watch:
+            line.report(files=sorted(files_of(error) | imported_files()))
+        raise
+
+    def tell(message: str) -> None:
+        if not plan.as_json:
+            say(f"[{plan.number}] {message}")
+
+    async def work() -> None:
+        reporting: asyncio.Task[None] | None = None
+
+        def begun(stopper: Stopper) -> None:
+            nonlocal reporting
+            line.attach(stopper)
+            line.report(up=True)
+            reporting = asyncio.create_task(_report(line, stopper))
+
+        stopper = await serve(app, plan.options, tell, begun)
+        if reporting is not None:
+            reporting.cancel()
+        line.report(taken=stopper.worker.taken, done=not stopper.asked)
+
+    run_to_end(work())
+
+
+async def _report(line: Line, stopper: Stopper) -> None:
+    """Now and then: so that what a child did before it was killed is counted, up to its last second."""
+    said: dict[str, Any] = {}
+    while True:
+        news: dict[str, Any] = {"taken": stopper.worker.taken}
+        if line.plan.watch:
+            news["files"] = sorted(imported_files())  # handlers may import more as they go
+        if news != said:
+            line.report(**news)
+            said = news
+        await asyncio.sleep(REPORT_EVERY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A tick as data: what it is asked to do, and what it answers (HK-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, TypedDict, Unpack
+
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.domain.keys import check_name
+from holdfast.domain.queues import check_weights
+
+LEASE, SHORTEST = 30.0, 0.01
+
+
+class Ticking(TypedDict, total=False):
+    """The keywords of ``app.tick``."""
+
+    queues: Sequence[str]
+    concurrency: int
+    timeout: Duration | None
+    tenant: str
+    lease: Duration
+    executor: str
+    weights: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickOptions:
+    """At most ``limit`` jobs, ``concurrency`` of them at a time; what runs after ``timeout`` seconds is handed back."""
+
+    limit: int
+    queues: tuple[str, ...]
+    concurrency: int
+    timeout: float | None
+    tenant: str
+    lease_ttl: float
+    executor: str
+    weights: Mapping[str, int] | None
+
+    @classmethod
+    def of(cls, limit: int, **given: Unpack[Ticking]) -> Self:
+        concurrency = given.get("concurrency", 16)
+        if limit < 1 or concurrency < 1:
+            raise InvalidSetting("a tick takes at least one job, at least one at a time", code="invalid_limit")
+        queues = given.get("queues", (DEFAULT_QUEUE,))
+        if isinstance(queues, str) or not queues:
+            raise InvalidSetting("queues is a list of names", code="invalid_name")
+        lease = seconds(given.get("lease", LEASE), "lease")
+        if lease < SHORTEST:
+            raise InvalidSetting("the lease must be at least 10 ms", code="invalid_duration")
+        weights = given.get("weights")
+        check_weights(weights)
+        timeout = given.get("timeout")
+        return cls(
+            limit=limit,
+            queues=tuple(check_name(queue, "queue") for queue in queues),
+            concurrency=min(limit, concurrency),
+            timeout=None if timeout is None else seconds(timeout, "timeout"),
+            tenant=given.get("tenant", EVERY_TENANT),
+            lease_ttl=lease,
+            executor=check_name(given.get("executor", "worker"), "executor"),
+            weights=weights,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickSummary:
+    """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
+
+    ``retried`` will be tried again later, ``dead`` are dead letters now, ``handed_back`` ran out of time, ``cancelled``
+    were cancelled while they ran, ``lost`` went to somebody else. ``more``: call again at once, there is work.
+    """
+
+    taken: int
+    ids: tuple[str, ...]
+    duration: float
+    more: bool
+    succeeded: int = 0
+    retried: int = 0
+    dead: int = 0
+    failed: int = 0
+    snoozed: int = 0
+    handed_back: int = 0
+    cancelled: int = 0
+    lost: int = 0

@@ -1,0 +1,97 @@
+"""`holdfast bench`: small runs on both stores, in a corner of their own; and the judge of what it found."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.bench.judge import drained, percentile, picked_up, problems_of
+from holdfast.cli.bench.run import TRICKLE
+from holdfast.cli.demo.check import Reading, read
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, error_of
+from tests.cli.processes import run
+from tests.support.stores import BROKEN, put, put_one, spec, state_of, tries, work
+
+SMALL = ("--jobs", "200", "--concurrency", "20")
+
+
+@pytest.mark.slow
+@pytest.mark.req("CX-15")
+def test_a_small_run_measures_and_checks(store: Store) -> None:
+    others = put_one(store, "mail.send")
+    refused = run("bench", *SMALL, "--json", url=store.url)
+    assert refused.returncode == 2
+    assert json.loads(refused.stderr)["error"]["code"] == "confirmation_required"
+    done = run("bench", *SMALL, "--yes", "--json", url=store.url)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"] is True
+    assert found["tenant"].startswith("holdfast-bench-")
+    assert (found["enqueue_single"]["jobs"], found["enqueue_bulk"]["jobs"], found["drain"]["jobs"]) == (20, 180, 200)
+    assert found["drain"]["per_second"] > 0
+    assert found["pickup"]["jobs"] == TRICKLE
+    assert 0 <= found["pickup"]["p50"] <= found["pickup"]["p95"] <= found["pickup"]["p99"]
+    reading = read(store, found["tenant"])
+    assert (len(reading.jobs), len(reading.events)) == (found["left"]["jobs"], found["left"]["events"])
+    assert len(reading.jobs) == 200 + TRICKLE
+    assert f"Left behind: {200 + TRICKLE:,} jobs" in done.stderr
+    assert state_of(store, others) == State.QUEUED
+
+
+@pytest.mark.slow
+@pytest.mark.req("CX-15")
+@pytest.mark.parametrize("keep", [False, True], ids=["removed", "kept"])
+def test_a_file_of_its_own_is_removed_unless_it_is_to_be_kept(tmp_path: Path, keep: bool) -> None:
+    options = (*SMALL, "--url", f"sqlite:///{tmp_path}/scratch.db", *(["--keep"] if keep else []))
+    done = run("bench", *options)
+    assert done.returncode == 0, done.stderr
+    assert "each begun once and succeeded" in done.stdout
+    assert ("Nothing is left behind" in done.stderr) is not keep
+    assert bool(list(tmp_path.iterdir())) is keep
+
+
+@pytest.mark.req("DP-22")
+def test_it_needs_a_database_that_is_named_and_there(bare: Holdfast, empty_postgres_url: str) -> None:
+    assert error_of(bare("bench", "--json"))["code"] == "missing_url"
+    assert error_of(bare("bench", "--json", "--url", empty_postgres_url))["code"] == "not_migrated"
+
+
+@pytest.fixture
+def reading(store: Store) -> tuple[list[str], Reading]:
+    ids = put(store, *(spec() for _ in range(4)))
+    work(store, want=4)
+    return ids, read(store, "default")
+
+
+@pytest.mark.req("CX-15")
+def test_the_judge_finds_nothing_wrong_with_a_good_run(reading: tuple[list[str], Reading]) -> None:
+    ids, found = reading
+    assert problems_of(ids, found) == []
+    assert drained(ids, found).jobs == 4
+    assert picked_up(ids, found).jobs == 4
+
+
+@pytest.mark.req("CX-15")
+def test_the_judge_sees_what_is_lost_doubled_or_unsettled(store: Store, reading: tuple[list[str], Reading]) -> None:
+    ids, found = reading
+    lost = Reading({each: job for each, job in found.jobs.items() if each != ids[0]}, found.events)
+    assert "1 jobs are not in the database" in problems_of(ids, lost)[0]
+    twice = Reading(found.jobs, [*found.events, *(e for e in found.events if e.to_state is State.IN_PROGRESS)])
+    assert "4 jobs were not begun exactly once" in problems_of(ids, twice)[0]
+    assert "1 jobs are nobody's" in problems_of(ids[1:], found)[0]
+    failed = put_one(store, retry=tries(1))
+    work(store, BROKEN)
+    assert any("have not succeeded" in problem for problem in problems_of([*ids, failed], read(store, "default")))
+
+
+@pytest.mark.req("ARCH")
+def test_percentiles_are_measured_values() -> None:
+    values = [float(n) for n in range(100, 0, -1)]
+    assert [percentile(values, share) for share in (0.5, 0.95, 0.99, 1.0)] == [50, 95, 99, 100]
+    assert percentile([3.0], 0.01) == 3.0
+    assert math.isnan(percentile([], 0.5))

@@ -1,0 +1,248 @@
+"""`holdfast worker --processes N`: a supervisor and its children, killed and signalled in every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.crew import Crew, gone
+from tests.cli.processes import environment, run, until
+from tests.support.stores import history, job, put, put_one, spec, state_of
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    return Crew(tmp_path / "crew")
+
+
+def live_leases(store: Store) -> int:
+    return store.run(store.verbs.health("*")).lease_active
+
+
+def stop(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    process.send_signal(signal.SIGTERM)
+    said, messages = process.communicate(timeout=30)
+    return process.returncode, said, messages
+
+
+@pytest.mark.req("SC-13", "JF-7")
+def test_processes_share_the_work_and_the_summary_adds_up(store: Store, crew: Crew) -> None:
+    ids = put(store, *(spec("nap", payload={"seconds": 0.2}) for _ in range(40)))
+    options = ("--processes", "2", "--concurrency", "4", "--burst", "--json")
+    done = run("worker", "crew:app", *options, url=store.url, cwd=crew.folder)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["jobs"], summary["restarts"], summary["clean"]) == (40, 0, True)
+    assert sum(place["jobs"] for place in summary["processes"]) == 40
+    assert all(place["jobs"] for place in summary["processes"])
+    assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
+    assert len({history(store, job_id)[-1].actor for job_id in ids}) == 2
+    assert live_leases(store) == 0
+
+
+@pytest.mark.req("SC-13")
+def test_max_jobs_counts_in_each_process(store: Store, crew: Crew) -> None:
+    put(store, *(spec("nap", payload={"seconds": 0.01}) for _ in range(20)))
+    done = run("worker", "crew:app", "--processes", "2", "--max-jobs", "3", "--json", url=store.url, cwd=crew.folder)
+    assert done.returncode == 0, done.stderr
+    assert [place["jobs"] for place in json.loads(done.stdout)["processes"]] == [3, 3]
+
+
+@pytest.mark.req("CX-15", "SC-13")
+def test_a_killed_child_is_replaced_and_its_job_finished(store: Store, crew: Crew) -> None:
+    ids = put(store, spec("hold"), spec("hold"))
+    with crew.working(store, "--processes", "2", "--concurrency", "1", "--lease", "1s", "--json") as process:
+        until(lambda: len(set(crew.begun)) == 2, "each child holds a job")
+        victim = crew.begun[0]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: len(set(crew.begun)) == 3, "another process has taken up the victim's job")
+        crew.let_go()
+        until(lambda: all(state_of(store, job_id) == State.SUCCEEDED for job_id in ids), "both are done")
+        code, said, messages = stop(process)
+    assert code == 0, messages
+    assert json.loads(said)["restarts"] == 1
+    assert sorted(job(store, job_id).crashes for job_id in ids) == [0, 1]
+    lines = [json.loads(line) for line in messages.splitlines()]
+    assert any(f"pid {victim}) was killed by SIGKILL" in line["message"] for line in lines)
+    assert {line["process"] for line in lines if line["logger"] == "holdfast.worker"} <= {1, 2}
+
+
+@pytest.mark.req("CX-15", "SC-13")
+def test_when_the_supervisor_is_killed_its_children_drain_and_leave(store: Store, crew: Crew) -> None:
+    ids = put(store, spec("hold"), spec("hold"))
+    with crew.working(store, "--processes", "2", "--concurrency", "1") as process:
+        until(lambda: len(set(crew.begun)) == 2, "each child holds a job")
+        process.kill()
+        process.wait(timeout=10)
+        late = put_one(store, "nap")
+        crew.let_go()
+        until(lambda: all(map(gone, crew.begun)), "the children have left")
+    assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
+    assert state_of(store, late) == State.QUEUED
+    assert live_leases(store) == 0
+
+
+@pytest.mark.req("SC-13")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_lets_what_is_running_end(store: Store, crew: Crew, number: signal.Signals) -> None:
+    ids = put(store, spec("hold"), spec("hold"))
+    with crew.working(store, "--processes", "2", "--concurrency", "1") as process:
+        until(lambda: len(set(crew.begun)) == 2, "each child holds a job")
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        crew.let_go()
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 0, messages
+    assert "Traceback" not in messages
+    assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
+    assert all(map(gone, crew.begun))
+
+
+@pytest.mark.req("SC-13")
+def test_a_second_signal_hands_back_at_once(store: Store, crew: Crew) -> None:
+    job_id = put_one(store, "hold")
+    with crew.working(store, "--processes", "2", "--grace", "10m") as process:
+        until(lambda: len(crew.begun) == 1, "the job is running")
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        code, _, messages = stop(process)
+    assert code == 0, messages
+    handed_back = next(event for event in history(store, job_id) if event.verb == "snooze")
+    assert handed_back.meta["reason"] == "worker_stopped"
+    found = job(store, job_id)  # the other worker may have made it due again before it left
+    assert (found.attempt, found.retries, found.crashes) == (1, 0, 0)
+
+
+@pytest.mark.req("SC-13")
+def test_a_signal_to_every_process_at_once_is_one_signal(store: Store, crew: Crew) -> None:
+    """As a service manager sends it: the children hear it twice, from it and from the supervisor."""
+    job_id = put_one(store, "hold")
+    with crew.working(store, "--processes", "1", "--grace", "10m") as process:
+        until(lambda: len(crew.begun) == 1, "the job is running")
+        os.kill(crew.begun[0], signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)  # one after the other, or the child might take both for one
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        crew.let_go()
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 0, messages
+    assert state_of(store, job_id) == State.SUCCEEDED
+
+
+@pytest.mark.req("SC-13")
+def test_a_third_signal_kills_and_says_so(store: Store, crew: Crew) -> None:
+    put_one(store, "jam")
+    with crew.working(store, "--processes", "1") as process:
+        until(lambda: len(crew.begun) == 1, "the child is blocked")
+        process.send_signal(signal.SIGTERM)
+        for _ in range(2):
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=0.3)
+            process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=8)
+    assert process.returncode == 1
+    assert "did not leave in time" in messages
+    assert gone(crew.begun[0])
+
+
+@pytest.mark.slow
+@pytest.mark.req("SC-13")
+@pytest.mark.parametrize("kill_first", [False, True], ids=["supervisor-signalled", "supervisor-killed"])
+def test_a_child_that_is_blocked_does_not_stay(sqlite_store: Store, crew: Crew, kill_first: bool) -> None:
+    put_one(sqlite_store, "jam")
+    with crew.working(sqlite_store, "--processes", "1", "--grace", "100ms") as process:
+        until(lambda: len(crew.begun) == 1, "the child is blocked")
+        process.send_signal(signal.SIGKILL if kill_first else signal.SIGTERM)
+        until(lambda: gone(crew.begun[0]), "the child has ended")
+        process.wait(timeout=10)
+    assert process.returncode == (-signal.SIGKILL if kill_first else 1)
+
+
+@pytest.mark.req("DP-22")
+def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) -> None:
+    done = run("worker", "nowhere:app", "--processes", "3", url=sqlite_url, cwd=crew.folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("[module_not_found]") == 1
+
+
+@pytest.mark.req("DP-22")
+def test_it_gives_up_when_no_child_ever_came_up(crew: Crew) -> None:
+    nobody = "postgresql://nobody@127.0.0.1:1/none"
+    done = run("worker", "crew:app", "--processes", "2", url=nobody, cwd=crew.folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("[store_unavailable]") == 3
+    assert "error: no worker came up in 3 tries [workers_failed]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("SC-13")
+def test_it_does_not_give_up_when_one_had_come_up(store: Store, crew: Crew) -> None:
+    """A deployment that breaks the program for a while: the supervisor is there when it works again."""
+    program = (crew.folder / "crew.py").read_text()
+    put_one(store, "hold")
+    with crew.working(store, "--processes", "1", "--lease", "1s") as process:
+        until(lambda: len(crew.begun) == 1, "the job is running")
+        (crew.folder / "crew.py").write_text("import no_such_library\n")
+        os.kill(crew.begun[0], signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=4)  # longer than the tries of one that never came up
+        (crew.folder / "crew.py").write_text(program)
+        until(lambda: len(set(crew.begun)) == 2, "the job has been taken up again")
+        crew.let_go()
+        code, _, messages = stop(process)
+    assert code == 0, messages
+    assert messages.count("[import_failed]") >= 2
+
+
+@pytest.mark.req("SC-13")
+def test_a_python_that_is_away_for_a_while_is_waited_for(sqlite_store: Store, crew: Crew, tmp_path: Path) -> None:
+    """As when a deployment makes the environment anew under a running supervisor."""
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [str(python), "-m", "holdfast", "worker", "crew:app", "--processes", "1", "--lease", "1s"]
+    put_one(sqlite_store, "hold")
+    with subprocess.Popen(
+        command, cwd=crew.folder, env=environment(sqlite_store.url) | {"PYTHONPATH": path}, stderr=subprocess.PIPE
+    ) as process:
+        until(lambda: len(crew.begun) == 1, "the job is running")
+        python.rename(tmp_path / "away")
+        os.kill(crew.begun[0], signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        (tmp_path / "away").rename(python)
+        until(lambda: len(set(crew.begun)) == 2, "the job has been taken up again")
+        crew.let_go()
+        process.send_signal(signal.SIGTERM)
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 0, messages
+    assert b"cannot be started" in messages
+
+
+@pytest.mark.req("ARCH")
+def test_the_pause_grows_up_to_a_limit() -> None:
+    pauses = [pause_after(deaths) for deaths in range(12)]
+    assert pauses[:4] == [0.5, 0.5, 1.0, 2.0]
+    assert pauses[-1] == LONGEST_PAUSE
+    assert pause_after(10**9) == LONGEST_PAUSE
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize("options", [("--processes", "0"), ("--reload", "--burst"), ("--reload", "--processes", "2")])
+def test_options_that_make_no_sense_together(sqlite_url: str, crew: Crew, options: tuple[str, ...]) -> None:
+    done = run("worker", "crew:app", *options, url=sqlite_url, cwd=crew.folder)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

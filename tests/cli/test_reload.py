@@ -1,0 +1,183 @@
+"""`holdfast worker --reload`: a changed file is a new worker; a broken one is waited out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.supervision.watching import Watch, expected_files, files_of, imported_files
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.processes import started, until
+from tests.support.stores import put_one, state_of
+
+PROGRAM = """
+import holdfast
+from parts import answer
+
+app = holdfast.App()
+
+@app.job()
+async def ask() -> int:
+    return answer.NUMBER
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "parts" / "__init__.py").touch()
+    (folder / "parts" / "answer.py").write_text("NUMBER = 1\n")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+@contextmanager
+def developing(project: Path, store: Store) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The worker, and what it says on stderr as it says it."""
+    command = ["worker", "program:app", "--reload", "--poll", "50ms"]
+    with started(command, cwd=project, url=store.url) as process:
+        said: list[str] = []
+
+        def listen() -> None:
+            assert process.stderr is not None
+            said.extend(iter(process.stderr.readline, ""))
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        try:
+            yield process, said
+        finally:
+            if process.poll() is None:
+                process.kill()
+            listener.join(10)
+
+
+def save(path: Path, text: str, at: float) -> None:
+    path.write_text(text)
+    os.utime(path, ns=(int(at * 1e9), int(at * 1e9)))
+
+
+def answer(store: Store) -> int | None:
+    """What a job enqueued now comes to."""
+    job_id = put_one(store, "ask")
+    until(lambda: state_of(store, job_id) == State.SUCCEEDED, "the job is done")
+    found = store.run(store.verbs.result(job_id, "*"))
+    return None if found is None else found.value
+
+
+def says(said: list[str], text: str) -> bool:
+    return any(text in line for line in list(said))
+
+
+@pytest.mark.req("JF-7", "SC-13")
+def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store, project: Path) -> None:
+    part = project / "parts" / "answer.py"
+    with developing(project, store) as (process, said):
+        assert answer(store) == 1
+        part.write_text("NUMBER = 2\n")
+        until(lambda: answer(store) == 2, "the change is in force")
+        assert says(said, "answer.py changed")
+        part.write_text("NUMBER = (\n")
+        until(lambda: says(said, "[import_failed]") and says(said, "waiting for a change"), "the error is shown")
+        assert says(said, "SyntaxError")
+        waiting = put_one(store, "ask")
+        assert process.poll() is None
+        part.write_text("NUMBER = 3\n")
+        until(lambda: state_of(store, waiting) == State.SUCCEEDED, "it works again")
+        assert answer(store) == 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    assert store.run(store.verbs.health("*")).lease_active == 0
+
+
+@pytest.mark.req("JF-7")
+def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, project: Path) -> None:
+    program = (project / "program.py").read_text()
+    (project / "program.py").unlink()
+    with developing(project, sqlite_store) as (process, said):
+        until(lambda: says(said, "[module_not_found]"), "it says that there is none")
+        (project / "program.py").write_text(program)
+        assert answer(sqlite_store) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.req("JF-7")
+def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
+    sqlite_store: Store, project: Path
+) -> None:
+    part = project / "parts" / "answer.py"
+    part.write_text("NUMBER = (\n")
+    with developing(project, sqlite_store) as (_, said):
+        until(lambda: says(said, "waiting for a change"), "the error is shown")
+        part.write_text("NUMBER = 4\n")
+        assert answer(sqlite_store) == 4
+
+
+@pytest.mark.req("JF-7")
+def test_two_changes_within_one_second_are_two(
+    sqlite_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size too: Python would take the second for the first, by the file it compiled then."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    part = project / "parts" / "answer.py"
+    with developing(project, sqlite_store):
+        assert answer(sqlite_store) == 1
+        save(part, "NUMBER = 2\n", at=2_000_000_000.1)
+        until(lambda: answer(sqlite_store) == 2, "the first change is in force")
+        save(part, "NUMBER = 3\n", at=2_000_000_000.9)
+        until(lambda: answer(sqlite_store) == 3, "the second change is in force")
+
+
+@pytest.mark.req("ARCH")
+def test_only_files_of_the_project_are_watched(tmp_path: Path) -> None:
+    found = imported_files()
+    assert __file__ in found
+    assert not any("site-packages" in name or name.endswith("json/__init__.py") for name in found)
+    assert not any(name.endswith("holdfast/app.py") for name in found)
+    assert expected_files("shop.jobs:app", tmp_path) == {
+        str(tmp_path / "shop" / "jobs.py"),
+        str(tmp_path / "shop" / "jobs" / "__init__.py"),
+    }
+
+
+@pytest.mark.req("ARCH")
+def test_the_files_of_an_error_are_found_behind_its_causes() -> None:
+    def broken() -> None:
+        try:
+            compile("x = (", "broken_part.py", "exec")
+        except SyntaxError as error:
+            raise RuntimeError("cannot import") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        broken()
+    assert files_of(caught.value) == {__file__, "broken_part.py"}
+
+
+@pytest.mark.req("ARCH")
+def test_what_counts_as_a_change(tmp_path: Path) -> None:
+    kept, late = tmp_path / "kept.py", tmp_path / "late.py"
+    kept.touch()
+    os.utime(kept, ns=(1, 1))
+    watch = Watch()
+    assert watch.changed([str(kept), str(late)]) == []
+    late.touch()
+    assert watch.changed([str(kept), str(late)]) == [str(late)]
+    assert watch.changed([str(kept), str(late)]) == []
+    os.utime(kept, ns=(2, 2))
+    assert watch.changed([str(kept)]) == [str(kept)]
+    kept.unlink()
+    assert watch.changed([str(kept)]) == [str(kept)]
+    written = tmp_path / "written.py"
+    written.touch()
+    os.utime(written, ns=(2**62, 2**62))
+    assert watch.changed([str(written)]) == [str(written)], "written after the child had begun to read"

@@ -1,0 +1,57 @@
+"""The order in which queues are looked at: strict as listed, or drawn by weight."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.queues import check_weights, drawn_order
+
+ROUNDS = 6_000
+
+
+def firsts(weights: dict[str, int], queues: tuple[str, ...] = ("a", "b", "c")) -> Counter[str]:
+    dice = random.Random(11)
+    return Counter(drawn_order(queues, weights, dice.random)[0] for _ in range(ROUNDS))
+
+
+@pytest.mark.req("JF-7")
+@pytest.mark.parametrize("weights", [None, {}])
+def test_without_weights_the_order_is_as_listed(weights: dict[str, int] | None) -> None:
+    assert drawn_order(["b", "a", "c"], weights, random.random) == ("b", "a", "c")
+
+
+@pytest.mark.req("JF-7")
+def test_each_comes_first_by_its_share_of_the_weight() -> None:
+    found = firsts({"a": 3, "b": 2, "c": 1})
+    for queue, share in {"a": 3 / 6, "b": 2 / 6, "c": 1 / 6}.items():
+        assert found[queue] / ROUNDS == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.req("JF-7")
+def test_a_queue_without_a_weight_has_one() -> None:
+    assert firsts({"a": 3}, ("a", "b"))["b"] / ROUNDS == pytest.approx(1 / 4, abs=0.03)
+
+
+@pytest.mark.req("JF-7")
+def test_the_rest_of_the_order_is_fair_too() -> None:
+    dice = random.Random(12)
+    orders = [drawn_order(("a", "b", "c"), {"a": 1000, "b": 3, "c": 1}, dice.random) for _ in range(ROUNDS)]
+    second = Counter(order[1] for order in orders if order[0] == "a")
+    assert second["b"] / second.total() == pytest.approx(3 / 4, abs=0.03)
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+
+
+@pytest.mark.req("JF-7")
+def test_a_draw_of_zero_is_no_error() -> None:
+    assert set(drawn_order(("a", "b"), {"a": 2}, lambda: 0.0)) == {"a", "b"}
+
+
+@pytest.mark.req("JF-7")
+@pytest.mark.parametrize("weight", [0, -1, 1001, True, 1.5, "3"])
+def test_weights_that_make_no_sense(weight: object) -> None:
+    with pytest.raises(InvalidSetting, match="weight"):
+        check_weights({"mail": weight})  # type: ignore[dict-item]
