@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import App, Context, Retry, State, Stopped
 from holdfast.domain.outcome import Failed
+from holdfast.errors import StaleLease
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.stopping import Stop
 from tests.app.conftest import NewApp
@@ -50,6 +51,28 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     assert seen == [(False, None), (True, "timeout", "timeout")]
 
 
+@pytest.mark.req("CX-11")
+def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
+    elsewhere, begun, seen = new_app(), threading.Event(), []
+
+    @elsewhere.job()
+    def loops(ctx: Context) -> None:
+        begun.set()
+        ctx.stop.wait(60)
+        seen.append(ctx.stop_reason)
+        with pytest.raises(StaleLease):
+            ctx.save("too late")
+        seen.append("refused")
+
+    with working(elsewhere):
+        handle = app.enqueue("loops")
+        assert begun.wait(20)
+        handle.cancel("changed my mind")
+        until(lambda: len(seen) == 2, "the thread has seen it")
+    assert seen == ["cancelled", "refused"]
+    assert handle.state() is State.CANCELLED
+
+
 @pytest.mark.req("CX-11", "DP-9")
 def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> None:
     elsewhere, begun, seen = new_app(), threading.Event(), []
@@ -66,7 +89,7 @@ def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> No
         beside.ask_to_stop(now=True)
     until(lambda: seen, "the thread has seen it")
     assert seen == ["worker_stopped"]
-    assert handle.history()[-1].meta["reason"] == "worker_stopped"
+    assert next(event.meta for event in handle.history() if event.verb == "snooze")["reason"] == "worker_stopped"
 
 
 @pytest.mark.req("CX-11")
