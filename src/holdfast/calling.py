@@ -14,7 +14,6 @@ from holdfast.context import Context, enter
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
-from holdfast.joblog import JobLog
 from holdfast.kind import Kind, Prepared
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.reporting import Reporter
@@ -55,11 +54,12 @@ def _caller(kind: Kind[..., Any], lent: Lent) -> Callable[[Claim, Stop], Awaitab
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
 
+    write = partial(_write, lent.client)
+
     async def call(claim: Claim, stop: Stop) -> str | None:
-        reporter = Reporter(partial(_write, lent.client, claim))
+        reporter = Reporter(claim, write)
         redact = JobRedactor(lent.redact, claim.payload)
-        log = JobLog(logger, _fields(claim), redact)
-        context = Context(claim, lent.client, log, stop, redact, reporter, lent.prepare)
+        context = Context(claim, lent.client, logger, stop, redact, reporter, lent.prepare)
         enter(context)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
@@ -70,7 +70,8 @@ def _caller(kind: Kind[..., Any], lent: Lent) -> Callable[[Claim, Stop], Awaitab
             else:
                 value = await lent.threads.run(kind.name, partial(kind.function, *args, **kwargs))
         finally:
-            await reporter.close()
+            if reporter.used:
+                await reporter.close()
         return kind.signature.pack_result(value, limit=RESULT_LIMIT)
 
     return call
@@ -79,17 +80,6 @@ def _caller(kind: Kind[..., Any], lent: Lent) -> Callable[[Claim, Stop], Awaitab
 async def _write(client: Client, claim: Claim, report: str) -> bool:
     save = client.verbs.save_checkpoint
     return await client.arun(save(claim.id, claim.lease, claim.attempt, RESERVED, report, client.tenant))
-
-
-def _fields(claim: Claim) -> dict[str, object]:
-    return {
-        "job_id": claim.id,
-        "kind": claim.kind,
-        "queue": claim.queue,
-        "tenant": claim.tenant,
-        "attempt": claim.attempt,
-        "correlation_id": claim.correlation_id,
-    }
 
 
 def wants_context(function: Callable[..., Any]) -> bool:

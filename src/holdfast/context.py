@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ CHECKPOINT_LIMIT = 1_048_576
 _current: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Facts:
     """What is fixed for this attempt, as it was claimed."""
 
@@ -115,17 +116,31 @@ class Facts:
         return f"{self.claim.tenant}:{self.claim.kind}:{self.claim.id}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Context(Facts):
     """The job in hand. Whatever writes needs the lease the job was claimed under, and raises ``StaleLease`` if that
     is lost. ``report`` and ``prepare`` are lent by the runtime: how progress is written, how a child is made."""
 
     client: Client = field(repr=False)
-    log: JobLog = field(repr=False)
+    logger: logging.Logger = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
     redact: Redact = field(default_factory=Redactor, repr=False)
     report: Callable[[str], None] | None = field(default=None, repr=False)
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> JobLog:
+        """A logger whose records name this job, hold none of its secrets and are one line each."""
+        claim = self.claim
+        fields = {
+            "job_id": claim.id,
+            "kind": claim.kind,
+            "queue": claim.queue,
+            "tenant": claim.tenant,
+            "attempt": claim.attempt,
+            "correlation_id": claim.correlation_id,
+        }
+        return JobLog(self.logger, fields, self.redact)
 
     # --- being told to stop ---
 

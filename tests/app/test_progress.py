@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Handle, Progress, Retry, State
+from holdfast.domain.job import Claim
 from holdfast.domain.progress import RESERVED
 from holdfast.errors import StoreUnavailable
 from holdfast.runtime.reporting import Reporter
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
+from tests.unit.test_settlement import CLAIM
 
 pytestmark = pytest.mark.req("CX-8", "CX-15")
 
@@ -75,11 +77,11 @@ def test_it_costs_the_hot_row_nothing_and_the_ledger_neither(app: App) -> None:
 async def test_at_most_one_is_written_at_a_time_and_the_latest_wins() -> None:
     written: list[str] = []
 
-    async def write(report: str) -> bool:
+    async def write(claim: Claim, report: str) -> bool:
         written.append(report)
         return True
 
-    reporter = Reporter(write, every=0.05)
+    reporter = Reporter(CLAIM, write, every=0.05)
     for number in range(1000):
         reporter(str(number))
         if number % 100 == 0:
@@ -93,13 +95,13 @@ async def test_what_is_said_long_before_the_end_is_written_without_waiting_for_i
     written: list[str] = []
     there = asyncio.Event()
 
-    async def write(report: str) -> bool:
+    async def write(claim: Claim, report: str) -> bool:
         written.append(report)
         if report == "second":
             there.set()
         return True
 
-    reporter = Reporter(write, every=0.02)
+    reporter = Reporter(CLAIM, write, every=0.02)
     reporter("first")
     reporter("second")  # the same second: it has to wait
     await asyncio.wait_for(there.wait(), 10)
@@ -111,14 +113,14 @@ async def test_an_outage_loses_nothing_but_time() -> None:
     there = asyncio.Event()
     away = [StoreUnavailable("away"), StoreUnavailable("away")]
 
-    async def write(report: str) -> bool:
+    async def write(claim: Claim, report: str) -> bool:
         if away:
             raise away.pop()
         written.append(report)
         there.set()
         return True
 
-    reporter = Reporter(write, every=0.01)
+    reporter = Reporter(CLAIM, write, every=0.01)
     reporter("word")
     await asyncio.wait_for(there.wait(), 10)
     await reporter.close()
@@ -128,11 +130,11 @@ async def test_an_outage_loses_nothing_but_time() -> None:
 async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.runtime.reporting.LAST_WORD", 0.05)
 
-    async def write(report: str) -> bool:
+    async def write(claim: Claim, report: str) -> bool:
         await asyncio.sleep(60)
         return True
 
-    reporter = Reporter(write)
+    reporter = Reporter(CLAIM, write)
     reporter("word")
     await asyncio.wait_for(reporter.close(), 10)
 

@@ -58,7 +58,6 @@ async def test_an_error_reaches_the_caller_and_the_thread_lives_on(error: type[B
 
     with pytest.raises(error):
         await threads.run("k", fails)
-    until(lambda: threads._idle, "the thread is idle again")
     assert await threads.run("k", name) == first[0]
 
 

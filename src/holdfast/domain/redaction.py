@@ -125,6 +125,8 @@ class Redactor:
 class JobRedactor:
     """A redactor that also knows the secrets among one job's arguments, looked up when first there is need."""
 
+    __slots__ = ("_payload", "_redact", "_secrets")
+
     def __init__(self, redact: Redactor, payload: str) -> None:
         self._redact = redact
         self._payload = payload

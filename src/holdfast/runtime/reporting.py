@@ -13,29 +13,43 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Claim
 
 log = logging.getLogger("holdfast.worker")
+
+Write = Callable[[Claim, str], Awaitable[bool]]
 
 EVERY = 1.0
 LAST_WORD = 2.0
 """How long the end of an attempt waits for its last report to be written."""
 
 
-class Reporter:
-    """``write`` stores one report and answers whether it was taken: a job that is no longer ours has no more to say."""
+# Held for an instant, by whoever swaps the latest report: one for all, as every attempt has a reporter.
+_swapping = threading.Lock()
 
-    def __init__(self, write: Callable[[str], Awaitable[bool]], *, every: float = EVERY) -> None:
+
+class Reporter:
+    """``write`` stores one report and answers whether it was taken: a job that is no longer ours has no more to say.
+
+    Every attempt has one, and most have nothing to say: what is None at first is so in the class.
+    """
+
+    used = False
+    """Whether there was anything to say: else there is nothing to close."""
+    _latest: str | None = None
+    _called = False
+    _closing: asyncio.Event | None = None
+    _task: asyncio.Task[None] | None = None
+
+    def __init__(self, claim: Claim, write: Write, every: float = EVERY) -> None:
+        self._claim = claim
         self._write = write
         self._every = every
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        self._latest: str | None = None
-        self._called = False
-        self._closing = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def __call__(self, report: str) -> None:
-        with self._lock:
+        with _swapping:
+            self.used = True
             self._latest = report
             if self._called:
                 return
@@ -45,37 +59,42 @@ class Reporter:
 
     async def close(self) -> None:
         """Write what has not been written. Does not raise: the attempt has its own end."""
-        if self._task is None and self._latest is None:
-            return  # most jobs have nothing to say
-        self._closing.set()
+        self._close().set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD):
                 if self._task is not None:
                     await self._task
                 await self._write_latest()
 
+    def _close(self) -> asyncio.Event:
+        """The sign that the attempt is over. Made, like everything else here, on the worker's loop."""
+        if self._closing is None:
+            self._closing = asyncio.Event()
+        return self._closing
+
     def _begin(self) -> None:
-        if not self._closing.is_set():
+        if not self._close().is_set():
             self._task = self._loop.create_task(self._attend())
 
     async def _attend(self) -> None:
-        while await self._write_latest() and not self._closing.is_set():
+        closing = self._close()
+        while await self._write_latest() and not closing.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
-                    await self._closing.wait()
+                    await closing.wait()
 
     async def _write_latest(self) -> bool:
         """Answers whether there may be more: without anything new the task ends, and the next report starts one."""
-        with self._lock:
+        with _swapping:
             report, self._latest = self._latest, None
             self._called = report is not None
         if report is None:
             return False
         try:
-            return await self._write(report)
+            return await self._write(self._claim, report)
         except HoldfastError as error:
             log.warning("progress could not be written, trying again: %s", error)
-            with self._lock:
+            with _swapping:
                 newer: str | None = self._latest  # said while this one was under way
                 self._latest = newer or report
             return True

@@ -15,26 +15,34 @@ UNKNOWN = "stopped"
 TIMEOUT = "timeout"
 
 
+_making = threading.Lock()
+
+
 class Stop:
-    """The flag of one attempt, and its time limit by the monotonic clock."""
+    """The flag of one attempt, and its time limit by the monotonic clock.
+
+    Every attempt has one, and most never look at it: what is None at first is so in the class.
+    """
+
+    _bell: threading.Event | None = None
+    _end: float | None = None
+    _reason: str | None = None
+    limit: asyncio.Timeout | None = None
 
     def __init__(self, timeout: float | None = None, deadline_at: datetime | None = None) -> None:
-        ends = []
         if timeout is not None:
-            ends.append(timeout)
+            self._end = time.monotonic() + timeout
         if deadline_at is not None:
             # Once by the wall clock, from then on by one that nobody sets.
-            ends.append((deadline_at - datetime.now(UTC)).total_seconds())
-        self._end = time.monotonic() + min(ends) if ends else None
-        self._flag = threading.Event()
-        self._reason: str | None = None
-        self.limit: asyncio.Timeout | None = None
+            late = time.monotonic() + (deadline_at - datetime.now(UTC)).total_seconds()
+            self._end = late if self._end is None else min(late, self._end)
 
     def set(self, reason: str) -> None:
         """The first reason counts."""
         if self._reason is None:
             self._reason = reason
-        self._flag.set()
+        if self._bell is not None:
+            self._bell.set()
 
     def cancelled(self, error: asyncio.CancelledError) -> None:
         """The handler's task was cancelled: for its time limit, or by somebody who says why."""
@@ -44,7 +52,7 @@ class Stop:
     @property
     def is_set(self) -> bool:
         # An async handler meets its CancelledError before ``execute`` does, and may look here then.
-        return self._flag.is_set() or self._expired()
+        return self._reason is not None or self._expired()
 
     @property
     def reason(self) -> str | None:
@@ -52,7 +60,10 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but no longer than until the flag is set; answers whether it is."""
-        return self._flag.wait(seconds)
+        with _making:
+            self._bell = self._bell or threading.Event()
+        # Looked at after the bell was hung up: whoever sets the reason rings it from then on.
+        return self._reason is not None or self._bell.wait(seconds)
 
     def time_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())

@@ -19,6 +19,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.domain.redaction import one_line
+
 log = logging.getLogger("holdfast.worker")
 
 T = TypeVar("T")
@@ -31,11 +33,14 @@ _numbers = itertools.count(1)
 
 
 class Threads:
+    """One queue for all: a thread that has just finished takes the next call without anybody having to wake up."""
+
     def __init__(self, *, idle_for: float = IDLE_FOR, patience: float = PATIENCE) -> None:
         self._idle_for = idle_for
         self._patience = patience
-        self._idle: list[_Thread] = []
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._free = 0  # threads that are neither running a call nor needed for one that is queued
         self._stuck: dict[_Call, str] = {}
 
     @property
@@ -49,8 +54,8 @@ class Threads:
         When the waiting task is cancelled this ends at once, and the thread whenever it likes.
         """
         loop = asyncio.get_running_loop()
-        call = _Call(partial(copy_context().run, function), loop, loop.create_future())
-        self._thread().take(call)
+        call = _Call(partial(copy_context().run, function), loop)
+        self._submit(call)
         try:
             result: T = await call.future
             return result
@@ -59,6 +64,35 @@ class Threads:
             if call.outlives(self._came_back):
                 loop.call_later(self._patience, self._warn, call)
             raise
+
+    def _submit(self, call: _Call) -> None:
+        with self._lock:
+            needed = self._free == 0
+            self._free -= not needed
+        self._calls.put(call)
+        if needed:
+            threading.Thread(target=self._serve, name=f"holdfast-job-{next(_numbers)}", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=self._idle_for)
+            except queue.Empty:
+                if self._retires():
+                    return
+                continue
+            call.make()
+            with self._lock:
+                self._free += 1  # before the answer is known: whoever waits for it finds this thread free
+            call.tell()
+            del call  # what the handler returned must not live on in an idle thread
+
+    def _retires(self) -> bool:
+        """Whether an idle thread may end: not if the last free one was just given a call."""
+        with self._lock:
+            free = self._free > 0
+            self._free -= free
+            return free
 
     def _came_back(self, call: _Call) -> None:
         """In the call's own thread, or in the loop's when it had ended before."""
@@ -69,55 +103,34 @@ class Threads:
         if kind is not None:
             log.warning(
                 "a thread of kind %s goes on though its job is over (%s such threads): it should look at ctx.cancelled",
-                kind,
+                one_line(kind),
                 self.stuck,
             )
-
-    def _thread(self) -> _Thread:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        thread = _Thread(self._rest, self._retire, self._idle_for)
-        thread.start()
-        return thread
-
-    def _rest(self, thread: _Thread) -> None:
-        with self._lock:
-            self._idle.append(thread)
-
-    def _retire(self, thread: _Thread) -> bool:
-        """Whether an idle thread may end; not when it has just been chosen."""
-        with self._lock:
-            if thread in self._idle:
-                self._idle.remove(thread)
-                return True
-            return False
 
 
 class _Call:
     """One function to run, and who is waiting for it."""
 
-    def __init__(
-        self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
-    ) -> None:
+    __slots__ = ("_came_back", "_error", "_function", "_loop", "_result", "_running", "future")
+
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self._function = function
         self._loop = loop
-        self.future = future
-        self._lock = threading.Lock()
+        self.future: asyncio.Future[Any] = loop.create_future()
         self._running = True
         self._came_back: Callable[[_Call], None] | None = None
         self._result: Any = None
         self._error: BaseException | None = None
 
     def outlives(self, came_back: Callable[[_Call], None]) -> bool:
-        """Whether it is still running; ``came_back`` is called when it is not, now or later."""
-        with self._lock:
-            running = self._running
-            if running:
-                self._came_back = came_back
-        if not running:
+        """Whether it is still running; ``came_back`` is called when it is not, now or later.
+
+        Each side writes its own word before it reads the other's, so at least one of them sees both.
+        """
+        self._came_back = came_back
+        if not self._running:
             came_back(self)
-        return running
+        return self._running
 
     def make(self) -> None:
         try:
@@ -131,8 +144,7 @@ class _Call:
 
     def tell(self) -> None:
         """Hand the answer over to the loop, if anybody is still waiting there."""
-        with self._lock:
-            self._running = False
+        self._running = False
         if self._came_back is not None:
             self._came_back(self)
         with contextlib.suppress(RuntimeError):  # the loop is gone, and whoever waited with it
@@ -145,28 +157,3 @@ class _Call:
             self.future.set_result(self._result)
         else:
             self.future.set_exception(self._error)
-
-
-class _Thread(threading.Thread):
-    def __init__(self, rest: Callable[[_Thread], None], retire: Callable[[_Thread], bool], idle_for: float) -> None:
-        super().__init__(name=f"holdfast-job-{next(_numbers)}", daemon=True)
-        self._rest = rest
-        self._retire = retire
-        self._idle_for = idle_for
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-
-    def take(self, call: _Call) -> None:
-        self._calls.put(call)
-
-    def run(self) -> None:
-        while True:
-            try:
-                call = self._calls.get(timeout=self._idle_for)
-            except queue.Empty:
-                if self._retire(self):
-                    return
-                call = self._calls.get()  # chosen just now: it comes
-            call.make()
-            self._rest(self)  # before the answer is known: whoever waits for it finds this thread idle
-            call.tell()
-            del call  # what the handler returned must not live on in an idle thread
