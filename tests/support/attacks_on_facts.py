@@ -124,6 +124,14 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
+        "tell a rescheduling without a word",
+        'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
+        "update job_state set note = null where id = :queued",
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm')",
+        says=_WRITTEN,
+    ),
+    both(
         "invent an event",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
         f" {NOW}, 'mallory')",

@@ -29,7 +29,7 @@ END;
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN (NEW.from_state IS NEW.to_state
-      AND (NEW.verb <> 'reschedule' OR NEW.to_state <> 'queued'
+      AND (NEW.verb <> 'reschedule' OR NEW.to_state <> 'queued' OR NEW.meta IS NULL
            OR NEW.meta IS NOT (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
            OR NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)))
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.state = NEW.to_state AND s.tenant = NEW.tenant)
