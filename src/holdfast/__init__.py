@@ -1,11 +1,12 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
 from holdfast.app import App
-from holdfast.context import Context
+from holdfast.context import Context, current
+from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Attempt, Event, Job
-from holdfast.domain.policies import Backoff
-from holdfast.domain.policies import RetryPolicy as Retry
+from holdfast.domain.policies import Backoff, Retry
+from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
 from holdfast.handle import Handle
 from holdfast.kind import Kind
@@ -16,13 +17,18 @@ __all__ = [
     "App",
     "Attempt",
     "Backoff",
+    "Cancel",
     "Context",
     "Event",
     "Handle",
     "HoldfastError",
     "Job",
     "Kind",
+    "Progress",
+    "Reject",
     "Retry",
     "State",
+    "Stopped",
     "__version__",
+    "current",
 ]

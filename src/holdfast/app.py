@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import bulk, config
 from holdfast.arguments import Signature
-from holdfast.calling import Declared, wants_context
+from holdfast.calling import Declared, Lent, wants_context
 from holdfast.client import Client, new_id
 from holdfast.context import Context
 from holdfast.domain.durations import Duration, seconds
@@ -17,15 +17,17 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
-from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
+from holdfast.domain.redaction import Redactor
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.runtime.execution import Handler
+from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter
+from holdfast.stores.base import Health, JobFilter, Reschedule
 from holdfast.stores.open import open_store
 
 P = ParamSpec("P")
@@ -43,6 +45,7 @@ class App:
         name: str | None = None,
         schema: str = "holdfast",
         enqueued_by: str | None = None,
+        secret_names: Sequence[str] = (),
     ) -> None:
         self.store = open_store(config.database_url(url), schema=schema)
         self.client = Client(
@@ -52,6 +55,7 @@ class App:
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
         self.kinds: dict[str, Declared] = {}
+        self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
 
     # --- declaring ---
 
@@ -61,27 +65,45 @@ class App:
         *,
         queue: str = "default",
         priority: int = 0,
-        retry: RetryPolicy | None = None,
+        retry: Retry | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
+        at_most_once: bool = False,
     ) -> JobDecorator:
-        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``."""
+        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
+
+        ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
+        fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
+        """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
-        options = Options(queue=queue, priority=priority, tags=tags, retry=retry or DEFAULT_RETRY)
+        if at_most_once and retry is not None:
+            raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
+        policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
+        options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return JobDecorator(self, name, options, limit)
+        return JobDecorator(self, name, options, limit, at_most_once)
 
     def declare(
-        self, function: Callable[..., Any], name: str | None, options: Options, timeout: float | None
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: Options,
+        timeout: float | None,
+        at_most_once: bool = False,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         signature = Signature(function, kind, skip=int(wants_context(function)))
-        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options)
+        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once)
         self.kinds[kind] = Declared(declared, timeout)
         return declared
+
+    def redact(self, *secrets: str) -> None:
+        """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
+        for secret in secrets:
+            self.redactor.register(secret)
 
     # --- enqueuing ---
 
@@ -111,9 +133,12 @@ class App:
         if known is not None:
             text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
+            known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
+            if "retry" in options:
+                as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self.client)
         return Prepared(spec, tenant, decode)
 
@@ -138,8 +163,20 @@ class App:
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
 
-    def redrive(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
-        return self.client.operate("redrive", job_ids, reason)
+    def redrive(self, *job_ids: str, reason: str | None = None, max_attempts: int | None = None) -> list[Verdict]:
+        """Put dead letters back into their queue with all their tries before them, or as many as given here."""
+        return self.client.operate("redrive", job_ids, reason, max_attempts=max_attempts)
+
+    def reschedule(
+        self,
+        *job_ids: str,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+    ) -> list[Verdict]:
+        """Give jobs that wait (for their turn, their time or their retry) another time; with neither, at once."""
+        return self.client.reschedule(job_ids, Reschedule.of(at, delay, max_attempts), reason)
 
     def discard(self, *job_ids: str, reason: str) -> list[Verdict]:
         return self.client.operate("discard", job_ids, reason)
@@ -157,19 +194,37 @@ class App:
         self.client.make_ready()
         client = self.client
         return JobRepository(
-            self.store, tenant=client.tenant, owner=client.actor, new_id=new_id, ttl=seconds(ttl, "ttl")
+            self.store,
+            tenant=client.tenant,
+            owner=client.actor,
+            new_id=new_id,
+            ttl=seconds(ttl, "ttl"),
+            redact=self._knowing(),
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
-        return Worker(self.store, self._handlers(options.tenant, threads), options)
+        return Worker(self.store, self._handlers(options.tenant), options)
 
-    def _handlers(self, tenant: str, threads: ThreadPoolExecutor) -> dict[str, Handler]:
+    def _handlers(self, tenant: str) -> dict[str, Handler]:
         serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        return {name: declared.handler(serving, threads) for name, declared in self.kinds.items()}
+        lent = Lent(serving, Threads(), self._child, self._knowing())
+        return {name: declared.handler(lent) for name, declared in self.kinds.items()}
+
+    def _knowing(self) -> Redactor:
+        """The app's redactor, now that it must know what is secret in the environment."""
+        self.redactor.know(*self.redactor.in_environment(config.environment()))
+        return self.redactor
+
+    def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+        """What ``ctx.spawn`` was asked for: a kind and its arguments, or a name and a payload."""
+        if isinstance(kind, Kind):
+            return kind.using(**options).prepare(*args)
+        if len(args) > 1:
+            raise InvalidSetting("a job spawned by name takes one payload", code="conflicting_options")
+        return self._prepare(kind, args[0] if args else None, Options(**options))  # type: ignore[typeddict-item]
 
     def run_worker(self, **options: Any) -> None:
         """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
@@ -205,11 +260,7 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        threads = ThreadPoolExecutor(max_workers=wanted.concurrency, thread_name_prefix="holdfast-job")
-        try:
-            return await Tick(self.store, self._handlers(wanted.tenant, threads), wanted, stop=stop).run()
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        return await Tick(self.store, self._handlers(wanted.tenant), wanted, stop=stop).run()
 
     def close(self) -> None:
         self.store.close()
@@ -222,8 +273,11 @@ class JobDecorator:
     """What ``@app.job()`` returns. The overloads give ``enqueue`` the handler's parameters (less the context)
     and the handle its result."""
 
-    def __init__(self, app: App, name: str | None, options: Options, timeout: float | None) -> None:
+    def __init__(
+        self, app: App, name: str | None, options: Options, timeout: float | None, at_most_once: bool = False
+    ) -> None:
         self._app = app
+        self._at_most_once = at_most_once
         self._name = name
         self._options = options
         self._timeout = timeout
@@ -237,7 +291,7 @@ class JobDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._app.declare(function, self._name, self._options, self._timeout)
+        return self._app.declare(function, self._name, self._options, self._timeout, self._at_most_once)
 
 
 def _as_it_is(value: Any) -> Any:

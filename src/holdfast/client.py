@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from holdfast.domain.errors import Conflict, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
+from holdfast.domain.policies import retry_limit
 from holdfast.handle import Handle
-from holdfast.stores.base import OperatorVerb, Store, Verbs
+from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
 
 T = TypeVar("T")
@@ -78,15 +79,33 @@ class Client:
     # --- operators ---
 
     def operate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None = None,
+        *,
+        tenant: str | None = None,
+        max_attempts: int | None = None,
     ) -> list[Verdict]:
-        """Cancel, redrive or discard; one verdict an id."""
-        return self.run(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant))
+        """Cancel, redrive (with a new limit, if one is given) or discard; one verdict an id."""
+        limit = retry_limit(max_attempts)
+        return self.run(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant, limit))
 
     async def aoperate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         return await self.arun(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant))
+
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
+    ) -> list[Verdict]:
+        """Give waiting jobs another time; one verdict an id."""
+        return self.run(self.verbs.reschedule(ids, when, reason, self.actor, tenant or self.tenant))
+
+    async def areschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
+    ) -> list[Verdict]:
+        return await self.arun(self.verbs.reschedule(ids, when, reason, self.actor, tenant or self.tenant))
 
     # --- the ledger ---
 

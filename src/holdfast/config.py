@@ -37,3 +37,8 @@ def operating_user() -> str:
 def program_name() -> str:
     """Where jobs come from, when the app has no name of its own."""
     return Path(sys.argv[0]).stem.strip() or "python"
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """Every variable and its value, for those who must keep secrets out of what is written down."""
+    return list(variables.items())

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.client import Client
-from holdfast.domain.errors import StaleLease
+from holdfast.domain.control import Snooze, Stopped
+from holdfast.domain.durations import Duration
+from holdfast.domain.errors import InvalidSetting, StaleLease
 from holdfast.domain.job import Claim
+from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
+from holdfast.domain.progress import RESERVED, Progress
+from holdfast.domain.redaction import Redact, Redactor
+from holdfast.handle import Handle
+from holdfast.joblog import JobLog
+from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
+
+if TYPE_CHECKING:
+    from holdfast.kind import Prepared
 
 CHECKPOINT_LIMIT = 1_048_576
 
 _current: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The job in hand. ``idempotency_key`` is the same in every attempt: give it to the outside world."""
+@dataclass(slots=True, eq=False)
+class Facts:
+    """What is fixed for this attempt, as it was claimed."""
 
     claim: Claim
-    client: Client = field(repr=False)
-    log: logging.Logger = field(repr=False)
 
     @property
     def job_id(self) -> str:
@@ -40,27 +51,142 @@ class Context:
         return self.claim.kind
 
     @property
+    def queue(self) -> str:
+        return self.claim.queue
+
+    @property
+    def priority(self) -> int:
+        return self.claim.priority
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.claim.tags
+
+    @property
+    def agent(self) -> str | None:
+        return self.claim.agent
+
+    @property
     def attempt(self) -> int:
+        """The first is 1. Everything that began the handler counts: failures, lost workers, snoozes, redrives."""
         return self.claim.attempt
 
     @property
-    def correlation_id(self) -> str | None:
-        return self.claim.correlation_id
+    def retries(self) -> int:
+        """How many tries failed before, since the last redrive."""
+        return self.claim.retries
+
+    @property
+    def crashes(self) -> int:
+        """How many workers were lost with this job in their hands, since the last redrive."""
+        return self.claim.crashes
+
+    @property
+    def max_attempts(self) -> int:
+        return self.claim.max_retries + 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """If it fails now, it is a dead letter."""
+        return self.claim.retries >= self.claim.max_retries
+
+    @property
+    def created_at(self) -> datetime:
+        return self.claim.created_at
 
     @property
     def deadline_at(self) -> datetime | None:
         return self.claim.deadline_at
 
     @property
+    def correlation_id(self) -> str | None:
+        return self.claim.correlation_id
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.claim.parent_id
+
+    @property
+    def workflow_id(self) -> str | None:
+        return self.claim.workflow_id
+
+    @property
     def idempotency_key(self) -> str:
+        """The same in every attempt: give it to the outside world."""
         return f"{self.claim.tenant}:{self.claim.kind}:{self.claim.id}"
 
+
+@dataclass(slots=True, eq=False)
+class Context(Facts):
+    """The job in hand. Whatever writes needs the lease the job was claimed under, and raises ``StaleLease`` if that
+    is lost. ``report`` and ``prepare`` are lent by the runtime: how progress is written, how a child is made."""
+
+    client: Client = field(repr=False)
+    logger: logging.Logger = field(repr=False)
+    stop: Stop = field(default_factory=Stop, repr=False)
+    redact: Redact = field(default_factory=Redactor, repr=False)
+    report: Callable[[str], None] | None = field(default=None, repr=False)
+    prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> JobLog:
+        """A logger whose records name this job, hold none of its secrets and are one line each."""
+        claim = self.claim
+        fields = {
+            "job_id": claim.id,
+            "kind": claim.kind,
+            "queue": claim.queue,
+            "tenant": claim.tenant,
+            "attempt": claim.attempt,
+            "correlation_id": claim.correlation_id,
+        }
+        return JobLog(self.logger, fields, self.redact)
+
+    # --- being told to stop ---
+
+    @property
+    def cancelled(self) -> bool:
+        """This attempt is not wanted any more. A function in a thread must look; async code is interrupted."""
+        return self.stop.is_set
+
+    @property
+    def stop_reason(self) -> str | None:
+        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``; None while the handler may go on."""
+        return self.stop.reason
+
+    def check(self) -> None:
+        """Raise ``Stopped`` if this attempt is not wanted any more; to be called between the parts of long work."""
+        if self.stop.is_set:
+            raise Stopped(self.stop.reason or "stopped")
+
+    def time_left(self) -> float | None:
+        """Seconds until the timeout or the job's deadline, whichever comes first; None without either."""
+        return self.stop.time_left()
+
+    def snooze(self, delay: Duration, reason: str | None = None) -> NoReturn:
+        """End this attempt and be run again later. It is no failure, costs no retry, and raises ``Snooze``."""
+        raise Snooze(delay, reason)
+
+    # --- leaving something behind ---
+
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        """How far it is, for people to see. Say it as often as you like: one a second is written, and the last one."""
+        text = Progress.of(fraction, message, self.claim.attempt, self.redact).to_json()
+        if self.report is not None:
+            self.report(text)
+        else:
+            self._kept(self.client.run(self._save(text, RESERVED)))
+
+    async def aprogress(self, fraction: float | None = None, message: str | None = None) -> None:
+        self.progress(fraction, message)
+        await asyncio.sleep(0)
+
     def save(self, value: Any, name: str = "progress") -> None:
-        """Keep progress where a later attempt finds it. Raises ``StaleLease`` when the job is no longer ours."""
-        self._kept(self.client.run(self._save(value, name)))
+        """Keep a checkpoint where a later attempt finds it."""
+        self._kept(self.client.run(self._checkpoint(value, name)))
 
     async def asave(self, value: Any, name: str = "progress") -> None:
-        self._kept(await self.client.arun(self._save(value, name)))
+        self._kept(await self.client.arun(self._checkpoint(value, name)))
 
     def load(self, name: str = "progress", default: Any = None) -> Any:
         """What was saved under this name, in this attempt or an earlier one."""
@@ -69,12 +195,54 @@ class Context:
     async def aload(self, name: str = "progress", default: Any = None) -> Any:
         return (await self.client.arun(self._saved())).get(name, default)
 
-    def _save(self, value: Any, name: str) -> Flow[bool]:
-        text = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint")
+    def artifact(self, name: str, ref: str, meta: dict[str, Any] | None = None) -> None:
+        """Note something this attempt has made, and where it is. A name is given once an attempt."""
+        self._kept(self.client.run(self._artifact(name, ref, meta)))
+
+    async def aartifact(self, name: str, ref: str, meta: dict[str, Any] | None = None) -> None:
+        self._kept(await self.client.arun(self._artifact(name, ref, meta)))
+
+    # --- children ---
+
+    def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``; options are those of ``using``.
+
+        A ``key`` is the parent's own: with it a later attempt finds the child again instead of making another.
+        """
+        call = self._child(kind, args, options)
+        return self.client.enqueue(call.spec, call.tenant, call.decode)
+
+    async def aspawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        call = self._child(kind, args, options)
+        return await self.client.aenqueue(call.spec, call.tenant, call.decode)
+
+    def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+        if self.prepare is None:
+            raise InvalidSetting("children are spawned in a worker", code="no_worker")
+        own = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
+        if own["tenant"] == self.tenant:
+            own.setdefault("parent", self.job_id)
+        if own.get("key") is not None:
+            own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
+        return self.prepare(kind, args, own)
+
+    # --- the flows ---
+
+    def _checkpoint(self, value: Any, name: str) -> Flow[bool]:
+        if name == RESERVED:
+            raise InvalidSetting(f"the name {RESERVED!r} is ctx.progress's own", code="reserved_name")
+        return self._save(encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), name)
+
+    def _save(self, text: str, name: str) -> Flow[bool]:
         # Under the lease the job was claimed with, whose scope may be every tenant.
-        return self.client.verbs.save_checkpoint(
-            self.claim.id, self.claim.lease, self.claim.attempt, name, text, self.client.tenant
-        )
+        claim = self.claim
+        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.tenant)
+
+    def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
+        claim, scope = self.claim, self.client.tenant
+        label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
+        text = None if meta is None else encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")
+        return self.client.verbs.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, text)
 
     def _saved(self) -> Flow[dict[str, Any]]:
         return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)

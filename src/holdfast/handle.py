@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.domain.job import Event, Job, Result, Verdict
+from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
+from holdfast.stores.base import Reschedule
 from holdfast.stores.flow import Flow, Steps, flow
 
 if TYPE_CHECKING:
@@ -125,6 +128,40 @@ class Handle(Generic[R]):
 
     async def acancel(self, reason: str | None = None) -> Verdict:
         return _accepted(await self.client.arun(self._cancel(reason)))
+
+    def reschedule(
+        self,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        *,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        """Run it at another time; with neither a time nor a delay, at once. ``Conflict`` if it does not wait."""
+        return _accepted(self.client.run(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
+
+    async def areschedule(
+        self,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        *,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        return _accepted(await self.client.arun(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
+
+    def progress(self) -> Progress | None:
+        """How far the handler said it is, if it said anything."""
+        return Progress.saved(self.client.run(self._checkpoints()))
+
+    async def aprogress(self) -> Progress | None:
+        return Progress.saved(await self.client.arun(self._checkpoints()))
+
+    def _checkpoints(self) -> Flow[dict[str, Any]]:
+        return self.client.verbs.checkpoints(self.id, self.tenant)
+
+    def _reschedule(self, when: Reschedule, reason: str | None) -> Flow[list[Verdict]]:
+        return self.client.verbs.reschedule([self.id], when, reason, self.client.actor, self.tenant)
 
     def _get(self) -> Flow[Job | None]:
         return self.client.verbs.get(self.id, self.tenant)

@@ -17,7 +17,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
 from holdfast.domain.payload import decode
-from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.handle import Handle
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     workflow_id: str
     external_ref: str
     agent: str
-    retry: RetryPolicy
+    retry: Retry
     enqueued_by: str
 
 
@@ -67,6 +67,7 @@ class Kind(Generic[P, R]):
     signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
     defaults: Options = dataclasses.field(default_factory=Options)
+    at_most_once: bool = False
     # What is the same in every job of it, once the first has been made and checked.
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -78,7 +79,17 @@ class Kind(Generic[P, R]):
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        self.check_options(options)
         return dataclasses.replace(self, defaults={**self.defaults, **options})
+
+    def check_options(self, options: Options) -> None:
+        """Refuse a policy that cannot be kept with the job, or that would begin it twice where once was promised."""
+        if "retry" in options:
+            as_stored_policy(options["retry"])
+            if self.at_most_once:
+                raise InvalidSetting(
+                    f"{self.name} is begun at most once; it takes no retry", code="conflicting_options"
+                )
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         prepared = self.prepare(*args, **kwargs)
@@ -126,7 +137,7 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
         delay=None if delay is None else seconds(delay, "delay"),
         process_after=_moment(options.get("run_at"), "run_at"),
         deadline_at=_moment(options.get("deadline"), "deadline"),
-        retry=_retry(options.get("retry", DEFAULT_RETRY)),
+        retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         key=_text(options.get("key"), "key"),
         content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
         dedupe=dedupe,
@@ -165,12 +176,6 @@ def _moment(value: object, what: str) -> datetime | None:
 def _priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
         raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
-    return value
-
-
-def _retry(value: object) -> RetryPolicy:
-    if not isinstance(value, RetryPolicy):
-        raise InvalidSetting(f"retry must be a Retry, not {type(value).__name__}", code="invalid_retry")
     return value
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from holdfast import App, Handle, Retry, State
-from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
+from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
 from tests.app.running import QUICK, work_off, working
 from tests.app.waiting import until
+from tests.support.stores import forward
 
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 
@@ -157,3 +161,47 @@ def test_operators_answer_for_each_job(app: App) -> None:
     assert [v.state for v in app.discard(dead.id, reason="gone")] == [State.CANCELLED]
     assert [v.refused for v in app.cancel(waiting.id)] == [False]
     assert app.health().verdict == "ok"
+
+
+@pytest.mark.req("JF-5")
+def test_a_handle_is_rescheduled(app: App) -> None:
+    handle = declare(app).enqueue(-1)
+    now = forward(app.store)
+    assert handle.reschedule(delay="1h").state is State.QUEUED
+    assert handle.job().due_at == now + timedelta(hours=1)
+    work_off(app)
+    assert handle.job().attempt == 0
+    handle.reschedule(now + timedelta(minutes=5), max_attempts=1, reason="sooner")
+    assert (handle.job().due_at, handle.job().max_retries) == (now + timedelta(minutes=5), 0)
+    handle.reschedule()
+    work_off(app)
+    assert handle.state() is State.DEAD_LETTER
+    for refused in (handle.reschedule, lambda: asyncio.run(areschedule(app, handle))):
+        with pytest.raises(Conflict) as caught:
+            refused()
+        assert caught.value.code == "not_waiting"
+    assert [v.reason for v in app.reschedule(handle.id, delay=5)] == ["not_waiting"]
+    assert [v.state for v in app.redrive(handle.id, max_attempts=3)] == [State.QUEUED]
+    assert handle.job().max_retries == 2
+
+
+async def areschedule(app: App, handle: Handle[int]) -> None:
+    try:
+        await handle.areschedule(delay=5)
+    finally:
+        await app.store.leave_loop()
+
+
+@pytest.mark.req("JF-5")
+def test_a_bad_time_is_refused(app: App) -> None:
+    handle = declare(app).enqueue(1)
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"at": datetime(2030, 1, 1), "delay": 3}, "conflicting_options"),
+        ({"at": datetime(2030, 1, 1)}, "invalid_time"),
+        ({"delay": "soon"}, "invalid_duration"),
+        ({"max_attempts": 0}, "invalid_retry"),
+    ]
+    for options, code in bad:
+        with pytest.raises(InvalidSetting) as caught:
+            handle.reschedule(**options)
+        assert caught.value.code == code

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from holdfast.domain.outcome import Failed, Succeeded
+from holdfast.domain.progress import RESERVED
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, tries, work
+from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, take, tries, work
 
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -204,3 +205,17 @@ def test_a_large_payload_is_cut_for_people_only(holdfast: Holdfast, store: Store
     assert len(shown) < 6_000
     assert "--json prints them" in shown
     assert len(document(holdfast("jobs", "show", job_id, "--json"))["job"]["payload"]["x"]) == 100_000
+
+
+@pytest.mark.req("CX-8")
+def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) -> None:
+    put_one(store)
+    taken = take(store)
+    save = store.verbs.save_checkpoint
+    for name, value in ((RESERVED, '{"fraction": 0.42, "message": "page 7", "attempt": 1}'), ("place", "7")):
+        store.run(save(taken.id, taken.lease, taken.attempt, name, value, "*"))
+    shown = holdfast("jobs", "show", taken.id).stdout
+    assert "42 %: page 7 (attempt 1)" in shown
+    assert RESERVED not in shown
+    assert '"place": 7' in shown
+    assert RESERVED in document(holdfast("jobs", "show", taken.id, "--json"))["checkpoints"]

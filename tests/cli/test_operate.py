@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.stores import BROKEN, history, put, put_one, spec, state_of, tries, work
+from tests.support.stores import BROKEN, history, job, put, put_one, spec, state_of, tries, work
 
 pytestmark = pytest.mark.req("DP-3")
 
@@ -86,3 +86,45 @@ def test_discard_asks_for_a_reason(holdfast: Holdfast, store: Store) -> None:
     blank = holdfast("jobs", "discard", job_id, "--reason", "  ", "--json")
     assert (blank.exit_code, error_of(blank)["code"]) == (2, "reason_required")
     assert state_of(store, job_id) == State.DEAD_LETTER
+
+
+@pytest.mark.req("JF-5")
+def test_reschedule(holdfast: Holdfast, store: Store) -> None:
+    job_id, ended = put_one(store, delay=3600.0), dead(store)
+    told = holdfast("jobs", "reschedule", job_id, "--in", "10m", "--max-attempts", "9", "--reason", "at noon")
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[1].split() == [job_id, "queued", "rescheduled"]
+    last = history(store, job_id)[-1]
+    assert (last.verb, last.meta["reason"], last.meta["max_retries"]) == ("reschedule", "at noon", 8)
+    assert last.actor == last.meta["by"]
+    assert "reschedule" in holdfast("jobs", "history", job_id).stdout
+    assert holdfast("jobs", "reschedule", job_id).exit_code == 0
+    assert job(store, job_id).due_at is None
+    assert holdfast("jobs", "reschedule", job_id, "--at", "2090-01-31T09:00:00+02:00").exit_code == 0
+    assert str(job(store, job_id).due_at) == "2090-01-31 07:00:00+00:00"
+    refused = holdfast("jobs", "reschedule", ended)
+    assert refused.exit_code == 4
+    assert "[not_waiting]" in refused.stdout
+    assert holdfast("jobs", "reschedule", UNKNOWN).exit_code == 3
+
+
+@pytest.mark.req("JF-5")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--at", "2090-01-31T09:00:00"),
+        ("--in", "soon"),
+        ("--in", "5m", "--at", "2090-01-31T09:00:00Z"),
+        ("--max-attempts", "0"),
+        ("--max-attempts", "102"),
+    ],
+)
+def test_how_a_job_cannot_be_rescheduled(holdfast: Holdfast, store: Store, options: tuple[str, ...]) -> None:
+    assert holdfast("jobs", "reschedule", put_one(store), *options).exit_code == 2
+
+
+@pytest.mark.req("JF-5", "DP-15")
+def test_a_redrive_with_another_limit(holdfast: Holdfast, store: Store) -> None:
+    job_id = dead(store)
+    assert holdfast("jobs", "redrive", job_id, "--max-attempts", "7").exit_code == 0
+    assert job(store, job_id).max_retries == 6

@@ -215,7 +215,11 @@ def test_operators_by_hand(shell: Shell) -> None:
     claimed = shell.claim()
     shell.ask("select * from holdfast.fail(%s, %s, 'c', 'm', true)", job_id, claimed["lease"])
     assert operate("discard(%s, ' ')", job_id) == (None, True, "reason_required")
-    assert operate("redrive(%s, 'try again', 'ada')", job_id) == ("queued", False, None)
+    assert operate("reschedule(%s)", job_id) == ("dead_letter", True, "not_waiting")
+    assert operate("redrive(%s, 'try again', 'ada', max_retries => 7)", job_id) == ("queued", False, None)
+    assert operate("reschedule(%s, delay => '1 hour', reason => 'later')", job_id) == ("queued", False, None)
+    assert operate("reschedule(%s, '2090-01-01', max_retries => 0)", job_id) == ("queued", False, None)
+    assert job(shell.store, job_id).max_retries == 0
     assert operate("cancel(%s, 'enough', 'ada')", job_id) == ("cancelled", False, None)
     assert operate("cancel(%s)", job_id) == ("cancelled", True, "already_finished")
     assert operate("discard(%s, 'because')", job_id) == ("cancelled", True, "not_dead")

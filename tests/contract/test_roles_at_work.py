@@ -16,7 +16,7 @@ from psycopg import sql
 
 from holdfast.domain.errors import Refused
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
@@ -42,7 +42,7 @@ ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS | {"enqueue", "cancel"},
     EXECUTOR: READS | EXECUTES,
-    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard"},
+    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard", "reschedule"},
 }
 
 
@@ -106,6 +106,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "end_lease": lambda: run(v.end_lease(ids["other"], "closed", "*")),
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
+        "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

@@ -115,7 +115,8 @@ def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> Non
     for step in TRANSITIONS:
         if step.source is None:
             continue
-        note = '{"reason": "lease_lapsed"}' if step.verb == "lapse" else None
+        notes = {"lapse": '{"reason": "lease_lapsed"}', "reschedule": '{"rescheduled": "now"}'}
+        note = notes.get(step.verb)
         ((verb,),) = sql.execute(
             "select verb_of(:was, :now, :code, :note)",
             {"was": step.source, "now": step.target, "code": codes.get(step.verb, "x"), "note": note},

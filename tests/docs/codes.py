@@ -30,7 +30,7 @@ _SQL = re.compile(
     re.VERBOSE,
 )
 # Words of SQL in the places where a code may stand, that are none: states and columns.
-NO_CODES = {"in_progress", "retry_waiting", "dead_letter", "waiting_for_approval"}
+NO_CODES = {"in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_retries"}
 
 
 def collect() -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.ids import uuid7
 from holdfast.domain.job import Dedupe, JobSpec
-from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
 from holdfast.domain.settlement import Ending
 
@@ -130,11 +130,13 @@ failures = st.builds(
     traceback=st.sampled_from([None, "Traceback …"]),
     after=st.none() | delays,
     final=st.sampled_from([False, False, True]),
+    backoff=st.sampled_from([None, None, GENTLE]),
 )
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Succeeded, st.sampled_from([None, "null", '{"ok": true}', "[]"])),
     failures,
     failures,
     st.builds(Snoozed, delays, st.sampled_from([None, "not yet"])),
+    st.builds(Cancelled, st.sampled_from([None, "not wanted"])),
 )
-endings: st.SearchStrategy[Ending] = st.sampled_from(["succeeded", "retry", "bury", "fail", "snooze"])
+endings: st.SearchStrategy[Ending] = st.sampled_from(["succeeded", "retry", "bury", "fail", "snooze", "cancel"])

@@ -7,16 +7,17 @@ them in each example, and a job needs four or five different ones in a row to ge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb
+from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
-from tests.model.drafts import Draft, drafts, kinds, outcomes, plain_drafts, queues, reasons, scopes, tenants
+from tests.model.drafts import Draft, delays, drafts, kinds, outcomes, plain_drafts, queues, reasons, scopes, tenants
 from tests.model.mischief import Mischief
 from tests.model.seat import UNKNOWN
 
@@ -28,6 +29,7 @@ MOVES = {
     "run_duties": 4,
     "start_or_release": 2,
     "operate": 3,
+    "reschedule": 2,
     "save_something": 1,
     "see_to_a_lease": 2,
     "claim_choosily": 1,
@@ -169,7 +171,21 @@ class StoresMachine(Mischief):
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=dead).id, self.any_job(data).id]
-        self.play(lambda side: side.operate(verb, ids, reason, "an operator", scope))
+        limit = data.draw(st.sampled_from([None, None, 0, 5]), label="limit") if verb == "redrive" else None
+        self.play(lambda side: side.operate(verb, ids, reason, "an operator", scope, limit))
+
+    def reschedule(self, data: st.DataObject) -> None:
+        waiting = self.ids(State.RETRY_WAITING) or self.ids(State.QUEUED)
+        offset = data.draw(st.sampled_from([None, -5.0, 0.0, 0.000001, 7.0]), label="at")
+        when = Reschedule(
+            at=None if offset is None else self.model.now + timedelta(seconds=offset),
+            delay=data.draw(st.none() | delays, label="delay") if offset is None else None,
+            max_retries=data.draw(st.sampled_from([None, None, 0, 1, 5]), label="limit"),
+        )
+        reason = data.draw(reasons, label="reason")
+        scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
+        ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
+        self.play(lambda side: side.reschedule(ids, when, reason, "an operator", scope))
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Mischief(Seat):
         lease, scope = self.any_lease(data, rather=self.holding(State.IN_PROGRESS))
         held = [job.id for job in self.model.held_by(lease, State.IN_PROGRESS)]
         ending = data.draw(endings, label="ending")
-        code = None if ending in ("succeeded", "snooze") else data.draw(st.none() | codes, label="code")
+        code = None if ending in ("succeeded", "snooze", "cancel") else data.draw(st.none() | codes, label="code")
         off_by = data.draw(st.sampled_from([0, 0, -1, 1]), label="off by")
         batch = [
             Settlement(job.id, job.attempt + off_by, ending, 0.5, code, code)

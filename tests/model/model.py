@@ -160,6 +160,8 @@ class Model(Upkeep):
             self.step(job, "succeed", holder)
         elif item.ending == "snooze":
             self.step(job, "snooze", holder, item.note, due=later)
+        elif item.ending == "cancel":
+            self.step(job, "cancel", holder, item.note)
         else:
             self.step(job, "fail", holder, item.note)
             if item.ending == "retry":
@@ -203,6 +205,6 @@ def _stands(job: ModelJob, spec: JobSpec) -> bool:
 
 
 def _impossible(item: Settlement, job: ModelJob) -> bool:
-    if item.ending == "retry" and job.retries >= job.spec.retry.max_retries:
+    if item.ending == "retry" and job.retries >= job.max_retries:
         return True
     return item.ending in ("retry", "bury", "fail") and None in (item.code, item.message)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Store, Verbs
+from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.reads import Dialect
@@ -137,9 +137,20 @@ class Player:
         return self.store.run(self.verbs.reap_lapsed(want, tenant))
 
     def operate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        limit: int | None = None,
     ) -> list[Verdict]:
-        return self.store.run(self.verbs.operate(verb, ids, reason, actor, tenant))
+        return self.store.run(self.verbs.operate(verb, ids, reason, actor, tenant, limit))
+
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
+    ) -> list[Verdict]:
+        return self.store.run(self.verbs.reschedule(ids, when, reason, actor, tenant))
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""

@@ -13,7 +13,7 @@ from holdfast.domain.policies import RetryPolicy
 from holdfast.domain.settlement import Ending, Settlement
 from holdfast.domain.states import State
 from holdfast.domain.transitions import Verb
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.base import ClaimRequest, Reschedule
 from tests.model.comparison import Comparison
 from tests.model.conftest import Make
 from tests.model.drafts import START, Draft
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
 
 AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
 TWICE = RetryPolicy(max_attempts=2, max_crashes=1)
+AT_ONCE = Reschedule()
 
 
 class Tour:
@@ -65,7 +66,7 @@ class Tour:
         self.play(lambda side: side.start(self.lease, [job_id], "*"))
 
     def end(self, job_id: str, ending: Ending) -> None:
-        error = None if ending in ("succeeded", "snooze") else "broken"
+        error = None if ending in ("succeeded", "snooze", "cancel") else "broken"
         item = Settlement(job_id, self.model.jobs[job_id].attempt, ending, 1.0, error, error)
         self.play(lambda side: side.settle(self.lease, [item], "*"))
 
@@ -77,6 +78,9 @@ class Tour:
 
     def operate(self, verb: Any, job_id: str) -> None:
         self.play(lambda side: side.operate(verb, [job_id], "a reason", "somebody", "a"))
+
+    def reschedule(self, job_id: str, when: Reschedule = AT_ONCE) -> None:
+        self.play(lambda side: side.reschedule([job_id], when, "a reason", "somebody", "a"))
 
     def state(self, job_id: str) -> State:
         return self.model.jobs[job_id].state
@@ -108,6 +112,10 @@ def test_every_step_of_the_table(tour: Tour) -> None:
         tour.end(job, ending)
         tour.wait()
     tour.operate("discard", job)
+    put_off = tour.put(delay=60.0)
+    tour.reschedule(put_off)
+    tour.take()
+    tour.end(put_off, "cancel")
     done, late, stopped = tour.put(), tour.put(deadline=1.0, delay=5.0), tour.put()
     tour.take()
     tour.end(done, "succeeded")
@@ -120,6 +128,29 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.wait(60.0)
     assert (tour.state(held), tour.state(begun)) == (State.QUEUED, State.RETRY_WAITING)
     assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
+
+
+def test_rescheduling_at_every_stage(tour: Tour) -> None:
+    """Waiting for its turn, its time, its retry; held, begun, dead; and the same words twice are told once."""
+    later = Reschedule(delay=60.0, max_retries=3)
+    job = tour.put(retry=TWICE)
+    for when in (later, later, AT_ONCE, AT_ONCE):
+        tour.reschedule(job, when)
+    tour.take(begin=False)
+    tour.reschedule(job)
+    tour.start(job)
+    tour.reschedule(job)
+    for when in (later, AT_ONCE):
+        tour.end(job, "retry")
+        tour.reschedule(job, Reschedule(max_retries=0))
+        tour.reschedule(job, when)
+        tour.wait(60.0)
+        tour.open_lease()
+        tour.take()
+    tour.end(job, "bury")
+    tour.reschedule(job)
+    tour.play(lambda side: side.operate("redrive", [job], None, "somebody", "a", 7))
+    assert tour.model.jobs[job].max_retries == 7
 
 
 def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:

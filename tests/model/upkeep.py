@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
 from holdfast.domain.states import ACTIVE, State
-from holdfast.stores.base import OperatorVerb
-from tests.model.world import ModelJob, World
+from holdfast.stores.base import OperatorVerb, Reschedule
+from tests.model.world import ModelJob, World, moment, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was started")
 LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
@@ -32,7 +33,7 @@ class Upkeep(World):
         for job in chosen:
             if job.state is State.RETRY_WAITING:
                 self.step(job, "due", "promoter")
-            job.due_at = None
+            job.due_at = job.note = None
         return len(chosen)
 
     def expire_overdue(self, want: int, scope: str) -> int:
@@ -70,7 +71,13 @@ class Upkeep(World):
     # -- people --------------------------------------------------------------------------------------------------
 
     def operate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, scope: str
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        scope: str,
+        limit: int | None = None,
     ) -> list[Verdict]:
         if verb == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
@@ -81,8 +88,38 @@ class Upkeep(World):
             if verb == "redrive":
                 job.retries = job.crashes = 0
                 job.error = (None, None)
-            self.step(job, verb, actor, {"reason": reason} if reason else None)
+                job.limit = job.limit if limit is None else limit
+            self.step(job, verb, actor, _note(reason, limit) or None)
         return [_verdict(verb, job_id, seen.get(job_id), job_id in done) for job_id in ids]
+
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, scope: str
+    ) -> list[Verdict]:
+        """At once, or queued until then; the ledger says by whom, once for the same words."""
+        due = when.at if when.at is not None else self.now + seconds(when.delay or 0.0)
+        later = due if due > self.now else None
+        note = {"rescheduled": moment(later) if later else "now", "by": actor} | _note(reason, when.max_retries)
+        answers: dict[str, Verdict] = {}
+        for job in self.within(scope):
+            if job.id in ids:
+                refusal = _not_rescheduled(job, when)
+                if refusal is None:
+                    job.limit = job.limit if when.max_retries is None else when.max_retries
+                    if job.state is State.RETRY_WAITING or job.note != note:
+                        self.step(job, "reschedule", actor, note)
+                    job.due_at = later
+                answers[job.id] = Verdict(job.id, job.state, refusal is not None, refusal)
+        return [answers.get(job_id, Verdict(job_id, None, True, "not_found")) for job_id in ids]
+
+
+def _note(reason: str | None, limit: int | None) -> dict[str, Any]:
+    return ({"reason": reason} if reason else {}) | ({} if limit is None else {"max_retries": limit})
+
+
+def _not_rescheduled(job: ModelJob, when: Reschedule) -> str | None:
+    if job.state not in (State.QUEUED, State.RETRY_WAITING):
+        return "not_waiting"
+    return "limit_too_low" if when.max_retries is not None and job.retries > when.max_retries else None
 
 
 def _open_to(verb: OperatorVerb, job: ModelJob) -> bool:

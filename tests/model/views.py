@@ -34,7 +34,7 @@ def job_of(job: ModelJob) -> Job:
         attempt=job.attempt,
         retries=job.retries,
         crashes=job.crashes,
-        max_retries=spec.retry.max_retries,
+        max_retries=job.max_retries,
         max_crashes=spec.retry.max_crashes,
         priority=spec.priority,
         position=0,

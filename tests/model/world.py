@@ -43,6 +43,8 @@ class ModelJob:
     error: tuple[str | None, str | None] = (None, None)
     lease: str | None = None
     settled_by: str | None = None
+    limit: int | None = None
+    note: dict[str, Any] | None = None
     result: str | None = None
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
     artifacts: dict[tuple[int, str], tuple[datetime, str]] = field(default_factory=dict)
@@ -51,6 +53,11 @@ class ModelJob:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def max_retries(self) -> int:
+        """As it was enqueued, unless somebody has set another."""
+        return self.spec.retry.max_retries if self.limit is None else self.limit
 
     @property
     def claimable(self) -> bool:
@@ -69,6 +76,11 @@ class ModelLease:
 def seconds(number: float) -> timedelta:
     """To the nearest microsecond: neither database keeps more."""
     return timedelta(microseconds=round(number * 1_000_000))
+
+
+def moment(at: datetime) -> str:
+    """As the ledger writes it."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
 class World:
@@ -96,11 +108,12 @@ class World:
             job.lease = None
         job.due_at = due
         job.finished_at = self.now if job.state in FINISHED else None
+        job.note = note
         meta = dict(note or {})
         if job.state in (State.FAILED, State.DEAD_LETTER):
             meta |= {"error_code": job.error[0], "error_message": job.error[1]}
-        if due is not None:
-            meta["due_at"] = due.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due.microsecond // 1000:03}Z"
+        if due is not None and job.state is State.RETRY_WAITING:
+            meta["due_at"] = moment(due)
         job.events.append(ModelEvent(verb, source, job.state, job.attempt, self.now, actor, meta))
 
     def within(self, scope: str) -> list[ModelJob]:

@@ -109,6 +109,29 @@ LEDGER = [
     both("delete all ledgers", "delete from event", says=_KEPT),
     only_postgres("truncate the ledger", "truncate event", says="event: rows are never changed (truncate refused)"),
     both(
+        "invent a rescheduling",
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
+        ' \'{"rescheduled": "now"}\')',
+        says=_WRITTEN,
+    ),
+    both(
+        "tell a rescheduling twice",
+        'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
+        ' \'{"rescheduled": "now"}\')',
+        says=_WRITTEN,
+    ),
+    both(
+        "tell a rescheduling without a word",
+        'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
+        "update job_state set note = null where id = :queued",
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm')",
+        says=_WRITTEN,
+    ),
+    both(
         "invent an event",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
         f" {NOW}, 'mallory')",

@@ -129,5 +129,15 @@ looking.command(
 looking.command("show", epilog=examples("holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387"))(jobs.show)
 looking.command("history")(jobs.history)
 looking.command("cancel", epilog=examples("holdfast jobs cancel ID1 ID2 --reason 'wrong month'"))(operate.cancel)
-looking.command("redrive")(operate.redrive)
+looking.command(
+    "redrive", epilog=examples("holdfast jobs redrive ID", "holdfast jobs redrive ID1 ID2 --max-attempts 10")
+)(operate.redrive)
+looking.command(
+    "reschedule",
+    epilog=examples(
+        "holdfast jobs reschedule ID",
+        "holdfast jobs reschedule ID1 ID2 --in 10m --reason 'the service is back at noon'",
+        "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
+    ),
+)(operate.reschedule)
 looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)

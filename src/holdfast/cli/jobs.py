@@ -15,6 +15,7 @@ from holdfast.cli.timeline import print_attempts, print_timeline
 from holdfast.cli.words import moment, since, span
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT, Job
+from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.states import State
 from holdfast.insights import Story, story
 from holdfast.stores.base import JobFilter
@@ -106,7 +107,7 @@ def show(
     if as_json:
         emit(found)
         return
-    _print_facts(found.job)
+    _print_facts(found.job, Progress.saved(found.checkpoints))
     heading("Way")
     print_timeline(found.history)
     if found.attempts:
@@ -118,8 +119,9 @@ def show(
     _print_document("Payload", found.job.payload)
     if found.result is not None:
         _print_document("Result", found.result.value if found.result.ref is None else {"ref": found.result.ref})
-    if found.checkpoints:
-        _print_document("Checkpoints", found.checkpoints)
+    checkpoints = {name: value for name, value in found.checkpoints.items() if name != RESERVED}
+    if checkpoints:
+        _print_document("Checkpoints", checkpoints)
     if found.artifacts:
         heading("Artifacts")
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
@@ -150,7 +152,16 @@ def _story(job_id: str, url: str | None, tenant: str, schema: str) -> Story:
     return found
 
 
-def _print_facts(job: Job) -> None:
+def _said(progress: Progress | None) -> str | None:
+    """``42 %: reading page 7``"""
+    if progress is None:
+        return None
+    share = None if progress.fraction is None else f"{progress.fraction:.0%}".replace("%", " %")
+    told = ": ".join(part for part in (share, progress.message) if part)
+    return f"{told} (attempt {progress.attempt})" if told else None
+
+
+def _print_facts(job: Job, progress: Progress | None) -> None:
     def when(at: datetime | None) -> str | None:
         return None if at is None else moment(at)
 
@@ -159,6 +170,7 @@ def _print_facts(job: Job) -> None:
         [
             ("state", state_text(job.state)),
             ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            ("progress", _said(progress)),
             ("tenant", job.tenant),
             ("queue", job.queue),
             ("priority", str(job.priority)),

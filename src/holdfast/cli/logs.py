@@ -11,6 +11,11 @@ from holdfast.cli.output import plain
 from holdfast.cli.words import clock
 
 
+def traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    """The one a job's own log has redacted already, else that of the exception."""
+    return record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else None)
+
+
 class TextLines(logging.Formatter):
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
@@ -21,7 +26,8 @@ class TextLines(logging.Formatter):
         # A message is one line, whatever a job put into it; a traceback, which is ours to print, may be many.
         message = plain(record.getMessage()).replace("\n", "\\n")
         text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
-        return f"{text}\n{plain(self.formatException(record.exc_info))}" if record.exc_info else text
+        trace = traceback_of(self, record)
+        return f"{text}\n{plain(trace)}" if trace else text
 
 
 class JsonLines(logging.Formatter):
@@ -37,8 +43,9 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **self._process,
         }
-        if record.exc_info:
-            values["traceback"] = self.formatException(record.exc_info)
+        trace = traceback_of(self, record)
+        if trace:
+            values["traceback"] = trace
         return json.dumps(values)
 
 

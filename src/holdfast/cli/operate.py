@@ -1,4 +1,7 @@
-"""``holdfast jobs cancel | redrive | discard``: what people do to jobs. A refusal is an answer, one line each."""
+"""``holdfast jobs cancel | redrive | discard | reschedule``: what people do to jobs.
+
+A refusal is an answer, one line each.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,26 @@ from holdfast.cli import options
 from holdfast.cli.failures import NOT_FOUND, REFUSED
 from holdfast.cli.output import emit, state_text, table
 from holdfast.cli.session import connect, scope
+from holdfast.cli.words import duration, instant
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Verdict
-from holdfast.stores.base import OperatorVerb
+from holdfast.stores.base import OperatorVerb, Reschedule
 
 # What a stable reason means to somebody who reads it.
 REASONS = {
     "not_found": "no such job in this tenant",
     "already_finished": "it has ended already",
     "not_dead": "it is not a dead letter",
+    "not_waiting": "it does not wait: it runs or has ended (a dead letter is redriven)",
+    "limit_too_low": "it has had more retries than that",
     "reason_required": "a reason is required",
 }
+DONE = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded", "reschedule": "rescheduled"}
+
+MaxAttempts = Annotated[
+    int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="A new limit, for these jobs.")
+]
 
 
 def cancel(
@@ -39,6 +50,7 @@ def cancel(
 
 def redrive(
     jobs: options.JobIds,
+    max_attempts: MaxAttempts = None,
     reason: options.Reason = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
@@ -47,7 +59,9 @@ def redrive(
     as_json: options.Json = False,
 ) -> None:
     """Put dead letters back into their queue, with all their tries before them."""
-    _operate("redrive", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        verdicts = client.operate("redrive", _ids(jobs), reason, max_attempts=max_attempts)
+    _show("redrive", verdicts, as_json)
 
 
 def discard(
@@ -65,6 +79,27 @@ def discard(
     _operate("discard", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
 
 
+def reschedule(
+    jobs: options.JobIds,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="When: ISO 8601 with a zone.")] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="How long from now: 90, 5m, 1h30m.")] = None,
+    max_attempts: MaxAttempts = None,
+    reason: options.Reason = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Give jobs that wait, for their time or their retry, another time; with neither option, now."""
+    when = Reschedule.of(
+        None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in"), max_attempts
+    )
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        verdicts = client.reschedule(_ids(jobs), when, reason)
+    _show("reschedule", verdicts, as_json)
+
+
 def _operate(
     verb: OperatorVerb,
     jobs: list[str],
@@ -74,9 +109,16 @@ def _operate(
     schema: str,
     as_json: bool,
 ) -> None:
-    ids = list(dict.fromkeys(map(parse_id, jobs)))
     with connect(url, tenant, schema) as client:
-        verdicts = client.operate(verb, ids, reason)
+        verdicts = client.operate(verb, _ids(jobs), reason)
+    _show(verb, verdicts, as_json)
+
+
+def _ids(jobs: list[str]) -> list[str]:
+    return list(dict.fromkeys(map(parse_id, jobs)))
+
+
+def _show(verb: str, verdicts: list[Verdict], as_json: bool) -> None:
     if as_json:
         emit(verdicts)
     else:
@@ -84,9 +126,9 @@ def _operate(
     raise typer.Exit(code(verdicts))
 
 
-def answer(verb: OperatorVerb, verdict: Verdict) -> str:
+def answer(verb: str, verdict: Verdict) -> str:
     if not verdict.refused:
-        return {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[verb]
+        return DONE[verb]
     reason = verdict.reason or "refused"
     return f"refused: {REASONS.get(reason, reason)} [{reason}]"
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.policies import Retry
 from holdfast.domain.states import State
 
 EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
-DEFAULT_RETRY = RetryPolicy()
+DEFAULT_RETRY = Retry()
 
 Dedupe = Literal["skip", "coalesce"]
 
@@ -38,7 +38,7 @@ class JobSpec:
     delay: float | None = None
     process_after: datetime | None = None
     deadline_at: datetime | None = None
-    retry: RetryPolicy = DEFAULT_RETRY
+    retry: Retry = DEFAULT_RETRY
     key: str | None = None
     payload_hash: str | None = None
     content_key: str | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.domain.policies import Backoff
+
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
@@ -14,13 +16,14 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``after`` overrides the backoff; ``final`` says no further try can help."""
+    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``final``: no further try can help."""
 
     code: str
     message: str
     traceback: str | None = None
     after: float | None = None
     final: bool = False
+    backoff: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +34,11 @@ class Snoozed:
     reason: str | None = None
 
 
-Outcome = Succeeded | Failed | Snoozed
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler ended its job itself: the work is not wanted any more."""
+
+    reason: str | None = None
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled

@@ -8,10 +8,11 @@ the database allows, so that the SQL needs no guard. Called by ``settlement.deci
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final
 
+from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.payload import JsonValue
 from holdfast.domain.states import State
@@ -120,27 +121,120 @@ def preset(name: str) -> Backoff:
         raise _invalid(f"there is no backoff called {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How many times a job is begun before it is a dead letter, and how many lost workers it may cost.
+Errors = tuple[type[BaseException], ...]
 
-    The database holds the count of retries within 0 and ``max_retries``; this refuses what it would refuse.
+
+def _errors(name: str, given: object) -> Errors:
+    types = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in types):
+        raise _refused(f"{name} must be types of exceptions")
+    return tuple(types)
+
+
+def _refused(why: str, fix: str | None = None) -> InvalidSetting:
+    return InvalidSetting(why, code="invalid_retry", fix=fix)
+
+
+@dataclass(unsafe_hash=True)
+class Retry(Exception):
+    """How to try again. Given to a kind it is the policy for every failure; raised by a handler it is for this one.
+
+    As a policy: how many times a job is begun before it is a dead letter, and how many lost workers it may cost. The
+    database holds the count of retries within 0 and ``max_retries``; this refuses what it would refuse. ``retry_on``
+    and ``give_up_on`` tell by its type whether an error is worth another try; they stay with the kind, in the
+    program, and are not stored. Raised, ``after`` (or a ``backoff``) says how long to wait and ``message`` why.
+
+    An exception that is also a value: compared and hashed by its fields, each of which is set once. What the
+    interpreter sets on an exception (its traceback, its cause) is no field, and stays free.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     backoff: Backoff = EXPONENTIAL
     max_crashes: int = 3
+    _: KW_ONLY
+    after: Duration | None = None
+    message: str | None = None
+    retry_on: Errors = ()
+    give_up_on: Errors = ()
 
     def __post_init__(self) -> None:
         _whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
         _whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
         if not isinstance(self.backoff, Backoff):
-            raise InvalidSetting("backoff must be a Backoff", code="invalid_retry")
+            raise _refused("backoff must be a Backoff")
+        if self.message is not None and not isinstance(self.message, str):
+            raise _refused("message must be text")
+        own = vars(self)
+        own["after"] = None if self.after is None else seconds(self.after, "delay")
+        for name in ("retry_on", "give_up_on"):
+            own[name] = _errors(name, own[name])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self):
+            raise AttributeError(f"{name} of a Retry does not change")
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, ({field.name: getattr(self, field.name) for field in fields(self)},)
+
+    def __str__(self) -> str:
+        return self.message or "the handler asked for another try"
 
     @property
     def max_retries(self) -> int:
         """The first attempt is no retry."""
         return self.max_attempts - 1
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether another try after this error is not worth it."""
+        return isinstance(error, self.give_up_on) or bool(self.retry_on and not isinstance(error, self.retry_on))
+
+    @property
+    def own_backoff(self) -> Backoff | None:
+        """Of one that was raised: the backoff it was given, or None for the job's own."""
+        return None if self.backoff is EXPONENTIAL else self.backoff
+
+
+RetryPolicy = Retry
+"""The same, where it is the policy of a job."""
+
+AT_MOST_ONCE: Final = Retry(max_attempts=1, max_crashes=0)
+"""Begun once: neither a failure nor a lost worker is a reason to begin it again (SC-7)."""
+
+
+def retry_limit(max_attempts: object) -> int | None:
+    """A number of attempts as the number of retries that is stored; None stays None."""
+    if max_attempts is None:
+        return None
+    _whole("max_attempts", max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
+    return int(max_attempts) - 1  # type: ignore[call-overload, no-any-return]
+
+
+def as_policy(value: object) -> Retry:
+    """What a kind is declared with, or ``InvalidSetting``."""
+    if not isinstance(value, Retry):
+        raise _refused(f"retry must be a Retry, not {type(value).__name__}")
+    if value.after is not None or value.message is not None:
+        raise _refused(
+            "after and message belong to a Retry that is raised, not to a policy",
+            "Give the policy a backoff: holdfast.Backoff(base=30, factor=1) waits 30 s each time.",
+        )
+    return value
+
+
+def as_stored_policy(value: object) -> Retry:
+    """What one job is given: only what the database can keep, since another program may run it."""
+    policy = as_policy(value)
+    if policy.retry_on or policy.give_up_on:
+        raise _refused(
+            "retry_on and give_up_on belong to a kind, not to one job: they are not stored",
+            "Give them to @app.job(retry=…).",
+        )
+    return policy
+
+
+def _again(given: dict[str, Any]) -> Retry:
+    return Retry(**given)
 
 
 def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:

@@ -11,11 +11,11 @@ from typing import Any, Literal, assert_never
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
 from holdfast.domain.policies import Backoff
 
-Ending = Literal["succeeded", "retry", "bury", "fail", "snooze"]
+Ending = Literal["succeeded", "retry", "bury", "fail", "snooze", "cancel"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -44,18 +44,35 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
         case Snoozed(delay, reason):
             note = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
             return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=note)
+        case Cancelled(reason):
+            # An operator's cancel says who it was by its actor; here that is the worker, hence the mark.
+            note = {"by": "handler"} | ({"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else {})
+            return Settlement(claim.id, claim.attempt, "cancel", note=note)
         case Failed():
             return _after_failure(claim, outcome, random01)
         case _:
             assert_never(outcome)
 
 
+def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:
+    """What becomes of a job whose worker must leave before it is done: run again elsewhere, at no cost.
+
+    Unless a lost worker would be its end: what was begun of such a job must not be done twice, and nobody knows how
+    far it had come (SC-7). ``at_most_once`` is the kind's own word, for a job enqueued where that was not known.
+    """
+    if at_most_once or claim.max_crashes == 0:
+        return Failed(
+            "interrupted", "the worker was stopped before the job was done; it is not begun again", final=True
+        )
+    return Snoozed(0.0, "worker_stopped")
+
+
 def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
     again = not failure.final and claim.retries < claim.max_retries
     delay = 0.0
     if again:
-        asked = failure.after
-        delay = _bounded(asked) if asked is not None else _backoff(claim).delay(claim.retries + 1, random01)
+        asked, rule = failure.after, failure.backoff or _backoff(claim)
+        delay = _bounded(asked) if asked is not None else rule.delay(claim.retries + 1, random01)
     return Settlement(
         claim.id,
         claim.attempt,

@@ -32,6 +32,7 @@ class Verb(StrEnum):
     DUE = "due"
     REDRIVE = "redrive"
     DISCARD = "discard"
+    RESCHEDULE = "reschedule"
     CANCEL = "cancel"
     CLEAN = "clean"
 
@@ -64,13 +65,18 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.FAILED, V.BURY, S.DEAD_LETTER),
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
+    Transition(S.RETRY_WAITING, V.RESCHEDULE, S.QUEUED),
+    # Another time for a job that stays where it is: the one entry of the ledger that leads nowhere.
+    Transition(S.QUEUED, V.RESCHEDULE, S.QUEUED),
     Transition(S.DEAD_LETTER, V.REDRIVE, S.QUEUED),
     Transition(S.DEAD_LETTER, V.DISCARD, S.CANCELLED),
     *(Transition(state, V.CANCEL, S.CANCELLED) for state in sorted(ACTIVE)),
     *(Transition(state, V.CLEAN, S.CLEANED) for state in (S.SUCCEEDED, S.FAILED, S.CANCELLED)),
 )
 
-PAIRS: frozenset[tuple[State | None, State]] = frozenset((t.source, t.target) for t in TRANSITIONS)
+PAIRS: frozenset[tuple[State | None, State]] = frozenset(
+    (t.source, t.target) for t in TRANSITIONS if t.source != t.target
+)
 _STEPS = frozenset(TRANSITIONS)
 
 

@@ -18,7 +18,8 @@ from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.payload import decode, encode
-from holdfast.domain.settlement import decide
+from holdfast.domain.redaction import Redactor
+from holdfast.domain.settlement import MESSAGE_LIMIT, decide
 from holdfast.stores.base import ClaimRequest, Store
 
 
@@ -33,7 +34,17 @@ class Work:
 
 
 class JobRepository:
-    def __init__(self, store: Store, *, tenant: str, owner: str, new_id: Callable[[], str], ttl: float = 60.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str,
+        owner: str,
+        new_id: Callable[[], str],
+        ttl: float = 60.0,
+        redact: Redactor | None = None,
+    ) -> None:
+        self._redact = redact or Redactor()
         self._store = store
         self._tenant = tenant
         self._owner = owner
@@ -75,7 +86,7 @@ class JobRepository:
 
     def mark_failure(self, job_id: str, error: str, *, code: str = "failed", permanent: bool = False) -> None:
         """Tried again by the job's policy while it has tries left, then a dead letter."""
-        self._settle(job_id, Failed(code, error, final=permanent))
+        self._settle(job_id, Failed(code, self._redact(error, MESSAGE_LIMIT), final=permanent))
 
     def close(self) -> None:
         if self._lease is not None:

@@ -3,66 +3,115 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
+import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome, Succeeded
+from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
+from holdfast.domain.durations import seconds
+from holdfast.domain.errors import InvalidArguments, InvalidPayload
+from holdfast.domain.job import DEFAULT_RETRY, Claim
+from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.policies import Retry
+from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
+from holdfast.domain.settlement import MESSAGE_LIMIT
+from holdfast.runtime.failures import failure, message_of, traceback_of
+from holdfast.runtime.stopping import Stop
 
-FRAMES = 25
+log = logging.getLogger("holdfast.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """``call`` answers the result as JSON text. The timeout is cooperative: a thread cannot be stopped."""
+    """``call`` answers the result as JSON text. The timeout is cooperative: a thread cannot be stopped.
+
+    ``retry`` is the kind's own policy; of it only the types of errors are asked here, the rest is stored with the job.
+    """
 
     kind: str
-    call: Callable[[Claim], Awaitable[str | None]]
+    call: Callable[[Claim, Stop], Awaitable[str | None]]
     timeout: float | None = None
+    retry: Retry = DEFAULT_RETRY
+    at_most_once: bool = False
+    redact: Redactor = field(default_factory=Redactor)
 
 
 async def execute(handler: Handler, claim: Claim) -> Outcome:
-    limit = asyncio.timeout(handler.timeout)
+    """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then."""
+    if handler.at_most_once and (claim.retries or claim.crashes):
+        # Its policy is stored with the job, by a program that may not have known what kind it is.
+        outcome: Outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+    else:
+        outcome = await _attempt(handler, claim)
+    if handler.at_most_once and isinstance(outcome, Failed):
+        outcome = replace(outcome, final=True)
+    _report(claim, outcome)
+    return outcome
+
+
+async def _attempt(handler: Handler, claim: Claim) -> Outcome:
+    stop = Stop(handler.timeout, claim.deadline_at)
+    stop.limit = limit = asyncio.timeout(handler.timeout)
     try:
         async with limit:
-            return Succeeded(await handler.call(claim))
+            try:
+                return Succeeded(await handler.call(claim, stop))
+            except asyncio.CancelledError as error:
+                stop.cancelled(error)
+                raise
     except TimeoutError as error:
-        if limit.expired():
-            return Failed("timeout", f"the handler was not done after {handler.timeout} s")
-        return failure(error)
+        if not limit.expired():
+            return _raised(handler, claim, error)
+        late = f"the handler was not done after {handler.timeout} s"
+        return Failed("timeout", late, final=handler.retry.is_final(error))
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise  # the worker is being stopped: it decides what becomes of the job
-        return failure(error)  # the handler's own doing: something it awaited was cancelled
-    except (InvalidArguments, InvalidPayload) as error:
-        # The same payload will not fit next time either.
-        return Failed(error.code, error.message, final=True)
-    except Exception as error:
-        return failure(error)
+        return _raised(handler, claim, error)  # the handler's own doing: something it awaited was cancelled
     except BaseException as error:
-        # SystemExit and the like end a handler, not the worker.
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        return failure(error)
+        # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
+        return _raised(handler, claim, error)
 
 
-def failure(error: BaseException) -> Failed:
-    """A stable code (the error's own, or the name of its type), the message, and where it came from."""
-    code = error.code if isinstance(error, HoldfastError) else type_name(error)
-    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-FRAMES)
-    return Failed(code, _message(error) or code, "".join(lines))
+def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
+    """What the handler said by raising."""
+    redact = JobRedactor(handler.redact, claim.payload)
+    match error:
+        case Snooze(reason=reason):
+            return Snoozed(error.delay, None if reason is None else redact(str(reason), MESSAGE_LIMIT))
+        case Cancel(reason=reason):
+            return Cancelled(None if reason is None else redact(str(reason), MESSAGE_LIMIT))
+        case Reject():
+            return Failed(error.code, redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact), final=True)
+        case Retry():
+            return _asked_again(error, redact)
+        case InvalidArguments() | InvalidPayload():
+            # The same payload will not fit next time either.
+            return Failed(error.code, redact(error.message, MESSAGE_LIMIT), final=True)
+        case Stopped():
+            return Failed("stopped", f"the handler was told to stop: {error.reason}")
+        case _:
+            return failure(error, redact, final=handler.retry.is_final(error))
 
 
-def type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+def _asked_again(asked: Retry, redact: Redact) -> Failed:
+    cause = asked.__cause__
+    message = asked.message or (message_of(cause) if cause is not None else "") or str(asked)
+    return Failed(
+        "retry_asked",
+        redact(message, MESSAGE_LIMIT),
+        traceback_of(asked, redact),
+        after=None if asked.after is None else seconds(asked.after),
+        backoff=asked.own_backoff,
+    )
 
 
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # an error that cannot even be printed is still a failure
-        return ""
+def _report(claim: Claim, outcome: Outcome) -> None:
+    if isinstance(outcome, Failed):
+        code, message = one_line(outcome.code), one_line(outcome.message)
+        log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message)
+    elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
+        # At the tenth, hundredth, … attempt: one that is put off for ever is legal, and should not go unseen.
+        kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
+        log.warning("job %s (%s) was put off again, after attempt %s: %s", claim.id, kind, claim.attempt, reason)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome, Snoozed
-from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.outcome import Outcome
+from holdfast.domain.settlement import Settlement, decide, hand_back
 from holdfast.runtime.execution import Handler, execute
-
-log = logging.getLogger("holdfast.worker")
 
 # How long a task that was told to stop may take before its slot is given away.
 LAST_WORDS = 1.0
@@ -53,12 +50,10 @@ class Slots:
         try:
             outcome = await execute(self._handlers[claim.kind], claim)
         except asyncio.CancelledError:
-            outcome = Snoozed(0.0, "worker_stopped")
+            outcome = self._handed_back(claim)
         if self.running.get(claim.id) is not run:
             return  # told to stop because it is no longer ours
         del self.running[claim.id]
-        if isinstance(outcome, Failed):
-            log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
         self.ended.append(decide(claim, outcome, random.random()))
         self._call()
 
@@ -81,9 +76,12 @@ class Slots:
         if tasks:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
         for run in list(self.running.values()):
-            self.ended.append(decide(run.claim, Snoozed(0.0, "worker_stopped"), 0.0))
+            self.ended.append(decide(run.claim, self._handed_back(run.claim), 0.0))
         self.running.clear()
         self._call()
+
+    def _handed_back(self, claim: Claim) -> Outcome:
+        return hand_back(claim, at_most_once=self._handlers[claim.kind].at_most_once)
 
 
 def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

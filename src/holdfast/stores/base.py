@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import (
     EVERY_TENANT,
     Artifact,
@@ -27,6 +29,7 @@ from holdfast.domain.job import (
     Turn,
     Verdict,
 )
+from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.flow import Flow
@@ -51,6 +54,25 @@ class ClaimRequest:
     kinds: tuple[str, ...] | None = None
     tenant: str = EVERY_TENANT
     after: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reschedule:
+    """When a waiting job is to be run: at a time, a while from now by the store's clock, or at once."""
+
+    at: datetime | None = None
+    delay: float | None = None
+    max_retries: int | None = None
+
+    @classmethod
+    def of(cls, at: datetime | None, delay: Duration | None, max_attempts: int | None) -> Reschedule:
+        """As people say it, checked."""
+        if at is not None and delay is not None:
+            raise InvalidSetting("give a time or a delay, not both", code="conflicting_options")
+        if at is not None and at.tzinfo is None:
+            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
+        limit = retry_limit(max_attempts)
+        return cls(at=at, delay=None if delay is None else seconds(delay, "delay"), max_retries=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +154,26 @@ class Verbs(Protocol):
     def save_checkpoint(
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Flow[bool]: ...
-    def add_artifact(self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> Flow[bool]: ...
+    def add_artifact(
+        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str, meta: str | None = None
+    ) -> Flow[bool]: ...
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...
     def operate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        max_retries: int | None = None,
+    ) -> Flow[list[Verdict]]:
+        """``max_retries`` is a new limit, for a redrive."""
+        ...
+
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Flow[list[Verdict]]: ...
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...

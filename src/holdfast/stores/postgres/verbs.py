@@ -11,7 +11,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Holding, JobSpec, Lease, Sweep, Turn, Verdict
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, OperatorVerb
+from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
@@ -140,9 +140,11 @@ class PostgresVerbs(Reads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def add_artifact(self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> Steps[bool]:
+    def add_artifact(
+        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str, meta: str | None = None
+    ) -> Steps[bool]:
         rows = yield self._call(
-            "add_artifact", "%s, %s, %s, %s, %s, null, %s", claim_id, lease, attempt, name, ref, tenant
+            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, meta, tenant
         )
         return bool(rows[0][0])
 
@@ -163,12 +165,40 @@ class PostgresVerbs(Reads):
 
     @flow(single=True)
     def operate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None, actor: str, tenant: str
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        max_retries: int | None = None,
     ) -> Steps[list[Verdict]]:
-        rows = yield self._call(f"{verb}_many", "%s::uuid[], %s, %s, %s", list(ids), reason, actor, tenant)
-        return [
-            Verdict(str(job_id), State(state) if state else None, refused, why) for job_id, state, refused, why in rows
-        ]
+        if max_retries is None:
+            rows = yield self._call(
+                f"{verb}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
+            )
+        else:
+            rows = yield self._call(
+                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_retries, tenant
+            )
+        return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
+    ) -> Steps[list[Verdict]]:
+        rows = yield self._call(
+            "reschedule_many",
+            "%s::uuid[], %s::timestamptz, make_interval(secs => %s::float8), %s, %s, %s, %s",
+            list(ids),
+            when.at,
+            when.delay,
+            when.max_retries,
+            reason,
+            actor,
+            tenant,
+        )
+        return [_verdict(row) for row in rows]
 
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
@@ -207,6 +237,11 @@ def _endings(settlements: Sequence[Settlement]) -> tuple[str, str, str, list[str
         "{" + ",".join([item.ending for item in settlements]) + "}",
         details if any(details) else None,
     )
+
+
+def _verdict(row: Row) -> Verdict:
+    job_id, state, refused, why = row
+    return Verdict(str(job_id), State(state) if state else None, refused, why)
 
 
 def _detail(item: Settlement) -> str | None:

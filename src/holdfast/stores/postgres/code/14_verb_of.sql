@@ -12,7 +12,8 @@ return case now_is
     when 'retry_waiting' then case was when 'failed' then 'retry' else 'snooze' end
     when 'queued' then case was
         when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end
-        when 'retry_waiting' then 'due'
+        when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
+        when 'queued' then 'reschedule'
         when 'dead_letter' then 'redrive'
         else 'approve' end
     when 'dead_letter' then 'bury'

@@ -31,7 +31,9 @@ begin
                         to_char(n.due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
                 else n.note end
       from new_rows n join old_rows o on o.id = n.id
-     where o.state <> n.state;
+     where o.state <> n.state
+        -- Somebody has given a waiting job another time: no step of its own, but to be told.
+        or (n.state = 'queued' and n.note ? 'rescheduled' and n.note is distinct from o.note);
 
     if exists (select from watch) then
         perform rouse(n.id::text) from new_rows n where n.finished_at is not null

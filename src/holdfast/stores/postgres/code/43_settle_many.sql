@@ -1,5 +1,5 @@
 -- End attempts, each with its settlement (domain/settlement.py decides; nothing is decided here).
--- `outcomes`: succeeded, retry, bury, fail (final), snooze. `details`: null, or what goes with it:
+-- `outcomes`: succeeded, retry, bury, fail (final), snooze, cancel. `details`: null, or what goes with it:
 --   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}}
 -- Answers with the ids whose attempt was no longer this lease's: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
@@ -27,13 +27,13 @@ begin
     ), ended as (
         update job_state s
            set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
-                       else 'failed' end::state,
+                       when 'cancel' then 'cancelled' else 'failed' end::state,
                lease = null, settled_by = settle_many.lease,
                finished_at = case when o.outcome <> 'snooze' then v_now end,
                due_at = case when o.outcome = 'snooze'
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
-               error_code = case when o.outcome not in ('succeeded', 'snooze') then o.detail ->> 'code' end,
-               error_message = case when o.outcome not in ('succeeded', 'snooze') then o.detail ->> 'message' end,
+               error_code = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'code' end,
+               error_message = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'message' end,
                note = o.detail -> 'note'
           from offered o
          where s.id = o.id and s.lease is not distinct from settle_many.lease and s.attempt = o.attempt

@@ -135,9 +135,16 @@ create or replace function cancel(job uuid, reason text default null, actor text
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
 
-create or replace function redrive(job uuid, reason text default null, actor text default null, for_tenant text default null)
+create or replace function redrive(job uuid, reason text default null, actor text default null,
+                                   max_retries integer default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
-language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4) $$;
+language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4, $5) $$;
+
+create or replace function reschedule(job uuid, at timestamptz default null, delay interval default null,
+                                      max_retries integer default null, reason text default null,
+                                      actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from reschedule_many(array[$1], $2, $3, $4, $5, $6, $7) $$;
 
 create or replace function discard(job uuid, reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)

@@ -27,7 +27,7 @@ declare
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor'];
-    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many'];
     v_routine record;
     v_role    text;
 begin

@@ -2,7 +2,10 @@
 -- the row alone, so that a step taken by hand is named as well as one of ours. VALUES, not SELECT: as the ledger has
 -- a guard of its own, what is selected would be put into a table first, at twice the cost of all the rest.
 DROP TRIGGER IF EXISTS record_transition;
-CREATE TRIGGER record_transition AFTER UPDATE OF state ON job_state WHEN OLD.state <> NEW.state
+CREATE TRIGGER record_transition AFTER UPDATE OF state, note ON job_state
+WHEN OLD.state <> NEW.state
+    -- Somebody has given a waiting job another time: no step of its own, but to be told.
+    OR (NEW.state = 'queued' AND NEW.note IS NOT OLD.note AND json_extract(NEW.note, '$.rescheduled') IS NOT NULL)
 BEGIN
     INSERT INTO event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
     VALUES (NEW.id, NEW.tenant, NEW.kind,
@@ -20,7 +23,9 @@ BEGIN
                WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' ELSE 'snooze' END
                WHEN 'queued' THEN CASE OLD.state
                    WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_lapsed' THEN 'lapse' ELSE 'release' END
-                   WHEN 'retry_waiting' THEN 'due'
+                   WHEN 'retry_waiting' THEN
+                       CASE WHEN json_extract(NEW.note, '$.rescheduled') IS NOT NULL THEN 'reschedule' ELSE 'due' END
+                   WHEN 'queued' THEN 'reschedule'
                    WHEN 'dead_letter' THEN 'redrive'
                    ELSE 'approve' END
                WHEN 'dead_letter' THEN 'bury'

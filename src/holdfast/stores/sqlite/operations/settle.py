@@ -82,11 +82,12 @@ def _due(item: Settlement, now: int) -> int:
 
 def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
     snoozed = item.ending == "snooze"
+    states = {"snooze": "retry_waiting", "cancel": "cancelled"}
     return {
         "id": item.id,
         "attempt": item.attempt,
         "lease": lease,
-        "state": "retry_waiting" if snoozed else "failed",
+        "state": states.get(item.ending, "failed"),
         "finished": None if snoozed else now,
         "due": _due(item, now) if snoozed else None,
         "code": item.code,

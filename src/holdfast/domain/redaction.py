@@ -1,0 +1,154 @@
+"""Taking secrets out of text before it is stored or logged (security rule 30): errors, reasons, progress, log lines.
+
+Three ways to know one: the name it stands under (``password=…``, ``"token": "…"``), the shape it has (a JWT, a
+private key), or the value itself, handed in by whoever may look at the environment. Nothing here reads anything.
+
+Invariant: the time is linear in the length of the text, whoever wrote it. Every pattern either has bounded repeats
+or begins only where a run of its characters begins, and text is cut before it is searched. Called by the runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from holdfast.domain.errors import InvalidPayload, InvalidSetting
+from holdfast.domain.payload import JsonValue, decode
+from holdfast.domain.secrets import encodings, hide_named, hide_shapes, name_pattern, url_passwords
+
+HIDDEN: Final = "[redacted]"
+SECRET_NAMES: Final = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "cookie", "credential"),
+    *("api_key", "access_key", "private_key", "encryption_key", "signing_key", "session_id"),
+    *("ssn", "card_number", "cvv"),
+)
+LEAST: Final = 6
+"""A known value shorter than this could be any word, and is not looked for."""
+LINE_LIMIT: Final = 2_000
+SPARE: Final = 4
+"""How many times the length that is kept is searched: redacting mostly makes text shorter."""
+
+_WHITE: Final = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Redact(Protocol):
+    """At most ``limit`` characters of the text, without what is known to be secret; says how much was cut."""
+
+    def __call__(self, text: str, limit: int = LINE_LIMIT, /) -> str: ...
+
+
+class Redactor:
+    """Knows names and values. More values may be told at any time; every later text is without them."""
+
+    def __init__(self, names: Iterable[str] = (), values: Iterable[str] = ()) -> None:
+        self._names = tuple(dict.fromkeys((*SECRET_NAMES, *names)))
+        self._named = name_pattern(self._names)
+        self._values: tuple[str, ...] = ()
+        self._known: re.Pattern[str] | None = None
+        self.know(*values)
+
+    def know(self, *values: str) -> None:
+        """Hide these from now on. Others go on with the list they have begun with."""
+        fresh = {value for value in values if len(value) >= LEAST}
+        if fresh <= set(self._values):
+            return
+        known = {*self._values, *fresh, *(text for value in fresh for text in encodings(value))}
+        # The longest first: of two that begin alike the longer one must be found.
+        self._values = tuple(sorted(known, key=lambda value: (-len(value), value)))
+        self._known = re.compile("|".join(map(re.escape, self._values)))
+
+    def register(self, value: object) -> None:
+        """``know`` for a value somebody typed: what could not be hidden is refused."""
+        if not isinstance(value, str) or len(value) < LEAST:
+            raise InvalidSetting(
+                f"a secret to hide is text of at least {LEAST} characters",
+                code="secret_too_short",
+                fix="A shorter one could be any word; give its field a telling name instead.",
+            )
+        self.know(value)
+
+    def also(self, values: Iterable[str]) -> Redactor:
+        """A redactor for one occasion, that knows these besides."""
+        values = [value for value in values if len(value) >= LEAST]
+        if not values:
+            return self
+        other = Redactor.__new__(Redactor)
+        other._names, other._named = self._names, self._named
+        other._values, other._known = self._values, self._known
+        other.know(*values)
+        return other
+
+    def looks_secret(self, name: str) -> bool:
+        return self._named.match_name(name)
+
+    def __call__(self, text: str, limit: int = LINE_LIMIT) -> str:
+        missing = len(text) - SPARE * limit
+        if missing > 0:
+            text = self._whole_values(text[: SPARE * limit])
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        return _clipped(hide_named(hide_shapes(text, HIDDEN), self._named, HIDDEN), limit, max(0, missing))
+
+    def _whole_values(self, text: str) -> str:
+        """Without the beginning of a known value that the cut has left at the end."""
+        for value in self._values:
+            for size in range(min(len(value) - 1, len(text)), 3, -1):
+                if text.endswith(value[:size]):
+                    return text[:-size]
+        return text
+
+    def within(self, value: JsonValue) -> Iterator[str]:
+        """The texts that stand under a secret name in a document: the secrets a job was given."""
+        stack: list[tuple[JsonValue, bool]] = [(value, False)]
+        while stack:
+            item, secret = stack.pop()
+            if isinstance(item, dict):
+                stack += [(inner, secret or self.looks_secret(name)) for name, inner in item.items()]
+            elif isinstance(item, list):
+                stack += [(inner, secret) for inner in item]
+            elif isinstance(item, str):
+                if secret:
+                    yield item
+                yield from url_passwords(item)
+
+    def in_environment(self, variables: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """The values of variables with a secret name, and the passwords in URLs of all of them."""
+        for name, value in variables:
+            # The shell's own: where it is, not what it must not tell. A short number is a setting.
+            if name not in ("PWD", "OLDPWD") and self.looks_secret(name) and not (value.isdigit() and len(value) < 10):
+                yield value
+            yield from url_passwords(value)
+
+
+class JobRedactor:
+    """A redactor that also knows the secrets among one job's arguments, looked up when first there is need."""
+
+    __slots__ = ("_payload", "_redact", "_secrets")
+
+    def __init__(self, redact: Redactor, payload: str) -> None:
+        self._redact = redact
+        self._payload = payload
+        self._secrets: list[str] | None = None
+
+    def __call__(self, text: str, limit: int = LINE_LIMIT) -> str:
+        if self._secrets is None:
+            try:
+                self._secrets = list(self._redact.within(decode(self._payload)))
+            except InvalidPayload:  # somebody else's; the handler will not get it either
+                self._secrets = []
+        return self._redact.also(self._secrets)(text, limit)
+
+
+def one_line(text: str, limit: int = LINE_LIMIT) -> str:
+    """Text for a field of a log line: no line breaks, no control characters, nothing that turns the text around."""
+    return _clipped(_UNSEEN.sub("", _WHITE.sub(" ", text[: SPARE * limit])), limit, max(0, len(text) - SPARE * limit))
+
+
+def _clipped(text: str, limit: int, missing: int) -> str:
+    if not missing and len(text) <= limit:
+        return text
+    # Measured with the largest count it could name; the true one is no longer.
+    kept = max(0, limit - len(f"… [{len(text) + missing} characters cut]"))
+    return (text[:kept] + f"… [{len(text) - kept + missing} characters cut]")[:limit]

@@ -1,0 +1,81 @@
+"""An exception as what is kept of it: a stable code, the message, and a traceback that begins with the user's code.
+
+Everything is cut to length and redacted here, before a store or a log hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.outcome import Failed
+from holdfast.domain.redaction import Redact
+from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+
+FRAMES = 25
+CHAIN = 10
+
+# Where every traceback of ours begins; of no use to somebody whose handler failed.
+_PACKAGE = Path(__file__).parents[1]
+_INTERNAL = tuple(
+    str(path)
+    for path in (
+        Path(__file__).parent,
+        _PACKAGE / "calling.py",
+        _PACKAGE / "arguments.py",
+        Path(asyncio.__file__).parent,
+        Path(threading.__file__),
+    )
+)
+
+
+def failure(error: BaseException, redact: Redact, *, final: bool = False) -> Failed:
+    code = error.code if isinstance(error, HoldfastError) else type_name(error)
+    message = redact(message_of(error), MESSAGE_LIMIT)
+    return Failed(code, message or code, traceback_of(error, redact), final=final)
+
+
+def type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error that cannot even be printed is still a failure
+        return ""
+
+
+def traceback_of(error: BaseException, redact: Redact) -> str:
+    """The traceback and those it was caused by, each without the frames of the machinery that called the handler."""
+    try:
+        told = traceback.TracebackException(
+            type(error), error, error.__traceback__, limit=-FRAMES, compact=True, max_group_width=10, max_group_depth=5
+        )
+        for one in _chain(told):
+            _trim(one.stack)
+        return redact("".join(told.format()), TRACEBACK_LIMIT)
+    except Exception as trouble:  # some __str__, __cause__ or source file that will not be read
+        return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
+
+
+def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """It and what led to it, cut off behind the tenth: a loop that fails and fails makes long ones."""
+    waiting = [(told, 1)]
+    while waiting:
+        one, number = waiting.pop()
+        yield one
+        if number >= CHAIN:
+            one.__cause__ = one.__context__ = None
+        before = (one.__cause__, one.__context__, *(one.exceptions or ()))
+        waiting += [(each, number + 1) for each in before if each is not None]
+
+
+def _trim(stack: traceback.StackSummary) -> None:
+    own = next((number for number, frame in enumerate(stack) if not frame.filename.startswith(_INTERNAL)), 0)
+    del stack[:own]

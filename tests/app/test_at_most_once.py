@@ -1,0 +1,129 @@
+"""Kinds that are begun at most once: whatever happens to a run, nobody begins it again but a person (SC-7)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, Retry, State
+from holdfast.errors import InvalidSetting
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.support.stores import claim, forward, open_lease
+
+pytestmark = pytest.mark.req("SC-7")
+
+
+def declare(app: App, runs: list[int], fails: bool = True) -> Any:
+    @app.job("charge", at_most_once=True)
+    def charge(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+        if fails:
+            raise ConnectionError("did it go through?")
+
+    return charge
+
+
+def test_a_failure_is_final(app: App) -> None:
+    runs: list[int] = []
+    handle = declare(app, runs).enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.max_retries, job.max_crashes, runs) == (State.DEAD_LETTER, 0, 0, [1])
+
+
+def test_a_lost_worker_is_final(app: App) -> None:
+    runs: list[int] = []
+    handle = declare(app, runs).enqueue()
+    (lost,) = claim(app.store, open_lease(app.store, ttl=1.0))
+    assert lost.id == handle.id
+    forward(app.store, 2.0)
+    app.client.run(app.client.verbs.reap_lapsed())
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_worker_that_leaves_does_not_hand_it_back(app: App, new_app: NewApp, by_name: bool) -> None:
+    """Also where whoever enqueued it did not know what kind it is, and gave it the usual policy."""
+    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+
+    @elsewhere.job(at_most_once=True)
+    def charge() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    try:
+        with working(elsewhere) as beside:
+            handle = app.enqueue("charge") if by_name else charge.enqueue()
+            assert begun.wait(20)
+            beside.ask_to_stop(now=True)
+            until(lambda: not beside.alive, "the worker has left")
+    finally:
+        go_on.set()
+    job = handle.job()
+    assert (job.state, job.error_code) == (State.DEAD_LETTER, "interrupted")
+    # A person may decide otherwise.
+    app.redrive(handle.id, reason="it did not go through")
+    assert handle.state() is State.QUEUED
+
+
+def test_an_ordinary_job_is_handed_back(app: App, new_app: NewApp) -> None:
+    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    def charge() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    try:
+        with working(elsewhere) as beside:
+            handle = app.enqueue("charge")
+            assert begun.wait(20)
+            beside.ask_to_stop(now=True)
+            until(lambda: not beside.alive, "the worker has left")
+    finally:
+        go_on.set()
+    assert handle.history()[-1].verb in ("snooze", "due")
+
+
+def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app: NewApp) -> None:
+    runs: list[int] = []
+    elsewhere = new_app()
+    failing = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
+    declare(app, runs)
+    work_off(app)
+    assert (failing.job().state, runs) == (State.DEAD_LETTER, [1])
+
+    lost = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
+    claim(app.store, open_lease(app.store, ttl=1.0))
+    forward(app.store, 2.0)
+    app.client.run(app.client.verbs.reap_lapsed())
+    app.client.run(app.client.verbs.promote_due())
+    work_off(app)
+    job = lost.job()
+    assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
+
+
+def test_a_redrive_is_a_decision(app: App) -> None:
+    runs: list[int] = []
+    handle = declare(app, runs).enqueue()
+    work_off(app)
+    app.redrive(handle.id, reason="the bank says no")
+    work_off(app)
+    assert runs == [1, 2]
+
+
+def test_it_takes_no_other_policy(app: App) -> None:
+    charge = declare(app, [])
+    with pytest.raises(InvalidSetting) as caught:
+        app.job(at_most_once=True, retry=Retry())
+    assert caught.value.code == "conflicting_options"
+    for attempt in (lambda: charge.using(retry=Retry()), lambda: app.enqueue("charge", retry=Retry())):
+        with pytest.raises(InvalidSetting) as caught:
+            attempt()
+        assert caught.value.code == "conflicting_options"

@@ -1,0 +1,230 @@
+"""What a handler says by raising: try again then, never again, not wanted any more, not yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Cancel, Context, Handle, Job, Kind, Reject, Retry, State
+from holdfast.errors import InvalidSetting
+from tests.app.running import work_off
+from tests.support.stores import forward
+
+SLOW = Retry(max_attempts=2, backoff=Backoff(base=3600, jitter=False, cap=3600))
+
+
+def end(app: App, kind: Kind[[], Any] | Handle[Any]) -> Job:
+    """The job after one attempt."""
+    handle = kind if isinstance(kind, Handle) else kind.enqueue()
+    work_off(app)
+    return handle.job()
+
+
+def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
+    return [event.meta for event in handle.history() if event.verb == verb][-1]
+
+
+@pytest.mark.req("CX-9", "JF-5")
+@pytest.mark.parametrize("after", [90, "90s", timedelta(seconds=90)])
+def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
+    @app.job(retry=SLOW)
+    def busy() -> None:
+        raise Retry(after=after, message="the service is down")
+
+    handle = busy.enqueue()
+    now = forward(app.store)
+    job = end(app, handle)
+    assert (job.state, job.retries, job.due_at) == (State.RETRY_WAITING, 1, now + timedelta(seconds=90))
+    assert (job.error_code, job.error_message) == ("retry_asked", "the service is down")
+    assert "raise Retry" in last(handle, "fail")["traceback"]
+
+
+@pytest.mark.req("CX-9", "JF-5", "DP-15")
+def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> None:
+    @app.job(retry=SLOW)
+    async def busy() -> None:
+        raise Retry(after=0)
+
+    handle = busy.enqueue()
+    work_off(app)
+    app.reschedule(handle.id)
+    assert end(app, handle).state is State.DEAD_LETTER
+    assert [event.verb for event in handle.history()][-2:] == ["fail", "bury"]
+
+
+@pytest.mark.req("CX-9")
+def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -> None:
+    @app.job(retry=SLOW)
+    def own() -> None:
+        raise Retry(backoff=Backoff(base=7, jitter=False))
+
+    @app.job(retry=SLOW)
+    def jobs() -> None:
+        raise Retry
+
+    handles = own.enqueue(), jobs.enqueue()
+    now = forward(app.store)
+    work_off(app)
+    assert [handle.job().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
+
+
+@pytest.mark.req("DP-22")
+def test_what_caused_a_retry_is_told(app: App) -> None:
+    @app.job(retry=SLOW)
+    def busy() -> None:
+        try:
+            raise ConnectionError("line 7 is busy")
+        except ConnectionError as error:
+            raise Retry(after=5) from error
+
+    handle = busy.enqueue()
+    assert end(app, handle).error_message == "line 7 is busy"
+    assert "ConnectionError: line 7 is busy" in last(handle, "fail")["traceback"]
+
+
+@pytest.mark.req("DP-15", "DP-22")
+def test_reject_is_final_with_its_own_code(app: App) -> None:
+    @app.job()
+    def refuses() -> None:
+        raise Reject("card_expired", "the card has expired")
+
+    handle = refuses.enqueue()
+    job = end(app, handle)
+    assert (job.state, job.attempt, job.retries) == (State.DEAD_LETTER, 1, 0)
+    assert (job.error_code, job.error_message) == ("card_expired", "the card has expired")
+    assert "raise Reject" in last(handle, "fail")["traceback"]
+
+
+@pytest.mark.req("CX-11", "CX-4", "SC-5")
+@pytest.mark.parametrize("reason", ["the order was withdrawn", None])
+def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
+    @app.job()
+    async def gives_up() -> None:
+        raise Cancel(reason)
+
+    handle = gives_up.enqueue()
+    job = end(app, handle)
+    assert (job.state, job.error_code) == (State.CANCELLED, None)
+    assert job.finished_at is not None
+    event = handle.history()[-1]
+    assert (event.verb, event.from_state) == ("cancel", State.IN_PROGRESS)
+    assert event.meta == {"by": "handler"} | ({"reason": reason} if reason else {})
+    assert event.actor.startswith("worker ")
+    (attempt,) = app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))
+    assert attempt.outcome == "cancelled"
+
+
+@pytest.mark.req("CX-9", "SC-5")
+def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    def waits(ctx: Context) -> None:
+        ctx.snooze("10m", "the file is not there yet")
+
+    handle = waits.enqueue()
+    now = forward(app.store)
+    job = end(app, handle)
+    assert (job.state, job.retries, job.error_code) == (State.RETRY_WAITING, 0, None)
+    assert job.due_at == now + timedelta(minutes=10)
+    assert last(handle, "snooze")["reason"] == "the file is not there yet"
+
+
+@pytest.mark.req("SC-5")
+def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job()
+    def waits(ctx: Context) -> None:
+        ctx.snooze(3600, "not yet\nforged line")
+
+    handle = waits.enqueue()
+    for _ in range(10):
+        work_off(app)
+        app.reschedule(handle.id)
+    assert handle.job().attempt == 10
+    (told,) = [record.getMessage() for record in caplog.records if "put off again" in record.message]
+    assert handle.id in told
+    assert "attempt 10: not yet forged line" in told
+
+
+@pytest.mark.req("CX-9")
+@pytest.mark.parametrize(
+    ("policy", "error", "state"),
+    [
+        (Retry(give_up_on=(ValueError,)), ValueError("x"), State.DEAD_LETTER),
+        (Retry(give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
+        (Retry(retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
+        (Retry(retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
+        (Retry(retry_on=(OSError,)), Retry(after=60), State.RETRY_WAITING),  # asked for in so many words
+    ],
+)
+def test_a_kind_tells_by_its_type_what_is_worth_another_try(
+    app: App, policy: Retry, error: Exception, state: State
+) -> None:
+    @app.job(retry=policy)
+    def fails() -> None:
+        raise error
+
+    assert end(app, fails).state is state
+    # A policy of its own for one job does not change what its kind knows.
+    assert end(app, fails.using(retry=Retry(max_attempts=9))).state is state
+
+
+@pytest.mark.req("CX-9")
+@pytest.mark.parametrize(
+    ("policy", "state"), [({"give_up_on": TimeoutError}, State.DEAD_LETTER), ({}, State.RETRY_WAITING)]
+)
+def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> None:
+    @app.job(retry=Retry(**policy), timeout=0.05)
+    async def sleeps() -> None:
+        await asyncio.sleep(60)
+
+    job = end(app, sleeps)
+    assert (job.state, job.error_code) == (state, "timeout")
+
+
+@pytest.mark.req("JF-5")
+def test_what_belongs_to_a_raised_retry_is_no_policy(app: App) -> None:
+    @app.job()
+    def plain() -> None: ...
+
+    def refusals() -> Any:
+        yield lambda: app.job(retry=Retry(after=30))
+        yield lambda: plain.using(retry=Retry(after=30))
+        yield lambda: plain.using(retry=Retry(retry_on=(OSError,)))
+        yield lambda: app.enqueue("plain", retry=Retry(after=30))
+        yield lambda: app.enqueue("elsewhere", retry=Retry(after=30))
+        yield lambda: app.enqueue("elsewhere", retry=Retry(give_up_on=(OSError,)))
+
+    for attempt in refusals():
+        with pytest.raises(InvalidSetting) as caught:
+            attempt()
+        assert caught.value.code == "invalid_retry"
+
+
+@pytest.mark.req("JF-7", "SC-19")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_what_would_end_a_program_ends_only_the_handler(
+    app: App, error: type[BaseException], colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sync() -> None:
+        raise error
+
+    async def coloured() -> None:
+        raise error
+
+    caplog.set_level(logging.CRITICAL)
+    app.job("odd", retry=Retry(max_attempts=1))(sync if colour == "sync" else coloured)
+
+    @app.job()
+    def fine() -> int:
+        return 3
+
+    odd, other = app.enqueue("odd"), fine.enqueue()
+    work_off(app, concurrency=1)
+    job = odd.job()
+    assert job.state is State.DEAD_LETTER
+    assert error.__name__ in f"{job.error_code} {job.error_message}"
+    assert other.result(timeout=5) == 3

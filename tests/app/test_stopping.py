@@ -1,0 +1,207 @@
+"""Being told to stop: a function in a thread looks, async code is interrupted, and a thread that does neither
+takes nobody's place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, Retry, State, Stopped
+from holdfast.domain.outcome import Failed
+from holdfast.errors import StaleLease
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.stopping import Stop
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.unit.test_settlement import CLAIM
+
+ONCE = Retry(max_attempts=1)
+
+
+@pytest.mark.req("CX-11")
+def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
+    seen: list[Any] = []
+    done = threading.Event()
+
+    @app.job(retry=ONCE, timeout=0.1)
+    def loops(ctx: Context) -> None:
+        seen.append((ctx.cancelled, ctx.stop_reason))
+        try:
+            while True:
+                try:
+                    ctx.check()
+                except Exception:  # a loop that carries on after errors
+                    continue
+                ctx.stop.wait(10)
+        except Stopped as stopped:
+            seen.append((ctx.cancelled, ctx.stop_reason, stopped.reason))
+            done.set()
+
+    handle = loops.enqueue()
+    work_off(app)
+    assert done.wait(20)
+    assert handle.job().error_code == "timeout"
+    assert seen == [(False, None), (True, "timeout", "timeout")]
+
+
+@pytest.mark.req("CX-11")
+def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
+    elsewhere, begun, seen = new_app(), threading.Event(), []
+
+    @elsewhere.job()
+    def loops(ctx: Context) -> None:
+        begun.set()
+        ctx.stop.wait(60)
+        seen.append(ctx.stop_reason)
+        with pytest.raises(StaleLease):
+            ctx.save("too late")
+        seen.append("refused")
+
+    with working(elsewhere):
+        handle = app.enqueue("loops")
+        assert begun.wait(20)
+        handle.cancel("changed my mind")
+        until(lambda: len(seen) == 2, "the thread has seen it")
+    assert seen == ["cancelled", "refused"]
+    assert handle.state() is State.CANCELLED
+
+
+@pytest.mark.req("CX-11", "DP-9")
+def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> None:
+    elsewhere, begun, seen = new_app(), threading.Event(), []
+
+    @elsewhere.job()
+    def loops(ctx: Context) -> None:
+        begun.set()
+        ctx.stop.wait(60)
+        seen.append(ctx.stop_reason)
+
+    with working(elsewhere) as beside:
+        handle = app.enqueue("loops")
+        assert begun.wait(20)
+        beside.ask_to_stop(now=True)
+    until(lambda: seen, "the thread has seen it")
+    assert seen == ["worker_stopped"]
+    assert next(event.meta for event in handle.history() if event.verb == "snooze")["reason"] == "worker_stopped"
+
+
+@pytest.mark.req("CX-11")
+async def test_whoever_cancels_says_why() -> None:
+    seen: list[Any] = []
+    begun = asyncio.Event()
+
+    async def call(claim: Any, stop: Stop) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append(stop)
+
+    task = asyncio.create_task(execute(Handler("k", call), CLAIM))
+    await begun.wait()
+    task.cancel("cancelled")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (seen[0].is_set, seen[0].reason) == (True, "cancelled")
+
+
+@pytest.mark.req("CX-11")
+async def test_async_code_can_ask_why_it_is_interrupted() -> None:
+    seen: list[Any] = []
+
+    async def call(claim: Any, stop: Stop) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append((stop.is_set, stop.reason))
+            raise
+
+    outcome = await execute(Handler("k", call, timeout=0.01), CLAIM)
+    assert isinstance(outcome, Failed)
+    assert (outcome.code, seen) == ("timeout", [(True, "timeout")])
+
+
+@pytest.mark.req("CX-11", "JF-7")
+def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """In a pool of one thread, the first of these would have been the last job ever run."""
+    go_on = threading.Event()
+
+    @app.job(retry=ONCE, timeout=0.05)
+    def stuck() -> None:
+        go_on.wait(60)
+
+    @app.job()
+    def fine() -> int:
+        return 3
+
+    blocked = [stuck.enqueue() for _ in range(3)]
+    later = [fine.enqueue() for _ in range(3)]
+    began = time.monotonic()
+    work_off(app, concurrency=1)
+    assert time.monotonic() - began < 20
+    go_on.set()
+    assert [handle.job().error_code for handle in blocked] == ["timeout"] * 3
+    assert [handle.result(timeout=5) for handle in later] == [3, 3, 3]
+
+
+@pytest.mark.req("CX-11")
+def test_a_stuck_thread_is_named(app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runtime.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "patience": 0.01})
+    go_on, told = threading.Event(), threading.Event()
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "kind stuck" in record.getMessage():
+                told.set()
+
+    @app.job(retry=ONCE, timeout=0.05)
+    def stuck() -> None:
+        go_on.wait(60)
+
+    @app.job()
+    async def waits() -> None:
+        await asyncio.to_thread(told.wait, 20)
+
+    listening = Listening()
+    logging.getLogger("holdfast.worker").addHandler(listening)
+    try:
+        stuck.enqueue()
+        waits.enqueue()
+        work_off(app)
+    finally:
+        go_on.set()
+        logging.getLogger("holdfast.worker").removeHandler(listening)
+    assert told.is_set()
+
+
+@pytest.mark.req("CX-15", "DP-9")
+@pytest.mark.parametrize(
+    ("timeout", "deadline", "least", "most"),
+    [(None, None, None, None), (60, None, 50, 60), (None, 600, 500, 600), (60, 600, 50, 60), (600, 30, 20, 30)],
+)
+def test_a_handler_knows_how_long_it_has(
+    app: App, timeout: float | None, deadline: float | None, least: float | None, most: float
+) -> None:
+    seen: list[float | None] = []
+
+    @app.job(timeout=timeout)
+    def looks(ctx: Context) -> None:
+        seen.append(ctx.time_left())
+
+    options: Any = {} if deadline is None else {"deadline": datetime.now(UTC) + timedelta(seconds=deadline)}
+    handle = looks.using(**options).enqueue()
+    work_off(app)
+    assert handle.job().state is State.SUCCEEDED
+    (left,) = seen
+    if least is None:
+        assert left is None
+    else:
+        assert left is not None
+        assert least <= left <= most

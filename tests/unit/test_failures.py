@@ -1,0 +1,107 @@
+"""What is kept of an exception: its code, its message, and a traceback that begins with the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import pytest
+
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed
+from holdfast.domain.redaction import Redactor
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.failures import CHAIN, FRAMES, failure, traceback_of
+from holdfast.runtime.stopping import Stop
+from holdfast.runtime.threads import Threads
+from tests.unit.test_settlement import CLAIM
+
+pytestmark = pytest.mark.req("DP-22", "SC-5")
+
+PLAIN = Redactor()
+
+
+def caught(function: object) -> BaseException:
+    with pytest.raises(BaseException) as found:
+        function()  # type: ignore[operator]
+    return found.value
+
+
+async def test_the_frames_of_the_machinery_are_cut_off() -> None:
+    def handler() -> str:
+        raise ValueError("mine")
+
+    def call(claim: Claim, stop: Stop) -> Awaitable[str]:
+        return Threads().run("k", handler)
+
+    outcome = await execute(Handler("k", call), CLAIM)
+    assert isinstance(outcome, Failed)
+    trace = str(outcome.traceback)
+    assert "in handler" in trace
+    for internal in ("execution.py", "threads.py", "asyncio"):
+        assert internal not in trace
+
+
+def test_one_that_never_left_the_machinery_keeps_its_frames() -> None:
+    error = caught(lambda: Stop(timeout="x"))  # type: ignore[arg-type]
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
+    assert "stopping.py" in traceback_of(error, PLAIN)
+
+
+def test_chains_are_kept_and_bounded() -> None:
+    def chain(left: int) -> None:
+        try:
+            if left:
+                chain(left - 1)
+            raise KeyError(f"number {left}")
+        except Exception as error:
+            raise ValueError(f"level {left}") from error
+
+    short, long = (traceback_of(caught(lambda levels=levels: chain(levels)), PLAIN) for levels in (1, 40))
+    assert "number 0" in short
+    assert "direct cause" in short
+    assert long.count("Traceback (most recent call last)") == CHAIN
+    assert "level 40" in long
+
+
+def test_depth_is_bounded() -> None:
+    def down(left: int) -> None:
+        if left:
+            down(left - 1)
+        raise ValueError("deep")
+
+    error = caught(lambda: down(200))
+    assert traceback_of(error, PLAIN).count("in down") <= FRAMES
+    assert "raise ValueError" in traceback_of(error, PLAIN)
+
+
+def test_groups_are_kept() -> None:
+    def group() -> None:
+        raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
+
+    trace = traceback_of(caught(group), PLAIN)
+    assert "ValueError: a" in trace
+    assert "TypeError: b" in trace
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_what_cannot_be_printed_is_still_a_failure() -> None:
+    found = failure(Unprintable(), PLAIN)
+    assert found.code.endswith("Unprintable")
+    assert found.message == found.code
+    assert "Unprintable" in str(found.traceback)
+
+
+def test_everything_is_redacted() -> None:
+    def fails() -> None:
+        try:
+            raise KeyError("token=first-secret")
+        except KeyError:
+            raise ValueError("second-secret failed") from None
+
+    found = failure(caught(fails), Redactor(values=["second-secret"]))
+    assert "secret" not in f"{found.message}{found.traceback}".replace("first-secret", "")
+    assert found.message == "[redacted] failed"

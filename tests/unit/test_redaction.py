@@ -1,0 +1,191 @@
+"""Secrets are taken out of text: by their name, by their shape, by their value; and no text makes that slow."""
+
+from __future__ import annotations
+
+import json
+import time
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.payload import JsonValue
+from holdfast.domain.redaction import HIDDEN, LEAST, Redactor, one_line
+
+pytestmark = pytest.mark.req("DP-22")
+
+SECRET = "hunter2-Zq9"
+
+NAMED = [
+    "password=hunter2-Zq9",
+    "login failed: password: hunter2-Zq9",
+    "db_password = 'hunter2-Zq9'",
+    '{"password": "hunter2-Zq9", "user": "ada"}',
+    "{'user': 'ada', 'passwd': 'hunter2-Zq9'}",
+    "{'secret': b'hunter2-Zq9'}",
+    '"{\\"token\\": \\"hunter2-Zq9\\"}"',
+    "https://x.example/?api_key=hunter2-Zq9&page=3",
+    "apiKey=hunter2-Zq9",
+    "X-API-Key: hunter2-Zq9",
+    "client_secret => hunter2-Zq9",
+    "Authorization: Custom one two hunter2-Zq9",
+    "Cookie: a=1; session=hunter2-Zq9",
+    "headers={'Authorization': 'Bearer hunter2-Zq9', 'x': 1}",
+    "tokens=['hunter2-Zq9', 'other']",
+    "credentials={'a': {'b': 'hunter2-Zq9'}} and so on",
+    "password=SecretStr('hunter2-Zq9')",
+    'password="""hunter2-Zq9 "quoted" """',
+    "password='it\\'s hunter2-Zq9'",
+    "PRIVATE_KEY=hunter2-Zq9",
+    "ssn=hunter2-Zq9",
+    "password='hunter2-Zq9",  # never closed
+    "token=(hunter2-Zq9",
+]
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_what_stands_under_a_secret_name_is_hidden(text: str) -> None:
+    hidden = Redactor()(text)
+    assert "hunter2" not in hidden
+    assert HIDDEN in hidden
+    assert Redactor()(hidden) == hidden
+
+
+SHAPED = {
+    "a header": ("sent Bearer abcdefgh12345678 to it", "abcdefgh12345678"),
+    "basic": ("Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+    "a url": ("postgresql://ada:s3cr3t@db.example/shop", "s3cr3t"),
+    "a url with an @": ("amqp://ada:s3@cr3t@mq/", "cr3t"),
+    "aws": ("key AKIAABCDEFGHIJKLMNOP refused", "AKIAABCDEFGHIJKLMNOP"),
+    "jwt": ("got eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.SflKxwRJSMeKKF2", "SflKxwRJ"),
+    "github": ("ghp_abcdefghijklmnopqrstuv", "ghp_abc"),
+    "a key": ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+    "a key cut short": ("-----BEGIN PRIVATE KEY-----\nMIIE…", "MIIE"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_what_looks_like_a_secret_is_hidden(name: str) -> None:
+    text, secret = SHAPED[name]
+    assert secret not in Redactor()(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'page'",
+        "a basic understanding of bearer authentication",
+        "tokenizer=gpt2, classname=Order",
+        "token=None, password=''",
+        "https://example.com:8080/a@b",
+        'File "app/mail.py", line 3, in send',
+        "the secretary said: hello",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert Redactor()(text) == text
+
+
+@pytest.mark.parametrize("text", ["{}", "x{}y", "'{}'", "a\n{}\tb"])
+@pytest.mark.parametrize("value", [SECRET, "with 'quotes' \"and\" \\", "naïve → ключ", "line\nbreak"])
+def test_a_known_value_is_hidden_however_it_is_written(text: str, value: str) -> None:
+    redact = Redactor(values=[value])
+    for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")):
+        assert redact(text.format(written)) == text.format(HIDDEN)
+
+
+def test_values_can_be_told_later_and_for_one_occasion() -> None:
+    redact = Redactor()
+    once = redact.also([SECRET])
+    assert (redact(SECRET), once(SECRET)) == (SECRET, HIDDEN)
+    redact.register(SECRET)
+    assert redact(SECRET) == HIDDEN
+    with pytest.raises(InvalidSetting) as caught:
+        redact.register("x" * (LEAST - 1))
+    assert caught.value.code == "secret_too_short"
+
+
+def test_names_of_ones_own() -> None:
+    assert Redactor()("pesel=123") == "pesel=123"
+    assert Redactor(names=["pesel"])("pesel=123") == f"pesel={HIDDEN}"
+
+
+def test_the_secrets_of_an_environment() -> None:
+    variables = {
+        "SMTP_PASSWORD": SECRET,
+        "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
+        "DATABASE_URL": "postgresql://ada:p%40ssw0rd@db/x",
+        "PWD": "where/we/are",
+        "HOME": "somewhere",
+        "MAX_TOKENS": "100000",
+    }
+    found = set(Redactor().in_environment(variables.items()))
+    assert found == {SECRET, "wJalrXUtnFEMI", "p%40ssw0rd", "p@ssw0rd"}
+
+
+def test_the_secrets_of_a_document() -> None:
+    payload: JsonValue = {
+        "user": "ada",
+        "auth": {"password": SECRET, "tokens": ["one-token", {"x": "two-token"}]},
+        "n": 3,
+    }
+    assert set(Redactor().within(payload)) == {SECRET, "one-token", "two-token"}
+
+
+HOSTILE = {
+    "one word": "a",
+    "the name again": "password",
+    "names": "token_",
+    "openings": "password=(",
+    "quotes": "password='",
+    "schemes": "a://b:",
+    "headers": "Bearer ",
+    "jwt starts": "-eyJaaaaa",
+    "jwt dots": "eyJaaaaa.",
+    "key starts": "-----BEGIN ",
+    "spaces": "password ",
+    "backslashes": 'password="\\',
+    "blanks": " ",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_megabyte_of_anything_takes_no_time(name: str) -> None:
+    """Twice: cut to what is kept, as it always is, and in full, where anything worse than linear would take minutes."""
+    text = HOSTILE[name] * (1_000_000 // len(HOSTILE[name]))
+    redact = Redactor(values=[SECRET])
+    began = time.process_time()
+    assert len(redact(text, 16_000)) <= 16_000
+    one_line(text)
+    assert time.process_time() - began < 1.0
+    redact(text, len(text))
+    assert time.process_time() - began < 10.0
+
+
+@given(st.text(max_size=300), st.integers(0, 400))
+def test_no_text_is_longer_than_asked_and_none_fails(text: str, limit: int) -> None:
+    assert len(Redactor(values=[SECRET])(text, limit)) <= limit
+    assert len(one_line(text, limit)) <= limit
+
+
+def test_what_was_cut_is_counted() -> None:
+    kept, _, note = Redactor()("x" * 100_000, 100).partition("… [")
+    assert note == f"{100_000 - len(kept)} characters cut]"
+
+
+@pytest.mark.parametrize("before", range(380, 402))
+def test_a_secret_at_the_cut_leaves_no_piece_behind(before: int) -> None:
+    """What is searched is four times what is kept, and here all of it is hidden but the end."""
+    text = f"{('Bearer ' + 'A1' * 400)[: before - 1]} {SECRET} {'x' * 1000}"
+    kept = Redactor(values=[SECRET])(text, 100)
+    assert kept.startswith("Bearer [redacted]")
+    assert not any(SECRET[:size] in kept for size in range(4, len(SECRET)))
+
+
+@given(st.text())
+def test_a_log_field_is_one_line_without_control_characters(text: str) -> None:
+    line = one_line(text, 10_000)
+    assert len(line.splitlines()) <= 1
+    assert not any(ord(each) < 32 or 127 <= ord(each) < 160 for each in line)

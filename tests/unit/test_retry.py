@@ -1,0 +1,120 @@
+"""``Retry``: a policy that is a value, and an exception that can be raised. One class, because it says one thing."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Retry
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.policies import AT_MOST_ONCE, EXPONENTIAL, as_policy, as_stored_policy, fixed, retry_limit
+
+pytestmark = pytest.mark.req("CX-9", "JF-5")
+
+
+def test_equal_policies_are_equal_values() -> None:
+    one, two = Retry(3, backoff=fixed(2), give_up_on=(ValueError,)), Retry(3, fixed(2), give_up_on=[ValueError])  # type: ignore[arg-type]
+    assert one == two
+    assert hash(one) == hash(two)
+    assert len({one, two, Retry(4)}) == 2
+    assert one != Retry(3)
+    assert Retry(after="1m") == Retry(after=60) == Retry(after=timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("remake", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copy_is_equal(remake: Any) -> None:
+    policy = Retry(7, fixed(3), max_crashes=1, after=5, message="busy", retry_on=(OSError,))
+    assert remake(policy) == policy
+    assert remake(policy) is not policy
+
+
+def test_its_fields_do_not_change() -> None:
+    policy = Retry(3)
+    with pytest.raises(AttributeError, match="does not change"):
+        policy.max_attempts = 4
+    assert policy == Retry(3)
+
+
+def test_it_can_be_raised_like_any_exception() -> None:
+    @contextlib.contextmanager
+    def passing() -> Iterator[None]:
+        yield  # contextlib sets the traceback of what passes through
+
+    with pytest.raises(Retry) as caught, passing():
+        raise Retry(after="5m", message="the service is down") from OSError("cause")
+    asked = caught.value
+    assert (asked.after, str(asked)) == (300.0, "the service is down")
+    assert isinstance(asked.__cause__, OSError)
+    assert "cause" in "".join(traceback.format_exception(asked))
+    asked.add_note("noted")
+    with pytest.raises(Retry):
+        raise Retry
+
+
+def test_the_backoff_of_one_that_is_raised_is_its_own_only_if_it_was_given() -> None:
+    assert Retry(after=3).own_backoff is None
+    assert Retry(backoff=Backoff()).own_backoff == EXPONENTIAL
+    assert Retry(backoff=fixed(9)).own_backoff == fixed(9)
+
+
+@pytest.mark.parametrize("after", [-1, "soon", True, float("nan"), float("inf")])
+def test_a_bad_delay_is_refused(after: Any) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        Retry(after=after)
+    assert caught.value.code == "invalid_duration"
+
+
+@pytest.mark.parametrize("given", [{"retry_on": (3,)}, {"give_up_on": "ValueError"}, {"message": 3}])
+def test_a_bad_field_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        Retry(**given)
+    assert caught.value.code == "invalid_retry"
+
+
+@pytest.mark.parametrize("given", [Retry(after=3), Retry(message="x"), 5, None, Retry])
+def test_what_is_no_policy_is_refused(given: object) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        as_policy(given)
+    assert caught.value.code == "invalid_retry"
+
+
+def test_types_of_errors_stay_with_the_kind() -> None:
+    policy = Retry(retry_on=(OSError,))
+    assert as_policy(policy) is policy
+    with pytest.raises(InvalidSetting, match="not stored"):
+        as_stored_policy(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "final"),
+    [
+        (Retry(), ValueError(), False),
+        (Retry(give_up_on=(ValueError,)), ValueError(), True),
+        (Retry(give_up_on=(ValueError,)), UnicodeError(), True),  # a kind of ValueError
+        (Retry(give_up_on=ValueError), OSError(), False),  # type: ignore[arg-type]
+        (Retry(retry_on=(OSError,)), ConnectionError(), False),
+        (Retry(retry_on=(OSError,)), ValueError(), True),
+        (Retry(retry_on=(OSError,), give_up_on=(PermissionError,)), PermissionError(), True),
+    ],
+)
+def test_which_errors_are_worth_another_try(policy: Retry, error: BaseException, final: bool) -> None:
+    assert policy.is_final(error) is final
+
+
+@pytest.mark.req("SC-7")
+def test_at_most_once_leaves_no_second_try() -> None:
+    assert (AT_MOST_ONCE.max_retries, AT_MOST_ONCE.max_crashes) == (0, 0)
+
+
+def test_a_limit_in_attempts_is_stored_in_retries() -> None:
+    assert (retry_limit(None), retry_limit(1), retry_limit(101)) == (None, 0, 100)
+    for bad in (0, 102, True, 2.0, "3"):
+        with pytest.raises(InvalidSetting):
+            retry_limit(bad)

@@ -1,0 +1,69 @@
+"""From how an attempt ended to what becomes of the job: pure, so every case is here (CX-9, SC-7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Cancelled, Failed, Snoozed
+from holdfast.domain.policies import fixed
+from holdfast.domain.settlement import decide, hand_back
+
+CLAIM = Claim(
+    id="01a1de74-eb8c-70f1-843b-cac5f6817387",
+    lease="lease",
+    attempt=1,
+    tenant="a",
+    kind="k",
+    queue="q",
+    payload="{}",
+    retries=0,
+    crashes=0,
+    max_retries=2,
+    max_crashes=3,
+    backoff=None,
+    priority=0,
+    position=100,
+    deadline_at=None,
+    created_at=datetime.now(UTC),
+    correlation_id=None,
+    parent_id=None,
+    workflow_id=None,
+    agent=None,
+    tags=(),
+)
+
+
+@pytest.mark.req("CX-9")
+def test_the_delay_is_the_one_asked_for_else_that_of_the_rule_given_else_the_jobs_own() -> None:
+    claim = replace(CLAIM, backoff=fixed(7).to_json())
+    assert decide(claim, Failed("x", "y"), 1.0).delay == 7
+    assert decide(claim, Failed("x", "y", backoff=fixed(9)), 1.0).delay == 9
+    assert decide(claim, Failed("x", "y", after=3.0, backoff=fixed(9)), 1.0).delay == 3
+
+
+@pytest.mark.req("CX-9", "JF-5")
+def test_a_retry_asked_for_is_counted_and_ends_at_the_limit() -> None:
+    asked = Failed("retry_asked", "busy", after=30.0)
+    endings = [decide(replace(CLAIM, retries=retries), asked, 0.5).ending for retries in range(3)]
+    assert endings == ["retry", "retry", "bury"]
+
+
+@pytest.mark.req("CX-11")
+@pytest.mark.parametrize("reason", [None, "not wanted"])
+def test_a_handlers_cancel_says_whose_it_is(reason: str | None) -> None:
+    found = decide(CLAIM, Cancelled(reason), 0.5)
+    assert (found.ending, found.code) == ("cancel", None)
+    assert found.note == {"by": "handler"} | ({"reason": reason} if reason else {})
+
+
+@pytest.mark.req("SC-7")
+def test_a_job_that_may_cost_no_worker_is_not_handed_back() -> None:
+    assert hand_back(CLAIM) == Snoozed(0.0, "worker_stopped")
+    for outcome in (hand_back(replace(CLAIM, max_crashes=0)), hand_back(CLAIM, at_most_once=True)):
+        assert isinstance(outcome, Failed)
+        assert (outcome.code, outcome.final) == ("interrupted", True)
+        assert decide(CLAIM, outcome, 0.5).ending == "bury"
