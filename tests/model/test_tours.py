@@ -107,6 +107,12 @@ def test_every_step_of_the_table(tour: Tour) -> None:
         tour.take()
         tour.end(job, ending)
         tour.wait()
+    tour.operate("redrive", job)
+    tour.take()
+    tour.end(job, "crash")
+    tour.wait()
+    tour.take()
+    tour.end(job, "bury")
     tour.operate("discard", job)
     done, late, stopped = tour.put(), tour.put(deadline=1.0, delay=5.0), tour.put()
     tour.take()
@@ -130,6 +136,17 @@ def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:
         tour.open_lease()
         tour.wait()
     assert tour.state(job) is State.DEAD_LETTER
+
+
+@pytest.mark.req("CX-10")
+def test_a_job_whose_process_dies_every_time_is_buried(tour: Tour) -> None:
+    job = tour.put(retry=TWICE)
+    for _ in range(2):
+        tour.take()
+        tour.end(job, "crash")
+        tour.wait()
+    assert tour.state(job) is State.DEAD_LETTER
+    assert (tour.model.jobs[job].crashes, tour.model.jobs[job].retries) == (2, 0)
 
 
 @pytest.mark.parametrize("dedupe", ["skip", "coalesce"])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """``result`` is JSON text, or None when the handler returned nothing."""
+    """``result`` is JSON text, or None when the handler returned nothing.
+
+    A ``note`` is kept with the end of the attempt, here and below: the exit code and the log of a program.
+    """
 
     result: str | None = None
+    note: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,16 @@ class Failed:
     traceback: str | None = None
     after: float | None = None
     final: bool = False
+    note: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process the handler ran in is gone, the worker is not: counted with the lost workers (CX-10)."""
+
+    code: str
+    message: str
+    note: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +46,4 @@ class Snoozed:
     reason: str | None = None
 
 
-Outcome = Succeeded | Failed | Snoozed
+Outcome = Succeeded | Failed | Crashed | Snoozed

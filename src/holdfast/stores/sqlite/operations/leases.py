@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -72,8 +73,8 @@ _SAVE = (
     " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at RETURNING 1"
 )
 _ADD_ARTIFACT = (
-    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, at)"
-    " SELECT id, tenant, attempt, :name, :ref, :now FROM job_state"
+    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, meta, at)"
+    " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM job_state"
     " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
 )
 
@@ -204,9 +205,26 @@ class LeaseVerbs:
         return bool(rows)
 
     @flow()
-    def add_artifact(self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> Steps[bool]:
+    def add_artifact(
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
+    ) -> Steps[bool]:
         now = yield from act_under(lease, tenant)
-        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "ref": ref, "now": now}
+        params = {
+            "id": claim_id,
+            "lease": lease,
+            "attempt": attempt,
+            "name": name,
+            "ref": ref,
+            "meta": None if meta is None else json.dumps(meta),
+            "now": now,
+        }
         rows = yield Statement(_ADD_ARTIFACT, params)
         yield from unsign()
         return bool(rows)
