@@ -9,8 +9,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import bulk, config
 from holdfast.arguments import Signature
-from holdfast.calling import Declared, wants_context
+from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
+from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -18,10 +19,13 @@ from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.processes import ProcessOptions, target_of
+from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
@@ -45,6 +49,7 @@ class App:
         enqueued_by: str | None = None,
     ) -> None:
         self.store = open_store(config.database_url(url), schema=schema)
+        self.schema = schema
         self.client = Client(
             self.store,
             tenant=check_name(tenant, "tenant"),
@@ -64,23 +69,52 @@ class App:
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
+        process: bool = False,
+        memory: Size | None = None,
+        recycle: int | None = None,
+        niceness: int | None = None,
     ) -> JobDecorator:
-        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``."""
+        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
+
+        With ``process=True`` the handler runs in a child process, which is killed when its time is up.
+        """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
         options = Options(queue=queue, priority=priority, tags=tags, retry=retry or DEFAULT_RETRY)
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return JobDecorator(self, name, options, limit)
+        return JobDecorator(self, name, options, limit, ProcessOptions.of(process, memory, recycle, niceness))
+
+    @overload
+    def command(
+        self, name: str, argv: Callable[P, Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[P, dict[str, Any]]: ...
+    @overload
+    def command(
+        self, name: str, argv: Sequence[str], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., dict[str, Any]]: ...
+    def command(
+        self, name: str, argv: Sequence[str] | Callable[..., Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., Any]:
+        """Declare a kind whose jobs run a program: ``app.command("thumb", ["convert", "{source}", "{target}"])``."""
+        function, options, timeout, program = command_parts(name, argv, settings)
+        return self.declare(function, name, options, timeout, program)
 
     def declare(
-        self, function: Callable[..., Any], name: str | None, options: Options, timeout: float | None
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: Options,
+        timeout: float | None,
+        way: Way | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         signature = Signature(function, kind, skip=int(wants_context(function)))
         declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options)
-        self.kinds[kind] = Declared(declared, timeout)
+        if isinstance(way, ProcessOptions):
+            target_of(kind, function)  # refused now rather than when the first job runs
+        self.kinds[kind] = Declared(declared, timeout, way)
         return declared
 
     # --- enqueuing ---
@@ -165,11 +199,15 @@ class App:
         options = options or WorkerOptions()
         self.client.make_ready()
         threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
-        return Worker(self.store, self._handlers(options.tenant, threads), options)
+        children = Children(options.concurrency)
+        return Worker(
+            self.store, self._handlers(options.tenant, threads, children), options, on_leave=children.aclose
+        )
 
-    def _handlers(self, tenant: str, threads: ThreadPoolExecutor) -> dict[str, Handler]:
+    def _handlers(self, tenant: str, threads: ThreadPoolExecutor, children: Children) -> dict[str, Handler]:
         serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        return {name: declared.handler(serving, threads) for name, declared in self.kinds.items()}
+        means = Means(serving, threads, children, self.schema)
+        return {name: declared.handler(means) for name, declared in self.kinds.items()}
 
     def run_worker(self, **options: Any) -> None:
         """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
@@ -206,10 +244,13 @@ class App:
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
         threads = ThreadPoolExecutor(max_workers=wanted.concurrency, thread_name_prefix="holdfast-job")
+        children = Children(wanted.concurrency)
+        handlers = self._handlers(wanted.tenant, threads, children)
         try:
-            return await Tick(self.store, self._handlers(wanted.tenant, threads), wanted, stop=stop).run()
+            return await Tick(self.store, handlers, wanted, stop=stop).run()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+            await children.aclose()
 
     def close(self) -> None:
         self.store.close()
@@ -222,11 +263,14 @@ class JobDecorator:
     """What ``@app.job()`` returns. The overloads give ``enqueue`` the handler's parameters (less the context)
     and the handle its result."""
 
-    def __init__(self, app: App, name: str | None, options: Options, timeout: float | None) -> None:
+    def __init__(
+        self, app: App, name: str | None, options: Options, timeout: float | None, way: Way | None = None
+    ) -> None:
         self._app = app
         self._name = name
         self._options = options
         self._timeout = timeout
+        self._way = way
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Kind[P, R]: ...
@@ -237,7 +281,7 @@ class JobDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._app.declare(function, self._name, self._options, self._timeout)
+        return self._app.declare(function, self._name, self._options, self._timeout, self._way)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -8,28 +8,56 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from holdfast.client import Client
+from holdfast.connectors.command import Program, command_caller
 from holdfast.context import Context, enter
 from holdfast.domain.job import Claim
 from holdfast.kind import Kind
+from holdfast.processes import ProcessOptions, process_caller, recipe_for
+from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 
 RESULT_LIMIT = 1_048_576
 
 
+Way = ProcessOptions | Program
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a worker has to run handlers with."""
+
+    client: Client
+    threads: Executor
+    children: Children = field(default_factory=lambda: Children(1))
+    schema: str = "holdfast"
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A kind and how it is to be run."""
+    """A kind and how it is to be run: by a function in the worker, unless ``way`` says otherwise."""
 
     kind: Kind[..., Any]
     timeout: float | None = None
+    way: Way | None = None
 
-    def handler(self, client: Client, threads: Executor) -> Handler:
-        return Handler(self.kind.name, _caller(self.kind, client, threads), self.timeout)
+    def handler(self, means: Means) -> Handler:
+        """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
+        kind = self.kind
+        match self.way:
+            case None:
+                return Handler(kind.name, _caller(kind, means.client, means.threads), self.timeout)
+            case ProcessOptions() as options:
+                recipe = recipe_for(means.client, means.schema, options)
+                return Handler(kind.name, process_caller(kind, options, self.timeout, means.children, recipe))
+            case Program() as program:
+                return Handler(kind.name, command_caller(kind, program, self.timeout, means.client, means.children))
+            case _:
+                assert_never(self.way)
 
 
 def _caller(kind: Kind[..., Any], client: Client, threads: Executor) -> Callable[[Claim], Awaitable[str | None]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
+from holdfast.runtime.ending import Ended
 
 FRAMES = 25
 
@@ -28,6 +29,8 @@ async def execute(handler: Handler, claim: Claim) -> Outcome:
     try:
         async with limit:
             return Succeeded(await handler.call(claim))
+    except Ended as end:
+        return end.outcome
     except TimeoutError as error:
         if limit.expired():
             return Failed("timeout", f"the handler was not done after {handler.timeout} s")

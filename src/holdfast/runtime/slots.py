@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome, Snoozed
+from holdfast.domain.outcome import Crashed, Failed, Outcome, Snoozed
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.runtime.execution import Handler, execute
 
@@ -57,7 +57,7 @@ class Slots:
         if self.running.get(claim.id) is not run:
             return  # told to stop because it is no longer ours
         del self.running[claim.id]
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failed | Crashed):
             log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
         self.ended.append(decide(claim, outcome, random.random()))
         self._call()
