@@ -68,7 +68,7 @@ def leaves(code: int) -> None:
     sys.exit(code)
 
 
-@app.job(process=True, timeout=0.3)
+@app.job(process=True, timeout=1.5)
 def hangs(marks: str) -> None:
     """With a child of its own, which does not listen to anybody."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
