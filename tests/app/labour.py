@@ -106,6 +106,13 @@ def exits(code: int) -> None:
 
 
 @app.job(process=True)
+def dies_and_leaves(marks: str) -> None:
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(marks).write_text(f"{os.getpid()} {started.pid}")
+    os._exit(1)
+
+
+@app.job(process=True)
 def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

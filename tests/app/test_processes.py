@@ -178,6 +178,14 @@ def test_a_job_whose_process_dies_is_buried_at_the_crash_limit(
     assert attempt(labour.app, poison.id).outcome == "crashed"
 
 
+@pytest.mark.req("CX-10")
+def test_what_a_dead_process_leaves_is_killed(labour: ModuleType, tmp_path: Path) -> None:
+    handle = labour.dies_and_leaves.using(retry=Retry(max_crashes=0)).enqueue(str(tmp_path / "marks"))
+    work_off(labour.app)
+    assert handle.job().error_code == "process_died"
+    until_gone(*marked(tmp_path / "marks"))
+
+
 @pytest.mark.req("JF-7", "DP-22")
 def test_a_module_that_cannot_be_imported_is_a_clear_failure(
     labour: ModuleType, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ A SIGTERM to the group is meant for the program; the shim stays to write down it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 TAIL = 4_096
 # What a program leaves behind may keep its output open: after its end it is listened to no longer than this.
 LINGER = 0.5
+GLANCE = 0.05
 
 
 class Log:
@@ -92,8 +94,8 @@ def _attend(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> 
         while process.poll() is None or (len(selector.get_map()) > 1 and not _over(ended)):
             if process.returncode is not None and ended is None:
                 ended = time.monotonic()
-            # With its output closed there is only its end to wait for, and no event for that.
-            for key, _ in selector.select(0.05):
+            speaking = len(selector.get_map()) > 1
+            for key, _ in selector.select(GLANCE if speaking else 0):
                 if key.fileobj is link:
                     os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody wants this any more
                 chunk = os.read(key.fd, 65_536)
@@ -103,6 +105,9 @@ def _attend(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> 
                 log.write(chunk)
                 if key.fileobj is process.stderr:
                     tail = (tail + chunk)[-TAIL:]
+            if not speaking:  # there is only its end to wait for, and no event for that
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GLANCE)
     return tail
 
 
