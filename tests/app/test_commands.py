@@ -292,6 +292,21 @@ def test_a_program_may_put_things_in_order_before_it_is_killed(app: App, logs: P
     assert Path(ended.log or "").read_text() == "ready\nput away\n"
 
 
+@pytest.mark.req("SC-14", "CX-11")
+def test_cancelling_a_running_job_ends_its_program(app: App, logs: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    polite = "import signal; signal.signal(15, lambda *_: sys.exit(print('put away', flush=True)))"
+    kind = app.command("sleeps", python(f"{SLEEPER} {polite}; {MARK}; time.sleep(600)", str(marks)), log_dir=logs)
+    with working(app):
+        handle = kind.using(retry=ONCE).enqueue()
+        pids = marked(marks)
+        handle.cancel("not wanted any more")
+        until_gone(*pids)
+    assert handle.state() is State.CANCELLED
+    (log,) = logs.rglob("output.log")
+    assert log.read_text() == "put away\n"
+
+
 @pytest.mark.req("SC-14", "SC-13", "CX-11")
 def test_a_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"

@@ -127,6 +127,17 @@ def test_a_timeout_kills_for_real(labour: ModuleType, tmp_path: Path) -> None:
     until_gone(child, grandchild)
 
 
+@pytest.mark.req("CX-11")
+def test_cancelling_a_running_job_kills_it(labour: ModuleType, tmp_path: Path) -> None:
+    with working(labour.app, concurrency=1):
+        handle = labour.waits.enqueue(str(tmp_path / "marks"))
+        pids = marked(tmp_path / "marks")
+        handle.cancel("not wanted any more")
+        until_gone(*pids)
+        assert labour.where.enqueue().result(timeout=30), "its slot is free"
+    assert (handle.state(), attempt(labour.app, handle.id).outcome) == (State.CANCELLED, "cancelled")
+
+
 @pytest.mark.req("CX-11", "SC-13")
 def test_what_a_stopping_worker_hands_back_is_killed(labour: ModuleType, tmp_path: Path) -> None:
     with working(labour.app, grace=0.0) as beside:

@@ -30,6 +30,7 @@ from holdfast.runtime.children.pool import Children
 from holdfast.runtime.children.wire import Message
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.programs import desk, shim
+from holdfast.runtime.slots import LAST_WORDS
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 SHIM = Recipe((sys.executable, "-I", "-S", shim.__file__), "")
@@ -139,8 +140,11 @@ async def _run(order: Message, program: Program, timeout: float | None, children
         last = await _stop(child, program.kill_after)
         message = f"the program was not done after {timeout} s, and was killed"
         raise Ended(Failed("timeout", message, note={**note, **last})) from None
-    except asyncio.CancelledError:
-        await _stop(child, program.kill_after)
+    except asyncio.CancelledError as told:
+        # Only of a job that was cancelled is nobody waiting for its end. Otherwise it is handed on in a moment, and
+        # must not run twice.
+        patient = told.args[:1] == ("cancelled",)
+        await _stop(child, program.kill_after if patient else min(program.kill_after, 0.8 * LAST_WORDS))
         raise
     except ChildDied as died:
         raise Ended(Crashed("process_died", f"the shim of the program: {died.how}", note)) from None
