@@ -200,9 +200,7 @@ class App:
         self.client.make_ready()
         threads = ThreadPoolExecutor(max_workers=options.concurrency, thread_name_prefix="holdfast-job")
         children = Children(options.concurrency)
-        return Worker(
-            self.store, self._handlers(options.tenant, threads, children), options, on_leave=children.aclose
-        )
+        return Worker(self.store, self._handlers(options.tenant, threads, children), options, on_leave=children.aclose)
 
     def _handlers(self, tenant: str, threads: ThreadPoolExecutor, children: Children) -> dict[str, Handler]:
         serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)

@@ -189,6 +189,14 @@ def test_a_job_whose_process_dies_is_buried_at_the_crash_limit(
     assert attempt(labour.app, poison.id).outcome == "crashed"
 
 
+@pytest.mark.req("CX-10", "HK-1")
+def test_a_tick_runs_them_too(labour: ModuleType) -> None:
+    labour.where.enqueue()
+    labour.segfaults.enqueue()
+    done = labour.app.tick(limit=5)
+    assert (done.taken, done.succeeded, done.crashed) == (2, 1, 1)
+
+
 @pytest.mark.req("CX-10")
 def test_what_a_dead_process_leaves_is_killed(labour: ModuleType, tmp_path: Path) -> None:
     handle = labour.dies_and_leaves.using(retry=Retry(max_crashes=0)).enqueue(str(tmp_path / "marks"))

@@ -70,9 +70,9 @@ class TickOptions:
 class TickSummary:
     """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
 
-    ``retried`` will be tried again later, ``dead`` are dead letters now, ``crashed`` lost a process of their own and are
-    either, ``handed_back`` ran out of time, ``cancelled``
-    were cancelled while they ran, ``lost`` went to somebody else. ``more``: call again at once, there is work.
+    ``retried`` will be tried again later, ``dead`` are dead letters now, ``crashed`` lost a process of their own and
+    are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
+    else. ``more``: call again at once, there is work.
     """
 
     taken: int
