@@ -9,8 +9,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import bulk, config
 from holdfast.arguments import Signature
-from holdfast.calling import Declared, Lent, wants_context
+from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
+from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -19,10 +20,13 @@ from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
+from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.processes import ProcessOptions, target_of
+from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -48,6 +52,7 @@ class App:
         secret_names: Sequence[str] = (),
     ) -> None:
         self.store = open_store(config.database_url(url), schema=schema)
+        self.schema = schema
         self.client = Client(
             self.store,
             tenant=check_name(tenant, "tenant"),
@@ -69,11 +74,16 @@ class App:
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
+        process: bool = False,
+        memory: Size | None = None,
+        recycle: int | None = None,
+        niceness: int | None = None,
     ) -> JobDecorator:
         """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
 
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
+        With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
@@ -82,7 +92,23 @@ class App:
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
         options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return JobDecorator(self, name, options, limit, at_most_once)
+        way = ProcessOptions.of(process, memory, recycle, niceness)
+        return JobDecorator(self, name, options, limit, at_most_once, way)
+
+    @overload
+    def command(
+        self, name: str, argv: Callable[P, Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[P, dict[str, Any]]: ...
+    @overload
+    def command(
+        self, name: str, argv: Sequence[str], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., dict[str, Any]]: ...
+    def command(
+        self, name: str, argv: Sequence[str] | Callable[..., Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., Any]:
+        """Declare a kind whose jobs run a program: ``app.command("thumb", ["convert", "{source}", "{target}"])``."""
+        function, options, timeout, program = command_parts(name, argv, settings)
+        return self.declare(function, name, options, timeout, way=program)
 
     def declare(
         self,
@@ -91,13 +117,16 @@ class App:
         options: Options,
         timeout: float | None,
         at_most_once: bool = False,
+        way: Way | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         signature = Signature(function, kind, skip=int(wants_context(function)))
         declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once)
-        self.kinds[kind] = Declared(declared, timeout)
+        if isinstance(way, ProcessOptions):
+            target_of(kind, function)  # refused now rather than when the first job runs
+        self.kinds[kind] = Declared(declared, timeout, way)
         return declared
 
     def redact(self, *secrets: str) -> None:
@@ -206,12 +235,13 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        return Worker(self.store, self._handlers(options.tenant), options)
+        children = Children(options.concurrency)
+        return Worker(self.store, self._handlers(options.tenant, children), options, on_leave=children.aclose)
 
-    def _handlers(self, tenant: str) -> dict[str, Handler]:
+    def _handlers(self, tenant: str, children: Children) -> dict[str, Handler]:
         serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        lent = Lent(serving, Threads(), self._child, self._knowing())
-        return {name: declared.handler(lent) for name, declared in self.kinds.items()}
+        means = Means(serving, Threads(), children, self.schema, self._child, self._knowing())
+        return {name: declared.handler(means) for name, declared in self.kinds.items()}
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
@@ -260,7 +290,11 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        return await Tick(self.store, self._handlers(wanted.tenant), wanted, stop=stop).run()
+        children = Children(wanted.concurrency)
+        try:
+            return await Tick(self.store, self._handlers(wanted.tenant, children), wanted, stop=stop).run()
+        finally:
+            await children.aclose()
 
     def close(self) -> None:
         self.store.close()
@@ -274,13 +308,20 @@ class JobDecorator:
     and the handle its result."""
 
     def __init__(
-        self, app: App, name: str | None, options: Options, timeout: float | None, at_most_once: bool = False
+        self,
+        app: App,
+        name: str | None,
+        options: Options,
+        timeout: float | None,
+        at_most_once: bool = False,
+        way: Way | None = None,
     ) -> None:
         self._app = app
         self._at_most_once = at_most_once
         self._name = name
         self._options = options
         self._timeout = timeout
+        self._way = way
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Kind[P, R]: ...
@@ -291,7 +332,7 @@ class JobDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._app.declare(function, self._name, self._options, self._timeout, self._at_most_once)
+        return self._app.declare(function, self._name, self._options, self._timeout, self._at_most_once, self._way)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -7,14 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from holdfast.client import Client
+from holdfast.connectors.command import Program, command_caller
 from holdfast.context import Context, enter
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
 from holdfast.kind import Kind, Prepared
+from holdfast.processes import ProcessOptions, process_caller, recipe_for
+from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.reporting import Reporter
 from holdfast.runtime.stopping import Stop
@@ -24,42 +27,67 @@ RESULT_LIMIT = 1_048_576
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
+Way = ProcessOptions | Program
+
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """What a worker lends to every handler it runs."""
+class Means:
+    """What a worker has to run handlers with."""
 
     client: Client
     threads: Threads
+    children: Children
+    schema: str
     prepare: Prepare
     redact: Redactor = field(default_factory=Redactor)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A kind and how it is to be run."""
+    """A kind and how it is to be run: by a function in the worker, unless ``way`` says otherwise."""
 
     kind: Kind[..., Any]
     timeout: float | None = None
+    way: Way | None = None
 
-    def handler(self, lent: Lent) -> Handler:
-        retry = self.kind.defaults.get("retry", DEFAULT_RETRY)
-        call = _caller(self.kind, lent)
-        return Handler(self.kind.name, call, self.timeout, retry, self.kind.at_most_once, lent.redact)
+    def handler(self, means: Means) -> Handler:
+        """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
+        kind = self.kind
+        retry = kind.defaults.get("retry", DEFAULT_RETRY)
+        timeout = None
+        match self.way:
+            case None:
+                call, timeout = _caller(kind, means), self.timeout
+            case ProcessOptions() as options:
+                recipe = recipe_for(means.client, means.schema, options)
+                call = _elsewhere(process_caller(kind, options, self.timeout, means.children, recipe))
+            case Program() as program:
+                call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
+            case _:
+                assert_never(self.way)
+        return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact)
 
 
-def _caller(kind: Kind[..., Any], lent: Lent) -> Callable[[Claim, Stop], Awaitable[str | None]]:
+Call = Callable[[Claim, Stop], Awaitable[str | None]]
+
+
+def _elsewhere(call: Callable[[Claim], Awaitable[str | None]]) -> Call:
+    """A process is killed when it is told to stop: there is nobody to tell."""
+    return lambda claim, _: call(claim)
+
+
+def _caller(kind: Kind[..., Any], means: Means) -> Call:
     """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
 
-    write = partial(_write, lent.client)
+    write = partial(_write, means.client)
 
     async def call(claim: Claim, stop: Stop) -> str | None:
         reporter = Reporter(claim, write)
-        redact = JobRedactor(lent.redact, claim.payload)
-        context = Context(claim, lent.client, logger, stop, redact, reporter, lent.prepare)
+        redact = JobRedactor(means.redact, claim.payload)
+        context = Context(claim, means.client, logger, stop, redact, reporter, means.prepare)
         enter(context)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
@@ -68,7 +96,7 @@ def _caller(kind: Kind[..., Any], lent: Lent) -> Callable[[Claim, Stop], Awaitab
             if is_async:
                 value = await kind.function(*args, **kwargs)
             else:
-                value = await lent.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+                value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
         finally:
             if reporter.used:
                 await reporter.close()

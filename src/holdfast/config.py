@@ -12,6 +12,7 @@ from holdfast.domain.errors import InvalidSetting
 
 URL_VARIABLE = "HOLDFAST_URL"
 TENANT_VARIABLE = "HOLDFAST_TENANT"
+LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -24,6 +25,20 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
             fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
         )
     return url
+
+
+def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where command jobs keep their logs, if the environment says so."""
+    named = environment.get(LOG_DIR_VARIABLE, "")
+    return Path(named) if named else None
+
+
+def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where programs of this user keep what is to last, when nobody has said anything better."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "holdfast" / "commands"
+    base = environment.get("XDG_STATE_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "holdfast" / "commands"
 
 
 def operating_user() -> str:

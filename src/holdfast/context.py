@@ -241,8 +241,9 @@ class Context(Facts):
     def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
         claim, scope = self.claim, self.client.tenant
         label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
-        text = None if meta is None else encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")
-        return self.client.verbs.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, text)
+        if meta is not None:
+            encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too much
+        return self.client.verbs.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, meta)
 
     def _saved(self) -> Flow[dict[str, Any]]:
         return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)

@@ -111,7 +111,7 @@ def test_legality_is_the_same_in_sql(sql: PostgresByHand) -> None:
 
 @pytest.mark.req("CX-4")
 def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> None:
-    codes = {"lapse": "worker_lost", "expire": "gate_expired"}
+    codes = {"lapse": "worker_lost", "crash": "process_died", "expire": "gate_expired"}
     for step in TRANSITIONS:
         if step.source is None:
             continue

@@ -18,6 +18,7 @@ HELPERS = {
     "_refusal": 0,  # domain/payload.py
     "_whole": 4,  # domain/policies.py
     "Failed": 0,  # domain/outcome.py: an attempt's error code
+    "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error
     "Enqueued": 2,  # the reason why no job was made
     "Verdict": 3,  # the reason why an operator was refused

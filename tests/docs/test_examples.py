@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +35,59 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "order 5: sent at try 3" in said
     assert said.count("job.retry") == 2
     assert "20 receipts sent" in said
+
+
+@pytest.mark.req("SC-14", "CX-10")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_pictures(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    store: str,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", request.getfixturevalue(f"{store}_url"))
+    monkeypatch.setenv("PICTURES_SCRATCH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # a child process has to find it by its name
+    example = load("pictures")
+    for kind in ("caption", "enlarge", "decode"):
+        getattr(example, kind).function.__module__ = "pictures"
+    assert await example.main() == {
+        "1 caption": "succeeded",
+        "2 caption": "timeout",
+        "3 enlarge": "succeeded",
+        "4 enlarge": "memory_limit",
+        "5 decode": "process_died",
+        "6 report": "succeeded",
+    }
+    assert "report.txt: 25 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.req("JF-7")
+def test_pictures_as_a_script(tmp_path: Path) -> None:
+    """Its handlers are those of `__main__`, which every child reads again."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    script = str(EXAMPLES / "pictures.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split()[1:3] for line in done.stdout.splitlines()[1:7]]
+    assert [state for _, state in lines] == [
+        "succeeded",
+        "dead_letter",
+        "succeeded",
+        "dead_letter",
+        "dead_letter",
+        "succeeded",
+    ]
+    assert "killed by signal 6 (SIGABRT)" in done.stdout
 
 
 def test_every_example_has_a_test() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.ids import uuid7
 from holdfast.domain.job import Dedupe, JobSpec
-from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
 from holdfast.domain.settlement import Ending
 
@@ -121,8 +121,9 @@ plain_drafts = drafts.map(
     lambda draft: replace(draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none")
 )
 
-# `worker_lost` is a word of ours; a handler may still use it.
-codes = st.sampled_from(["boom", "worker_lost", "deadline_passed"])
+# `worker_lost` and `process_died` are words of ours; a handler may still use them.
+codes = st.sampled_from(["boom", "worker_lost", "process_died", "deadline_passed"])
+notes = st.sampled_from([None, None, {"exit_code": 3, "log": "file:///x → 'y'"}])
 failures = st.builds(
     Failed,
     codes,
@@ -131,12 +132,16 @@ failures = st.builds(
     after=st.none() | delays,
     final=st.sampled_from([False, False, True]),
     backoff=st.sampled_from([None, None, GENTLE]),
+    note=notes,
 )
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Succeeded, st.sampled_from([None, "null", '{"ok": true}', "[]"])),
+    st.builds(Succeeded, st.sampled_from([None, "null", '{"ok": true}', "[]"]), note=notes),
     failures,
     failures,
+    st.builds(Crashed, codes, st.just("killed by signal 11"), note=notes),
     st.builds(Snoozed, delays, st.sampled_from([None, "not yet"])),
     st.builds(Cancelled, st.sampled_from([None, "not wanted"])),
 )
-endings: st.SearchStrategy[Ending] = st.sampled_from(["succeeded", "retry", "bury", "fail", "snooze", "cancel"])
+endings: st.SearchStrategy[Ending] = st.sampled_from(
+    ["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
+)

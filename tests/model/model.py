@@ -157,11 +157,13 @@ class Model(Upkeep):
         later = self.now + seconds(item.delay)
         if item.ending == "succeeded":
             job.result = item.result if item.result is not None else job.result
-            self.step(job, "succeed", holder)
+            self.step(job, "succeed", holder, item.note)
         elif item.ending == "snooze":
             self.step(job, "snooze", holder, item.note, due=later)
         elif item.ending == "cancel":
             self.step(job, "cancel", holder, item.note)
+        elif item.ending == "crash":
+            self.crash(job, "crash", holder, item.note, later)
         else:
             self.step(job, "fail", holder, item.note)
             if item.ending == "retry":
@@ -207,4 +209,4 @@ def _stands(job: ModelJob, spec: JobSpec) -> bool:
 def _impossible(item: Settlement, job: ModelJob) -> bool:
     if item.ending == "retry" and job.retries >= job.max_retries:
         return True
-    return item.ending in ("retry", "bury", "fail") and None in (item.code, item.message)
+    return item.ending in ("retry", "bury", "fail", "crash") and None in (item.code, item.message)

@@ -111,6 +111,12 @@ def test_every_step_of_the_table(tour: Tour) -> None:
         tour.take()
         tour.end(job, ending)
         tour.wait()
+    tour.operate("redrive", job)
+    tour.take()
+    tour.end(job, "crash")
+    tour.wait()
+    tour.take()
+    tour.end(job, "bury")
     tour.operate("discard", job)
     put_off = tour.put(delay=60.0)
     tour.reschedule(put_off)
@@ -161,6 +167,17 @@ def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:
         tour.open_lease()
         tour.wait()
     assert tour.state(job) is State.DEAD_LETTER
+
+
+@pytest.mark.req("CX-10")
+def test_a_job_whose_process_dies_every_time_is_buried(tour: Tour) -> None:
+    job = tour.put(retry=TWICE)
+    for _ in range(2):
+        tour.take()
+        tour.end(job, "crash")
+        tour.wait()
+    assert tour.state(job) is State.DEAD_LETTER
+    assert (tour.model.jobs[job].crashes, tour.model.jobs[job].retries) == (2, 0)
 
 
 @pytest.mark.parametrize("dedupe", ["skip", "coalesce"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
@@ -55,18 +56,18 @@ class Upkeep(World):
         for job in leased:
             self.step(job, "lapse", "reaper", {"reason": "lease_lapsed"})
         for job in begun:
-            self._crash(job)
+            job.error = LOST
+            self.crash(job, "lapse", "reaper", None, self.now)
         for name in unswept - {job.lease for job in self.jobs.values()}:
             self.leases[name].swept = True
         return Sweep(len(lapsed), len(leased), len(begun))
 
-    def _crash(self, job: ModelJob) -> None:
+    def crash(self, job: ModelJob, verb: str, actor: str, note: dict[str, Any] | None, later: datetime) -> None:
         """A crash is counted apart from the handler's own failures, against its own limit (CX-10)."""
-        job.error = LOST
-        self.step(job, "lapse", "reaper")
+        self.step(job, verb, actor, note)
         again = job.crashes < job.spec.retry.max_crashes
         job.crashes += 1
-        self.step(job, "retry" if again else "bury", "reaper", due=self.now if again else None)
+        self.step(job, "retry" if again else "bury", actor, due=later if again else None)
 
     # -- people --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ OUTCOMES = {
     "succeed": "succeeded",
     "fail": "failed",
     "lapse": "crashed",
+    "crash": "crashed",
     "snooze": "suspended",
     "cancel": "cancelled",
 }

@@ -60,7 +60,7 @@ def _compare(job: Job, events: list[Event]) -> Iterator[str]:
         yield f"attempts {started} were begun, the job counts {job.attempt}"
     redriven = max((n for n, event in enumerate(events) if event.verb == "redrive"), default=0)
     life = events[redriven:]
-    lost = sum(event.verb == "lapse" and event.to_state == State.FAILED for event in life)
+    lost = sum(event.verb in ("lapse", "crash") and event.to_state == State.FAILED for event in life)
     if lost != job.crashes:
         yield f"{lost} workers were lost, the job counts {job.crashes}"
     retried = sum((one.verb, two.verb) == ("fail", "retry") for one, two in pairwise(life))

@@ -21,7 +21,7 @@ from holdfast.cli.words import span
 from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.domain.tick import Ticking, TickSummary
 
-SHOWN = ("succeeded", "retried", "dead", "failed", "snoozed", "handed_back", "cancelled", "lost")
+SHOWN = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed_back", "cancelled", "lost")
 
 
 def tick(

@@ -57,7 +57,7 @@ def special(event: Event) -> str:
     """What was particular about this step: the error, when it is tried again, the reason, and whatever else."""
     meta = event.meta
     parts = []
-    if event.verb in ("fail", "lapse", "expire", "deny") and meta.get("error_code"):
+    if event.verb in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
         parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
     if meta.get("reason"):
         parts.append(str(meta["reason"]))

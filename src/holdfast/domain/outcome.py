@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.domain.policies import Backoff
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """``result`` is JSON text, or None when the handler returned nothing."""
+    """``result`` is JSON text, or None when the handler returned nothing.
+
+    A ``note`` is kept with the end of the attempt, here and below: the exit code and the log of a program.
+    """
 
     result: str | None = None
+    note: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,16 @@ class Failed:
     after: float | None = None
     final: bool = False
     backoff: Backoff | None = None
+    note: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process the handler ran in is gone, the worker is not: counted with the lost workers (CX-10)."""
+
+    code: str
+    message: str
+    note: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +56,4 @@ class Cancelled:
     reason: str | None = None
 
 
-Outcome = Succeeded | Failed | Snoozed | Cancelled
+Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled

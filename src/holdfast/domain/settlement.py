@@ -11,11 +11,11 @@ from typing import Any, Literal, assert_never
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
 from holdfast.domain.policies import Backoff
 
-Ending = Literal["succeeded", "retry", "bury", "fail", "snooze", "cancel"]
+Ending = Literal["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -24,7 +24,8 @@ LONGEST_DELAY = 100 * 365 * 86_400.0
 
 @dataclass(slots=True)
 class Settlement:
-    """One attempt's end, complete: nothing is left for the store to choose."""
+    """One attempt's end, complete. All that is left for the store is to count: a ``crash`` within the job's
+    limit of crashes is tried again after ``delay``, one beyond it is buried, as the reaper does it."""
 
     id: str
     attempt: int
@@ -39,17 +40,28 @@ class Settlement:
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     """``random01`` is the jitter, drawn by the caller so that this stays a function."""
     match outcome:
-        case Succeeded(result):
-            return Settlement(claim.id, claim.attempt, "succeeded", result=result)
+        case Succeeded(result, note):
+            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note)
         case Snoozed(delay, reason):
-            note = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
-            return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=note)
+            why = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
+            return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=why)
         case Cancelled(reason):
             # An operator's cancel says who it was by its actor; here that is the worker, hence the mark.
             note = {"by": "handler"} | ({"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else {})
             return Settlement(claim.id, claim.attempt, "cancel", note=note)
         case Failed():
             return _after_failure(claim, outcome, random01)
+        case Crashed(code, message, note):
+            return Settlement(
+                claim.id,
+                claim.attempt,
+                "crash",
+                # What ran out of memory once will do so again if it is begun again at once.
+                delay=_backoff(claim).delay(claim.crashes + 1, random01),
+                code=safe_text(code, 100),
+                message=safe_text(message, MESSAGE_LIMIT),
+                note=note,
+            )
         case _:
             assert_never(outcome)
 
@@ -80,8 +92,13 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
         delay=delay,
         code=safe_text(failure.code, 100),
         message=safe_text(failure.message, MESSAGE_LIMIT),
-        note={"traceback": safe_text(failure.traceback, TRACEBACK_LIMIT)} if failure.traceback else None,
+        note=_note(failure),
     )
+
+
+def _note(failure: Failed) -> dict[str, Any] | None:
+    trace = {"traceback": safe_text(failure.traceback, TRACEBACK_LIMIT)} if failure.traceback else {}
+    return {**(failure.note or {}), **trace} or None
 
 
 def _backoff(claim: Claim) -> Backoff:

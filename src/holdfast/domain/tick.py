@@ -70,8 +70,9 @@ class TickOptions:
 class TickSummary:
     """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
 
-    ``retried`` will be tried again later, ``dead`` are dead letters now, ``handed_back`` ran out of time, ``cancelled``
-    were cancelled while they ran, ``lost`` went to somebody else. ``more``: call again at once, there is work.
+    ``retried`` will be tried again later, ``dead`` are dead letters now, ``crashed`` lost a process of their own and
+    are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
+    else. ``more``: call again at once, there is work.
     """
 
     taken: int
@@ -82,6 +83,7 @@ class TickSummary:
     retried: int = 0
     dead: int = 0
     failed: int = 0
+    crashed: int = 0
     snoozed: int = 0
     handed_back: int = 0
     cancelled: int = 0

@@ -20,6 +20,7 @@ class Verb(StrEnum):
     START = "start"
     RELEASE = "release"
     LAPSE = "lapse"
+    CRASH = "crash"
     SUCCEED = "succeed"
     FAIL = "fail"
     ASK = "ask"
@@ -56,6 +57,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.IN_PROGRESS, V.SUCCEED, S.SUCCEEDED),
     Transition(S.IN_PROGRESS, V.FAIL, S.FAILED),
     Transition(S.IN_PROGRESS, V.LAPSE, S.FAILED),
+    Transition(S.IN_PROGRESS, V.CRASH, S.FAILED),
     Transition(S.IN_PROGRESS, V.ASK, S.WAITING_FOR_APPROVAL),
     Transition(S.IN_PROGRESS, V.SNOOZE, S.RETRY_WAITING),
     Transition(S.WAITING_FOR_APPROVAL, V.APPROVE, S.QUEUED),

@@ -11,10 +11,11 @@ from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
 from holdfast.domain.errors import InvalidArguments, InvalidPayload
 from holdfast.domain.job import DEFAULT_RETRY, Claim
-from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
-from holdfast.domain.settlement import MESSAGE_LIMIT
+from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.runtime.ending import Ended
 from holdfast.runtime.failures import failure, message_of, traceback_of
 from holdfast.runtime.stopping import Stop
 
@@ -59,6 +60,8 @@ async def _attempt(handler: Handler, claim: Claim) -> Outcome:
             except asyncio.CancelledError as error:
                 stop.cancelled(error)
                 raise
+    except Ended as end:
+        return _without_secrets(handler, claim, end.outcome)
     except TimeoutError as error:
         if not limit.expired():
             return _raised(handler, claim, error)
@@ -95,6 +98,19 @@ def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
             return failure(error, redact, final=handler.retry.is_final(error))
 
 
+def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
+    """What another process said of its end is looked through here: it may not know what is secret."""
+    redact = JobRedactor(handler.redact, claim.payload)
+    match outcome:
+        case Failed(message=message, traceback=trace):
+            trace = None if trace is None else redact(trace, TRACEBACK_LIMIT)
+            return replace(outcome, message=redact(message, MESSAGE_LIMIT), traceback=trace)
+        case Crashed(message=message):
+            return replace(outcome, message=redact(message, MESSAGE_LIMIT))
+        case _:
+            return outcome
+
+
 def _asked_again(asked: Retry, redact: Redact) -> Failed:
     cause = asked.__cause__
     message = asked.message or (message_of(cause) if cause is not None else "") or str(asked)
@@ -108,7 +124,7 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
 
 
 def _report(claim: Claim, outcome: Outcome) -> None:
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, Failed | Crashed):
         code, message = one_line(outcome.code), one_line(outcome.message)
         log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome, Snoozed
+from holdfast.domain.outcome import Crashed, Failed, Outcome, Snoozed
 from holdfast.domain.queues import drawn_order
 from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
@@ -44,6 +44,7 @@ _FIELDS: dict[Ending, str] = {
     "retry": "retried",
     "bury": "dead",
     "fail": "failed",
+    "crash": "crashed",
     "snooze": "snoozed",
 }
 
@@ -142,7 +143,7 @@ class Tick:
         found = []
         for task in [task for task in self._running if task in done]:
             claim, outcome = self._running.pop(task), task.result()
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
             found.append(decide(claim, outcome, random.random()))
         return found

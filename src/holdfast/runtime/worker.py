@@ -15,7 +15,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
@@ -67,8 +67,16 @@ class WorkerOptions:
 
 
 class Worker:
-    def __init__(self, store: Store, handlers: Mapping[str, Handler], options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        options: WorkerOptions,
+        on_leave: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``on_leave`` lets go of what the handlers were run with, after the last of them has ended."""
         self.store = store
+        self._on_leave = on_leave
         self.handlers = handlers
         self.options = options
         # A new name each time it starts: a restarted process must never be taken for its predecessor.
@@ -122,6 +130,8 @@ class Worker:
             await asyncio.gather(*beside)
             if hush is not None:
                 await asyncio.to_thread(hush)
+            if self._on_leave is not None:
+                await self._on_leave()
             await self._leave()
 
     # --- the loop ---

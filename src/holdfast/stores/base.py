@@ -155,7 +155,14 @@ class Verbs(Protocol):
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Flow[bool]: ...
     def add_artifact(
-        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str, meta: str | None = None
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...

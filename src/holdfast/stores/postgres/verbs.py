@@ -141,10 +141,18 @@ class PostgresVerbs(Reads):
 
     @flow(single=True)
     def add_artifact(
-        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str, meta: str | None = None
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
     ) -> Steps[bool]:
+        about = None if meta is None else json.dumps(meta)
         rows = yield self._call(
-            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, meta, tenant
+            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, about, tenant
         )
         return bool(rows[0][0])
 
@@ -247,6 +255,8 @@ def _verdict(row: Row) -> Verdict:
 def _detail(item: Settlement) -> str | None:
     """What goes with an ending, as JSON text; nothing for a plain success."""
     if item.ending == "succeeded":
-        return f'{{"result":{item.result}}}' if item.result is not None else None
+        parts = [] if item.result is None else [f'"result":{item.result}']
+        parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
+        return f"{{{','.join(parts)}}}" if parts else None
     detail = {"delay": item.delay, "code": item.code, "message": item.message, "note": item.note}
     return json.dumps({name: value for name, value in detail.items() if value is not None})

@@ -6,7 +6,7 @@ return case now_is
     when 'succeeded' then 'succeed'
     when 'leased' then 'claim'
     when 'failed' then case was
-        when 'in_progress' then case when error_code = 'worker_lost' then 'lapse' else 'fail' end
+        when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
         when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'gate_expired') then 'expire' else 'deny' end
         else 'expire' end
     when 'retry_waiting' then case was when 'failed' then 'retry' else 'snooze' end

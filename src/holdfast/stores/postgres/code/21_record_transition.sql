@@ -20,8 +20,11 @@ begin
     v_xid := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
     insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
     select v_xid, n.id, n.tenant, n.kind,
-           -- Whoever shows the lease was not lost, whatever its handler calls the error.
-           verb_of(o.state, n.state, case when n.settled_by = o.lease then null else n.error_code end, n.note),
+           -- Whoever shows the lease was not lost, whatever its handler calls the error; it may have lost a process
+           -- of its own, which it counts as a crash.
+           verb_of(o.state, n.state, case when n.settled_by = o.lease
+                                          then case when n.crashes > o.crashes then 'process_died' end
+                                          else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
            case when n.state in ('failed', 'dead_letter') then
                     coalesce(n.note, '{}') || jsonb_build_object('error_code', n.error_code,

@@ -1,5 +1,5 @@
 -- End attempts, each with its settlement (domain/settlement.py decides; nothing is decided here).
--- `outcomes`: succeeded, retry, bury, fail (final), snooze, cancel. `details`: null, or what goes with it:
+-- `outcomes`: succeeded, retry, bury, fail (final), crash, snooze, cancel. `details`: null, or what goes with it:
 --   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}}
 -- Answers with the ids whose attempt was no longer this lease's: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
@@ -34,11 +34,14 @@ begin
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
                error_code = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'code' end,
                error_message = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'message' end,
+               crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
                note = o.detail -> 'note'
           from offered o
          where s.id = o.id and s.lease is not distinct from settle_many.lease and s.attempt = o.attempt
            and s.state is not distinct from 'in_progress'
-        returning s.id, s.tenant, o.outcome, o.detail
+        -- Whether a crash, counted by now, was one too many is the row's to say, as for the reaper.
+        returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
+                  as outcome, o.detail
     )
     select array_agg(id),
            array_agg(tenant) filter (where settle_many.details is not null),
@@ -55,14 +58,14 @@ begin
 
         -- `failed` passes on at once, in the same transaction.
         update job_state s
-           set state = case o.outcome when 'retry' then 'retry_waiting' else 'dead_letter' end::state,
+           set state = case when o.outcome in ('retry', 'crash') then 'retry_waiting' else 'dead_letter' end::state,
                retries = s.retries + case o.outcome when 'retry' then 1 else 0 end,
-               due_at = case o.outcome when 'retry'
+               due_at = case when o.outcome in ('retry', 'crash')
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
-               finished_at = case o.outcome when 'retry' then null else v_now end,
+               finished_at = case when o.outcome in ('retry', 'crash') then null else v_now end,
                note = null
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
-         where s.id = o.id and o.outcome in ('retry', 'bury');
+         where s.id = o.id and o.outcome in ('retry', 'bury', 'crash');
     end if;
 
     if coalesce(cardinality(v_jobs), 0) < cardinality(settle_many.jobs) then

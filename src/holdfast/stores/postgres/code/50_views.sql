@@ -10,7 +10,7 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
 -- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
 create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
-       case e.verb when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed'
+       case e.verb when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
                    when 'ask' then 'suspended' when 'snooze' then 'suspended' when 'cancel' then 'cancelled' end as outcome,
        e.meta ->> 'error_code' as error_code, e.meta ->> 'error_message' as error_message,
        (e.meta ->> 'exit_code')::integer as exit_code, e.meta ->> 'log' as log, e.meta ->> 'traceback' as traceback,

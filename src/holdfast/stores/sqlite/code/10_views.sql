@@ -18,7 +18,7 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
 DROP VIEW IF EXISTS attempts;
 CREATE VIEW attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
-       CASE e.verb WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed'
+       CASE e.verb WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
                    WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
        json_extract(e.meta, '$.error_code') AS error_code, json_extract(e.meta, '$.error_message') AS error_message,
        json_extract(e.meta, '$.exit_code') AS exit_code, json_extract(e.meta, '$.log') AS log,

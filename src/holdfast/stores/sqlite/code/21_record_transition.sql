@@ -16,7 +16,10 @@ BEGIN
                WHEN 'failed' THEN CASE OLD.state
                    -- Whoever shows the lease was not lost, whatever its handler calls the error.
                    WHEN 'in_progress' THEN
-                       CASE WHEN NEW.error_code = 'worker_lost' AND NEW.settled_by IS NOT OLD.lease THEN 'lapse' ELSE 'fail' END
+                       CASE WHEN NEW.settled_by IS NOT OLD.lease THEN CASE NEW.error_code WHEN 'worker_lost' THEN 'lapse' ELSE 'fail' END
+                            -- Its own process is gone, says whoever shows the lease, and counts it as a crash.
+                            WHEN NEW.crashes > OLD.crashes THEN 'crash'
+                            ELSE 'fail' END
                    WHEN 'waiting_for_approval' THEN
                        CASE WHEN NEW.error_code IN ('deadline_passed', 'gate_expired') THEN 'expire' ELSE 'deny' END
                    ELSE 'expire' END

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -205,7 +206,14 @@ class LeaseVerbs:
 
     @flow()
     def add_artifact(
-        self, claim_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str, meta: str | None = None
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
     ) -> Steps[bool]:
         now = yield from act_under(lease, tenant)
         params = {
@@ -214,7 +222,7 @@ class LeaseVerbs:
             "attempt": attempt,
             "name": name,
             "ref": ref,
-            "meta": meta,
+            "meta": None if meta is None else json.dumps(meta),
             "now": now,
         }
         rows = yield Statement(_ADD_ARTIFACT, params)

@@ -20,12 +20,18 @@ _SUCCEED = (
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
-    " error_code = :code, error_message = :message, note = :note"
+    " error_code = :code, error_message = :message, note = :note, crashes = crashes + :crashed"
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress' RETURNING id"
 )
 _PASS_ON = (
     "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
     " note = NULL WHERE id = :id"
+)
+# The crash has been counted by then. Whether another try is left is the row's to say, as for the reaper.
+_AFTER_CRASH = (
+    "UPDATE job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
+    " due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
+    " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END, note = NULL WHERE id = :id"
 )
 _RESULT = (
     "INSERT INTO result (job_id, tenant, value) SELECT id, tenant, ? FROM job_state WHERE id = ?"
@@ -52,28 +58,35 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
     # By attempt, of which a batch has few: a list of ids is looked up faster than a list of pairs.
     successes: dict[int, list[str]] = {}
     for (job_id, attempt), item in offered.items():
-        if item.ending == "succeeded":
+        if _plain(item):
             successes.setdefault(attempt, []).append(job_id)
-    if successes:
-        for attempt, ids in successes.items():
-            params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
-            rows = yield Statement(_SUCCEED, params)
-            applied.update((row[0], attempt) for row in rows)
-        if any(item.result is not None for item in settlements):
-            results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
-            yield Statement(_RESULT, results, many=True)
-        if len(applied) == len(settlements):
-            return []
-    for key, item in offered.items():
-        if item.ending != "succeeded":
-            rows = yield Statement(_END, _ending(item, lease, now))
-            if rows:
-                applied.add(key)
-                if item.ending in ("retry", "bury"):
+    for attempt, ids in successes.items():
+        params = {"ids": ids_json(ids), "attempt": attempt, "lease": lease, "now": now}
+        rows = yield Statement(_SUCCEED, params)
+        applied.update((row[0], attempt) for row in rows)
+    if len(applied) < len(settlements):
+        for key, item in offered.items():
+            if not _plain(item):
+                rows = yield Statement(_END, _ending(item, lease, now))
+                if rows:
+                    applied.add(key)
                     # `failed` passes on at once, in the same transaction.
-                    yield Statement(_PASS_ON, _passing_on(item, now))
+                    if item.ending in ("retry", "bury"):
+                        yield Statement(_PASS_ON, _passing_on(item, now))
+                    elif item.ending == "crash":
+                        yield Statement(_AFTER_CRASH, {"id": item.id, "now": now, "due": _due(item, now)})
+    results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
+    if results:
+        yield Statement(_RESULT, results, many=True)
+    if len(applied) == len(settlements):
+        return []
     done = {job_id for job_id, _ in applied}
     return list(dict.fromkeys(item.id for item in settlements if item.id not in done))
+
+
+def _plain(item: Settlement) -> bool:
+    """A success with nothing to be noted: many of them are one statement."""
+    return item.ending == "succeeded" and item.note is None
 
 
 def _due(item: Settlement, now: int) -> int:
@@ -82,7 +95,7 @@ def _due(item: Settlement, now: int) -> int:
 
 def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
     snoozed = item.ending == "snooze"
-    states = {"snooze": "retry_waiting", "cancel": "cancelled"}
+    states = {"snooze": "retry_waiting", "cancel": "cancelled", "succeeded": "succeeded"}
     return {
         "id": item.id,
         "attempt": item.attempt,
@@ -93,6 +106,7 @@ def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
         "code": item.code,
         "message": item.message,
         "note": None if item.note is None else json.dumps(item.note),
+        "crashed": int(item.ending == "crash"),
     }
 
 

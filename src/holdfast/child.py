@@ -1,0 +1,170 @@
+"""The program of a child process: the handlers of ``@app.job(process=True)`` run here, one job at a time.
+
+It is told everything over its socket: where the database is, which function to import, and each claim. The
+claim's outcome is made by the same ``execute`` as in a worker, and goes back as data. A second thread reads the
+socket, so that the end of the worker is seen while a handler runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from holdfast.arguments import Signature
+from holdfast.calling import Declared, Means, wants_context
+from holdfast.client import Client
+from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.domain.job import Claim
+from holdfast.domain.keys import check_name
+from holdfast.domain.outcome import Outcome
+from holdfast.domain.payload import encode
+from holdfast.domain.redaction import Redactor
+from holdfast.domain.sizes import in_words
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.runtime.children import within
+from holdfast.runtime.children.pool import Children
+from holdfast.runtime.children.wire import Message, frame, outcome_to_json, record_from_json
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.failures import failure
+from holdfast.runtime.stopping import Stop
+from holdfast.runtime.threads import Threads
+from holdfast.stores.open import open_store
+
+
+@dataclass(slots=True)
+class Bench:
+    """What is set up once and serves every job of this child."""
+
+    client: Client
+    threads: Threads
+    handlers: dict[str, Handler]
+    memory: int | None
+    spent: bool = False
+
+
+def main() -> None:
+    """``argv``: the worker's module path as JSON, and the number of the socket."""
+    within.die_with_parent()
+    faulthandler.enable()  # a crash leaves a trace on the worker's stderr
+    link = socket.socket(fileno=int(sys.argv[2]))
+    link.set_inheritable(False)
+    asyncio.run(_serve(link))
+
+
+async def _serve(link: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    inbox: asyncio.Queue[Message] = asyncio.Queue()
+    within.listen(link, lambda message: loop.call_soon_threadsafe(inbox.put_nowait, message))
+    bench = _set_up(json.loads((await inbox.get())["hello"]))
+    link.sendall(frame({}))
+    while "end" not in (message := await inbox.get()):
+        answer = await _answer(bench, message)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # whatever the handler has put there
+                stream.flush()
+        link.sendall(frame(answer))
+    await bench.client.store.aclose()
+
+
+def _set_up(hello: Message) -> Bench:
+    sys.argv = hello["argv"]
+    os.nice(hello["niceness"])
+    within.set_up_logging(hello["log"])
+    within.limit_memory(hello["memory"])
+    store = open_store(hello["url"], schema=hello["schema"])
+    client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"])
+    # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
+    return Bench(client, Threads(), {}, hello["memory"])
+
+
+async def _answer(bench: Bench, message: Message) -> Message:
+    outcome: Outcome
+    try:
+        if "prepare" in message:
+            wanted = message["prepare"]
+            bench.handlers[wanted["kind"]] = _handler(bench, wanted)
+            return {}
+        claim = record_from_json(Claim, message["run"])
+        outcome = await execute(bench.handlers[claim.kind], claim)
+    except BaseException as error:  # a KeyboardInterrupt of the handler's own making ends the handler only
+        outcome = failure(error, Redactor())
+    return {"outcome": outcome_to_json(outcome), "spent": bench.spent}
+
+
+def _handler(bench: Bench, wanted: Message) -> Handler:
+    found = find(wanted)
+    function = found.function if isinstance(found, Kind) else found
+    kind, defaults = wanted["kind"], found.defaults if isinstance(found, Kind) else Options()
+    signature = Signature(function, kind, skip=int(wants_context(function)))
+    declared = Declared(Kind(kind, bench.client, signature, function, defaults))
+    # The worker looks for secrets once more: it knows those that were told to its app.
+    handler = declared.handler(Means(bench.client, bench.threads, Children(1), "", partial(_prepare, bench.client)))
+
+    async def call(claim: Claim, stop: Stop) -> str | None:
+        try:
+            return await handler.call(claim, stop)
+        except MemoryError as error:
+            within.lift_memory_limit()  # to be able to tell
+            bench.spent = True
+            if bench.memory is None:
+                raise
+            limit = in_words(bench.memory)
+            raise HoldfastError(f"the process met its memory limit of {limit}", code="memory_limit") from error
+
+    return replace(handler, call=call)
+
+
+def _prepare(client: Client, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+    """For ``ctx.spawn``: a kind and its arguments, or a name and a payload, which is checked by whoever runs it."""
+    if isinstance(kind, Kind):
+        return kind.using(**options).prepare(*args)
+    payload = encode(args[0] if args else {}, limit=PAYLOAD_LIMIT)
+    spec, tenant = make_spec(check_name(kind, "kind"), payload, Options(**options), client)  # type: ignore[typeddict-item]
+    return Prepared(spec, tenant, lambda value: value)
+
+
+# --- finding the function ---
+
+
+def find(wanted: Message) -> Kind[..., Any] | Callable[..., Any]:
+    """Import the module as a program of its own would, and take the kind or function by its name there."""
+    module, name = wanted["module"], wanted["name"]
+    try:
+        found: Any = _main_module(wanted["main"]) if module == "__main__" else importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:
+        raise InvalidSetting(
+            f"the child process cannot import {name} of {module}: {type(error).__name__}: {error}", code="import_failed"
+        ) from error
+    if not callable(found):
+        raise InvalidSetting(f"{name} of {module} is not a function", code="import_failed")
+    checked: Kind[..., Any] | Callable[..., Any] = found
+    return checked
+
+
+def _main_module(main: Message) -> types.ModuleType:
+    """The worker's script once more under another name, so that what is under ``__name__ == "__main__"`` is left."""
+    known = sys.modules.get("__mp_main__")
+    if known is not None:
+        return known
+    if main["name"] is not None:
+        content = runpy.run_module(main["name"], run_name="__mp_main__", alter_sys=True)
+    else:
+        content = runpy.run_path(main["path"], run_name="__mp_main__")
+    module = types.ModuleType("__mp_main__")
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    return module

@@ -1,0 +1,146 @@
+"""The worker's side of ``@app.job(process=True)``: from a claim to the outcome that a child process sends back.
+
+The timeout is kept here and not by ``execute``, so that it counts the handler's time and not the start of a
+process; and it is real: the process is killed, with everything it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.client import Client
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Crashed, Failed, Succeeded
+from holdfast.domain.sizes import Size, in_bytes, in_words
+from holdfast.kind import Kind
+from holdfast.runtime.children.child import Child, ChildDied, Recipe
+from holdfast.runtime.children.pool import Children, ready
+from holdfast.runtime.children.wire import Message, outcome_from_json, record_to_json
+from holdfast.runtime.children.within import describe_logging
+from holdfast.runtime.ending import Ended
+
+# Python with Holdfast and a database driver in it needs about half of this.
+LEAST_MEMORY = 64 * 1024 * 1024
+DEFAULT_RECYCLE = 100
+# How long a killed process may take to be gone before its job is settled all the same.
+PATIENCE = 2.0
+
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.child import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """``memory`` is in bytes; after ``recycle`` jobs a process is replaced by a fresh one."""
+
+    memory: int | None = None
+    recycle: int = DEFAULT_RECYCLE
+    niceness: int = 0
+
+    @classmethod
+    def of(cls, process: bool, memory: Size | None, recycle: int | None, niceness: int | None) -> ProcessOptions | None:
+        """As ``@app.job`` takes them, checked."""
+        if not process:
+            if (memory, recycle, niceness) != (None, None, None):
+                raise InvalidSetting("memory, recycle and niceness need process=True", code="conflicting_options")
+            return None
+        return cls(
+            None if memory is None else in_bytes(memory, "memory limit", least=LEAST_MEMORY),
+            _whole("recycle", DEFAULT_RECYCLE if recycle is None else recycle, 1, 1_000_000),
+            _whole("niceness", niceness or 0, 0, 19),
+        )
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidSetting(f"{name} is a whole number from {least} to {most}", code="invalid_setting")
+    return value
+
+
+def target_of(kind: str, function: Callable[..., Any]) -> Message:
+    """Where a child finds the function; refuses, when it is declared, one that cannot be found by name."""
+    module, name = function.__module__, function.__qualname__
+    main = sys.modules.get("__main__")
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    nowhere = module == "__main__" and spec is None and path is None
+    if "<" in name or nowhere:
+        raise InvalidSetting(
+            f"{kind}: a handler that runs in a process of its own must be a function of a module",
+            code="not_importable",
+            fix="Declare it at the top level of a module or script, with an App that is made there too.",
+        )
+    where = {"name": spec and spec.name, "path": path and str(Path(path).resolve())}
+    return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
+
+
+def recipe_for(client: Client, schema: str, options: ProcessOptions) -> Recipe:
+    if client.store.url.endswith(":memory:"):
+        raise InvalidSetting(
+            "a database in memory cannot be shared with another process",
+            code="not_shareable",
+            fix="Use a database file, or leave out process=True.",
+        )
+    hello = {
+        "url": client.store.url,
+        "schema": schema,
+        "tenant": client.tenant,
+        "name": client.name,
+        "actor": client.actor,
+        "argv": sys.argv,
+        "memory": options.memory,
+        "niceness": options.niceness,
+        "log": describe_logging(),
+    }
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return Recipe((sys.executable, *flags, "-u", "-c", _BOOT, json.dumps(sys.path)), json.dumps(hello))
+
+
+def process_caller(
+    kind: Kind[..., Any],
+    options: ProcessOptions,
+    timeout: float | None,
+    children: Children,
+    recipe: Recipe,
+) -> Callable[[Claim], Awaitable[str | None]]:
+    target = target_of(kind.name, kind.function)
+
+    async def call(claim: Claim) -> str | None:
+        child = await children.borrow(recipe)
+        try:
+            answer = await _run(child, target, claim, timeout, options)
+        except BaseException:
+            # Timeout, cancel, a lost lease, the end of the worker: the job's process is gone before its job is settled.
+            children.drop(child)
+            await child.gone(PATIENCE)
+            raise
+        children.give_back(child, recycle=options.recycle, spent=answer["spent"])
+        outcome = outcome_from_json(answer["outcome"])
+        if isinstance(outcome, Succeeded) and outcome.note is None:
+            return outcome.result
+        raise Ended(outcome)
+
+    return call
+
+
+async def _run(child: Child, target: Message, claim: Claim, timeout: float | None, options: ProcessOptions) -> Message:
+    if target["kind"] not in child.knows:
+        prepared = await ready(child, {"prepare": target})
+        if "outcome" in prepared:
+            return prepared
+        child.knows.add(target["kind"])
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            return await child.ask({"run": record_to_json(claim)})
+    except TimeoutError:
+        raise Ended(Failed("timeout", f"the handler was not done after {timeout} s, and was killed")) from None
+    except ChildDied as died:
+        within = f"; its memory limit was {in_words(options.memory)}" if options.memory else ""
+        raise Ended(Crashed("process_died", f"{died.how}{within}")) from None

@@ -1,0 +1,86 @@
+"""What goes over a child's socket: JSON in frames (four bytes of length before it), and our records as JSON.
+
+Text only, in both directions (rule 29): a payload is data to the worker and to the child, never code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import socket
+import struct
+from datetime import datetime
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from holdfast.domain.outcome import Outcome
+
+R = TypeVar("R")
+Message = dict[str, Any]
+
+_HEADER = struct.Struct(">I")
+_TIMES = (datetime, datetime | None)
+_ENDINGS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
+
+
+def frame(message: Message) -> bytes:
+    # ASCII, so that no text, however broken, can upset the encoding.
+    body = json.dumps(message).encode("ascii")
+    return _HEADER.pack(len(body)) + body
+
+
+async def receive(reader: asyncio.StreamReader) -> Message:
+    """The next frame; ``IncompleteReadError`` or ``ConnectionError`` when there is none to come."""
+    (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+    message: Message = json.loads(await reader.readexactly(size))
+    return message
+
+
+def read(link: socket.socket) -> Message | None:
+    """The next frame, in the child; None when the worker is gone."""
+    header = _exactly(link, _HEADER.size)
+    body = None if header is None else _exactly(link, _HEADER.unpack(header)[0])
+    if body is None:
+        return None
+    message: Message = json.loads(body)
+    return message
+
+
+def _exactly(link: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        try:
+            part = link.recv(min(size - len(parts), 65_536))
+        except OSError:
+            return None
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def record_to_json(record: Any) -> Message:
+    """A dataclass of text, numbers, JSON and times."""
+    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def record_from_json(kind: type[R], values: Message) -> R:
+    hints = get_type_hints(kind)
+    known = {}
+    for name, value in values.items():
+        if value is not None and hints[name] in _TIMES:
+            value = datetime.fromisoformat(value)
+        elif isinstance(value, list) and hints[name] == tuple[str, ...]:
+            value = tuple(value)
+        known[name] = value
+    return kind(**known)
+
+
+def outcome_to_json(outcome: Outcome) -> Message:
+    return {"ending": type(outcome).__name__, "values": record_to_json(outcome)}
+
+
+def outcome_from_json(message: Message) -> Outcome:
+    outcome: Outcome = record_from_json(_ENDINGS[message["ending"]], message["values"])
+    return outcome

@@ -1,0 +1,100 @@
+"""The directory of one attempt of a command job: its log, its payload, and the files the program leaves.
+
+<log_dir>/<first eight of the id>/<id>/<attempt>/output.log
+                                                 payload.json    (gone when the attempt has ended)
+                                                 artifacts/      (gone when nothing is in it)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Claim
+from holdfast.domain.payload import safe_text
+
+MOST_ARTIFACTS = 100
+NAME_LIMIT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file the program has left."""
+
+    name: str
+    ref: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "output.log"
+
+    @property
+    def payload(self) -> Path:
+        return self.folder / "payload.json"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    def clear(self) -> None:
+        """The payload may hold what should not lie about."""
+        with contextlib.suppress(OSError):
+            self.payload.unlink()
+        with contextlib.suppress(OSError):
+            self.artifacts.rmdir()  # refused unless it is empty
+
+    def found(self) -> list[Found]:
+        """The files in the artifact directory, by name; links, devices and the like are left out."""
+        return [self._look_at(path) for path, _ in zip(_files(self.artifacts), range(MOST_ARTIFACTS), strict=False)]
+
+    def _look_at(self, path: Path) -> Found:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+        name = path.relative_to(self.artifacts).as_posix()
+        return Found(safe_text(name, NAME_LIMIT), path.as_uri(), size, digest)
+
+
+def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> Desk:
+    """Make the directory, for this user only. A ``log_dir`` that was named must be there: an empty mount point
+    must not fill up unseen."""
+    desk = Desk(log_dir.resolve() / claim.id[:8] / claim.id / str(claim.attempt))
+    try:
+        if may_make:
+            log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not log_dir.is_dir():
+            raise FileNotFoundError(f"{log_dir} is not a directory")
+        for folder in (*reversed(desk.folder.parents[:2]), desk.folder, desk.artifacts):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for path, text in ((desk.log, ""), (desk.payload, claim.payload)):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise HoldfastError(
+            f"the log of the program cannot be kept: {error}",
+            code="log_dir_unusable",
+            fix="Make the directory, or name another as log_dir (or HOLDFAST_LOG_DIR).",
+        ) from error
+    return desk
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(parent, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                yield path

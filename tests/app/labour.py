@@ -1,0 +1,122 @@
+"""What the worker of the process tests runs: handlers that hang, swell, crash and leave things behind.
+
+The database is the one `HOLDFAST_URL` names when this is imported: by the test, and again by every child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import App, Context
+
+app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
+
+BROKEN_IMPORT = "HOLDFAST_TEST_BROKEN"
+if os.environ.get(BROKEN_IMPORT) == str(os.getppid()):  # only in a child of the test
+    raise ImportError("this module does not like children")
+
+
+@app.job(process=True)
+def where() -> list[int]:
+    return [os.getpid(), os.getpgrp(), os.getsid(0), os.getppid()]
+
+
+@app.job(process=True, recycle=2)
+def seldom() -> int:
+    return os.getpid()
+
+
+@app.job(process=True)
+async def echo(ctx: Context, value: Any) -> Any:
+    await asyncio.sleep(0)
+    return {"value": value, "kind": ctx.kind, "attempt": ctx.attempt}
+
+
+@app.job(process=True)
+def keeps(ctx: Context) -> Any:
+    seen = ctx.load(default=0)
+    ctx.save(seen + 1)
+    child = in_here.enqueue()
+    if seen == 0:
+        raise ValueError("saved, and failed")
+    return [seen, child.id]
+
+
+@app.job()
+def in_here() -> None: ...
+
+
+@app.job(process=True)
+def raises(text: str) -> None:
+    print("to stdout", flush=True)
+    logging.getLogger("shop").warning("in the log")
+    raise LookupError(text)
+
+
+@app.job(process=True)
+def leaves(code: int) -> None:
+    sys.exit(code)
+
+
+@app.job(process=True, timeout=1.5)
+def hangs(marks: str) -> None:
+    """With a child of its own, which does not listen to anybody."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    started = subprocess.Popen([sys.executable, "-c", code])
+    Path(marks).write_text(f"{os.getpid()} {started.pid}")
+    time.sleep(600)
+
+
+@app.job(process=True)
+def waits(marks: str) -> None:
+    hangs.function(marks)
+
+
+@app.job(process=True)
+def holds_the_interpreter(marks: str) -> None:
+    """A regular expression that will not end in our time, and does not let go of the interpreter."""
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(marks).write_text(f"{os.getpid()} {started.pid}")
+    re.fullmatch(r"(a+)+b", "a" * 64)
+
+
+@app.job(process=True, memory="192MB")
+def swells(size: int) -> int:
+    return len(bytearray(size))
+
+
+@app.job(process=True)
+def segfaults() -> None:
+    ctypes.string_at(0)
+
+
+@app.job(process=True)
+def exits(code: int) -> None:
+    os._exit(code)
+
+
+@app.job(process=True)
+def dies_and_leaves(marks: str) -> None:
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(marks).write_text(f"{os.getpid()} {started.pid}")
+    os._exit(1)
+
+
+@app.job(process=True)
+def is_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job(process=True, niceness=5)
+def nice() -> int:
+    return os.nice(0)

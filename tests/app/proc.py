@@ -1,0 +1,94 @@
+"""Looking at processes by their ids, and the fresh import of a module whose app names its database on import."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.app.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import asyncio, signal, sys, importlib
+from holdfast.runtime.worker import WorkerOptions
+
+async def main() -> None:
+    app = importlib.import_module(sys.argv[1]).app
+    options = WorkerOptions(lease_ttl=2.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=4, grace=5)
+    worker = app.worker(options)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    try:
+        await worker.run()
+    finally:
+        await app.aclose()
+
+asyncio.run(main())
+"""
+
+
+def running(pid: int) -> bool:
+    """A zombie has ended: who should have waited for it may be gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
+def until_gone(*pids: int) -> None:
+    until(lambda: not any(running(pid) for pid in pids), f"none of {pids} is running", limit=10.0)
+
+
+def marked(path: Path, count: int = 2) -> list[int]:
+    """The process ids a handler has written down, once it has."""
+    return until(lambda: found if len(found := _pids(path)) == count else [], f"{path.name} has been written")
+
+
+def _pids(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid and fields[0] not in ("Z", "X"):
+            found.append(int(path.parent.name))
+    return found
+
+
+def imported(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module(name)
+
+
+@contextmanager
+def worker_process(module: str, url: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    env = os.environ | {"HOLDFAST_URL": url, "PYTHONPATH": path} | environment
+    with (folder / "worker.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, module], cwd=ROOT, env=env, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout=10)

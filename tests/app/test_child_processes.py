@@ -1,0 +1,163 @@
+"""The children themselves: they can be killed at any moment, and none outlives its worker, however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Snoozed, Succeeded
+from holdfast.processes import ProcessOptions, process_caller, recipe_for
+from holdfast.runtime.children.child import ChildDied
+from holdfast.runtime.children.pool import Children
+from holdfast.runtime.children.wire import outcome_from_json, outcome_to_json, record_from_json, record_to_json
+from tests.app.conftest import NewApp
+from tests.app.proc import children_of, imported, marked, running, until_gone, worker_process
+from tests.app.waiting import until
+from tests.support.stores import claim, open_lease
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+
+
+@pytest.fixture
+def labour(url: str, new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported("tests.app.labour", url, monkeypatch)
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[Children]:
+    pool = Children(2)
+    yield pool
+    await pool.aclose()
+
+
+def caller(labour: ModuleType, children: Children, name: str) -> object:
+    kind, client = getattr(labour, name), labour.app.client
+    return process_caller(kind, ProcessOptions(), None, children, recipe_for(client, "holdfast", ProcessOptions()))
+
+
+def taken(labour: ModuleType, name: str, *args: object) -> Claim:
+    getattr(labour, name).enqueue(*args)
+    store = labour.app.store
+    (found,) = claim(store, open_lease(store))
+    labour.app.close()
+    return found
+
+
+@pytest.mark.req("CX-11", "JF-4")
+@pytest.mark.parametrize("kind", ["waits", "holds_the_interpreter"])
+async def test_cancelling_the_call_kills_the_child_and_what_it_started(
+    labour: ModuleType, children: Children, tmp_path: Path, kind: str
+) -> None:
+    job = await asyncio.to_thread(taken, labour, kind, str(tmp_path / "marks"))
+    call = caller(labour, children, kind)
+    running_call = asyncio.create_task(call(job))  # type: ignore[operator]
+    pids = await asyncio.to_thread(marked, tmp_path / "marks")
+    running_call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running_call
+    assert not running(pids[0]), "it was gone before the call came back"
+    await asyncio.to_thread(until_gone, *pids)
+
+
+@pytest.mark.req("CX-11")
+async def test_cancelling_while_a_child_starts_leaves_none(labour: ModuleType, children: Children) -> None:
+    job = await asyncio.to_thread(taken, labour, "where")
+    call = asyncio.create_task(caller(labour, children, "where")(job))  # type: ignore[operator]
+    await asyncio.sleep(0)  # it has been started, and has not said a word yet
+    (child,) = children._all
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.to_thread(until_gone, child.pid)
+
+
+@pytest.mark.req("CX-15", "JF-4")
+@pytest.mark.parametrize("kind", ["waits", "holds_the_interpreter"])
+def test_a_killed_worker_leaves_no_process(labour: ModuleType, url: str, tmp_path: Path, kind: str) -> None:
+    getattr(labour, kind).enqueue(str(tmp_path / "marks"))
+    labour.app.close()
+    with worker_process("tests.app.labour", url, tmp_path) as victim:
+        child, grandchild = marked(tmp_path / "marks")
+        family = children_of(victim.pid)
+        assert child in family
+        assert len(family) == 2, "the child and the keeper"
+        victim.kill()
+        victim.wait(timeout=10)
+        until_gone(grandchild, *family)
+
+
+@pytest.mark.req("CX-15")
+def test_a_worker_that_ends_leaves_no_process(labour: ModuleType, url: str, tmp_path: Path) -> None:
+    handle = labour.where.enqueue()
+    with worker_process("tests.app.labour", url, tmp_path) as worker:
+        child, *_ = handle.result(timeout=30)
+        family = children_of(worker.pid)
+        assert child in family, "it is kept warm"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=20) == 0
+    labour.app.close()
+    until_gone(*family)
+
+
+@pytest.mark.req("CX-15")
+def test_without_its_keeper_a_child_still_dies_with_its_worker(labour: ModuleType, url: str, tmp_path: Path) -> None:
+    labour.waits.enqueue(str(tmp_path / "marks"))
+    labour.app.close()
+    with worker_process("tests.app.labour", url, tmp_path) as victim:
+        child, grandchild = marked(tmp_path / "marks")
+        (keeper,) = set(children_of(victim.pid)) - {child}
+        os.kill(keeper, signal.SIGKILL)
+        until_gone(keeper)
+        victim.kill()
+        victim.wait(timeout=10)
+        until_gone(child)
+    os.kill(grandchild, signal.SIGKILL)  # nobody was left to see to it, if the kernel was the first
+
+
+@pytest.mark.req("CX-15")
+def test_a_keeper_that_was_killed_is_replaced(labour: ModuleType, url: str, tmp_path: Path) -> None:
+    labour.waits.enqueue(str(tmp_path / "one"))
+    with worker_process("tests.app.labour", url, tmp_path) as victim:
+        first = marked(tmp_path / "one")
+        (keeper,) = set(children_of(victim.pid)) - {first[0]}
+        os.kill(keeper, signal.SIGKILL)
+        until_gone(keeper)
+        labour.waits.enqueue(str(tmp_path / "two"))
+        second = marked(tmp_path / "two")
+        labour.app.close()
+        until(lambda: len(children_of(victim.pid)) == 3, "there is a keeper again")
+        victim.kill()
+        victim.wait(timeout=10)
+        until_gone(*first, *second)
+
+
+@pytest.mark.req("CX-10")
+async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, children: Children) -> None:
+    recipe = recipe_for(labour.app.client, "holdfast", ProcessOptions())
+    child = await children.borrow(recipe)
+    children.give_back(child, recycle=100)
+    os.kill(child.pid, signal.SIGKILL)
+    assert await child.gone(10.0)
+    other = await children.borrow(recipe)
+    assert other.pid != child.pid
+    os.kill(other.pid, signal.SIGKILL)
+    with pytest.raises(ChildDied, match=re.escape("killed by signal 9 (SIGKILL)")):
+        await other.ask({"run": {}})
+    children.drop(other)
+
+
+@pytest.mark.req("JF-7", "DP-21")
+def test_claims_and_outcomes_go_over_the_wire_and_back(labour: ModuleType) -> None:
+    job = taken(labour, "echo", "ü\ud7ff")
+    assert record_from_json(Claim, record_to_json(job)) == job
+    for outcome in (Succeeded('"x"', {"a": 1}), Failed("c", "m", "t", 1.5, True), Snoozed(3.0, "why")):
+        assert outcome_from_json(outcome_to_json(outcome)) == outcome

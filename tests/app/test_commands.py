@@ -1,0 +1,340 @@
+"""Command jobs (SC-14): programs with their exit code, log and artifacts, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Handle, Retry, State
+from holdfast.domain.errors import InvalidArguments, InvalidSetting
+from holdfast.domain.job import Attempt
+from tests.app.proc import marked, until_gone, worker_process
+from tests.app.running import work_off, working
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+
+ONCE = Retry(max_attempts=1)
+SLEEPER = (
+    "import os, subprocess, sys, time;child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+)
+MARK = "open(sys.argv[1], 'w').write(str(os.getpid()) + ' ' + str(child.pid))"
+
+
+def attempt(app: App, handle: Handle[Any]) -> Attempt:
+    return app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))[-1]
+
+
+def run(app: App, name: str, argv: Any, payload: dict[str, Any] | None = None, **settings: Any) -> Handle[Any]:
+    settings.setdefault("retry", ONCE)
+    kind = app.command(name, argv, **settings)
+    handle = kind.enqueue(**(payload or {}))
+    work_off(app)
+    return handle
+
+
+def python(code: str, *more: str) -> list[str]:
+    return [sys.executable, "-c", code.replace("{", "{{").replace("}", "}}"), *more]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.req("SC-14", "SC-5")
+def test_a_program_runs_and_its_log_and_exit_code_are_kept(app: App, logs: Path) -> None:
+    code = "import sys; print('to stdout'); print('to stderr', file=sys.stderr)"
+    handle = run(app, "says", python(code), log_dir=logs)
+    assert handle.result() == {"exit_code": 0}
+    ended = attempt(app, handle)
+    assert (ended.outcome, ended.exit_code) == ("succeeded", 0)
+    log = Path(ended.log or "")
+    assert log.is_relative_to(logs)
+    assert sorted(log.read_text().splitlines()) == ["to stderr", "to stdout"]
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
+    assert [path.name for path in log.parent.iterdir()] == ["output.log"], "payload and empty artifacts are gone"
+
+
+@pytest.mark.req("SC-14")
+def test_hostile_arguments_stay_single_and_reach_no_shell(app: App, logs: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "owned"
+    values = [f"$(touch {marker})", f"`touch {marker}`; touch {marker}", "a b\tc", "'\"\\", "*", "", "é\n{x}"]
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    kind = app.command("echoes", python(code, "{one}", "--two={two}", "{number}"), log_dir=logs, retry=ONCE)
+    handles = [kind.enqueue(one=value, two=value, number=-5) for value in values]
+    work_off(app)
+    for handle, value in zip(handles, values, strict=True):
+        said = Path(attempt(app, handle).log or "").read_text()
+        assert json.loads(said) == [value, f"--two={value}", "-5"]
+    assert not marker.exists()
+
+
+@pytest.mark.req("SC-14")
+def test_text_that_would_pass_for_an_option_is_refused(app: App, logs: Path) -> None:
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    open_to_it = app.command("guarded", python(code, "{name}"), log_dir=logs)
+    operands = app.command("operands", python(code, "--", "{name}"), log_dir=logs)
+    refused, taken = open_to_it.enqueue(name="--output=/etc/passwd"), operands.enqueue(name="--output=x")
+    work_off(app)
+    job = refused.job()
+    assert (job.state, job.attempt, job.error_code) == (State.DEAD_LETTER, 1, "invalid_arguments")
+    assert json.loads(Path(attempt(app, taken).log or "").read_text()) == ["--", "--output=x"]
+
+
+@pytest.mark.req("SC-14")
+def test_a_function_can_make_the_command_line(app: App, logs: Path) -> None:
+    def resize(source: str, width: int = 200) -> list[str]:
+        return [sys.executable, "-c", "import sys; print(sys.argv[1:])", source, f"{width}x"]
+
+    kind = app.command("resize", resize, log_dir=logs)
+    handle = kind.enqueue("a.png")
+    with pytest.raises(InvalidArguments):
+        kind.enqueue("a.png", width="wide")  # type: ignore[arg-type]
+    work_off(app)
+    assert Path(attempt(app, handle).log or "").read_text() == "['a.png', '200x']\n"
+
+
+@pytest.mark.req("SC-14")
+def test_what_makes_no_sense_is_refused_when_it_is_declared(app: App) -> None:
+    templates: list[Any] = [
+        [],
+        "rm -rf {x}",
+        ["{program}"],
+        ["a", "{x.y}"],
+        ["a", "{}"],
+        ["a", "{x!r}"],
+        ["a", "{x"],
+        [1],
+    ]
+    for template in templates:
+        with pytest.raises(InvalidSetting) as refused:
+            app.command("bad", template)
+        assert refused.value.code == "invalid_command", template
+    for settings in ({"stdin": "tty"}, {"ok_exit_codes": (0, 3), "reject_exit_codes": (3,)}, {"fields": {"y": int}}):
+        with pytest.raises(InvalidSetting):
+            app.command("bad", ["a", "{x}"], **settings)
+    assert app.kinds == {}
+    typed = app.command("typed", ["a", "{width}"], fields={"width": int})
+    for wrong in ({"width": "wide"}, {}, {"width": 1, "height": 2}):
+        with pytest.raises(InvalidArguments):
+            typed.enqueue(**wrong)
+
+
+@pytest.mark.req("SC-14", "SC-5")
+def test_exit_codes_become_ends(app: App, logs: Path) -> None:
+    code = (
+        "import sys; print('reading', file=sys.stderr); status = int(sys.argv[1])\n"
+        "sys.exit('it \\x1b[31mbroke' if status == 1 else status)"
+    )
+    kind = app.command(
+        "exits",
+        python(code, "{code}"),
+        log_dir=logs,
+        ok_exit_codes=(0, 3),
+        reject_exit_codes=(65,),
+        retry=Retry(max_attempts=2, backoff=Backoff(base=60, jitter=False)),
+    )
+    fine, wrong, hopeless = (kind.enqueue(code=number) for number in (3, 1, 65))
+    work_off(app)
+    assert fine.result() == {"exit_code": 3}
+    assert (wrong.job().state, wrong.job().error_code) == (State.RETRY_WAITING, "exit_code")
+    assert wrong.job().error_message == "the program ended with exit code 1: reading | it  [31mbroke"
+    assert (hopeless.job().state, attempt(app, hopeless).exit_code) == (State.DEAD_LETTER, 65)
+    assert attempt(app, wrong).exit_code == 1
+
+
+@pytest.mark.req("SC-14")
+def test_a_program_killed_by_a_signal_has_failed(app: App, logs: Path) -> None:
+    handle = run(app, "dies", python("import os; os.kill(os.getpid(), 11)"), log_dir=logs)
+    job = handle.job()
+    assert (job.state, job.error_code, job.crashes) == (State.DEAD_LETTER, "killed_by_signal", 0)
+    assert "11 (SIGSEGV)" in (job.error_message or "")
+    assert attempt(app, handle).exit_code == -11
+
+
+@pytest.mark.req("SC-14", "DP-22")
+def test_what_cannot_be_started_says_so(app: App, logs: Path, tmp_path: Path) -> None:
+    missing = run(app, "missing", ["no-such-program-here"], log_dir=logs)
+    nowhere = run(app, "nowhere", ["true"], log_dir=logs, cwd=tmp_path / "nowhere")
+    for handle in (missing, nowhere):
+        assert handle.job().error_code == "command_not_started"
+        assert "not started" in Path(attempt(app, handle).log or "").read_text()
+
+
+@pytest.mark.req("SC-14", "DP-22")
+def test_a_log_directory_that_cannot_be_used_says_so(app: App, tmp_path: Path) -> None:
+    missing = run(app, "missing", ["true"], log_dir=tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    no_folder = run(app, "file", ["true"], log_dir=tmp_path / "file")
+    for handle in (missing, no_folder):
+        assert handle.job().error_code == "log_dir_unusable"
+    assert not (tmp_path / "nowhere").exists(), "a directory that was named is not made"
+
+
+@pytest.mark.req("SC-14")
+def test_without_a_log_directory_it_is_the_users_own(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_LOG_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    handle = run(app, "first", ["true"])
+    assert Path(attempt(app, handle).log or "").is_relative_to(tmp_path / "state" / "holdfast" / "commands")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOLDFAST_LOG_DIR", str(tmp_path / "elsewhere"))
+    other = run(app, "second", ["true"])
+    assert Path(attempt(app, other).log or "").is_relative_to(tmp_path / "elsewhere")
+
+
+@pytest.mark.req("SC-14")
+def test_a_log_is_cut_and_says_so(app: App, logs: Path) -> None:
+    handle = run(
+        app, "chatty", python("print('x' * 99, end=''); print('y' * 5_000_000)"), log_dir=logs, log_limit="1KB"
+    )
+    assert handle.result() == {"exit_code": 0}, "it was not held up"
+    text = Path(attempt(app, handle).log or "").read_text()
+    assert text.startswith("x" * 99 + "y" * 925 + "\n[holdfast: the log was cut here, after 1,024 bytes]\n")
+    assert text.endswith("[holdfast: 4,999,076 more bytes were not kept]\n")
+
+
+@pytest.mark.req("SC-14")
+def test_the_environment_is_small_and_tells_the_job(app: App, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_WORKER", "hunter2")
+    monkeypatch.setenv("WANTED", "yes")
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    handle = run(app, "env", python(code), log_dir=logs, env={"GIVEN": "1"}, inherit=["WANTED", "NOT_THERE"])
+    seen = json.loads(Path(attempt(app, handle).log or "").read_text())
+    seen.pop("LC_CTYPE", None)  # Python's own, in a program with no other locale
+    ours = {name: value for name, value in seen.items() if name.startswith("HOLDFAST_")}
+    usual = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
+    assert seen.keys() - ours.keys() - usual == {"GIVEN", "WANTED"}
+    folder = str(Path(attempt(app, handle).log or "").parent)
+    assert ours == {
+        "HOLDFAST_JOB_ID": handle.id,
+        "HOLDFAST_KIND": "env",
+        "HOLDFAST_TENANT": "default",
+        "HOLDFAST_ATTEMPT": "1",
+        "HOLDFAST_IDEMPOTENCY_KEY": f"default:env:{handle.id}",
+        "HOLDFAST_PAYLOAD": f"{folder}/payload.json",
+        "HOLDFAST_ARTIFACTS": f"{folder}/artifacts",
+    }
+
+
+@pytest.mark.req("SC-14")
+def test_the_payload_is_in_a_file_and_on_stdin_if_asked(app: App, logs: Path, tmp_path: Path) -> None:
+    code = "import os, sys; print(open(os.environ['HOLDFAST_PAYLOAD']).read()); print(sys.stdin.read())"
+    argv = python(code, "{text}")
+    told = run(app, "told", argv, {"text": "ü"}, log_dir=logs, stdin="payload", cwd=tmp_path)
+    assert Path(attempt(app, told).log or "").read_text() == '{"text":"ü"}\n{"text":"ü"}\n'
+    alone = run(app, "alone", argv, {"text": "ü"}, log_dir=logs)
+    assert Path(attempt(app, alone).log or "").read_text() == '{"text":"ü"}\n\n'
+
+
+@pytest.mark.req("SC-14")
+def test_known_secrets_are_hidden_in_messages(app: App, logs: Path) -> None:
+    code = "import os, sys; sys.exit(f'cannot log in as {os.environ[\"API_TOKEN\"]} at postgresql://ada:hunter2@db/x')"
+    handle = run(app, "leaks", python(code), log_dir=logs, env={"API_TOKEN": "canary-1234"})
+    message = handle.job().error_message or ""
+    assert message.endswith("cannot log in as [hidden] at postgresql://[hidden]@db/x")
+
+
+@pytest.mark.req("SC-14", "SC-5")
+@pytest.mark.parametrize("status", [0, 1])
+def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; folder = Path(os.environ['HOLDFAST_ARTIFACTS'])\n"
+        "(folder / 'a.bin').write_bytes(b'\\x00' * 70_000); (folder / 'sub').mkdir()\n"
+        "(folder / 'sub' / 'b.txt').write_text('b')\n"
+        f"(folder / 'link').symlink_to('/etc/passwd'); os.mkfifo(folder / 'pipe'); sys.exit({status})"
+    )
+    handle = run(app, "makes", python(code), log_dir=logs)
+    found = app.client.run(app.client.verbs.artifacts(handle.id, "default"))
+    assert [(each.name, each.attempt, each.meta["size"]) for each in found] == [
+        ("a.bin", 1, 70_000),
+        ("sub/b.txt", 1, 1),
+    ]
+    for each in found:
+        content = Path(each.ref.removeprefix("file://")).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == each.meta["sha256"]
+    if status == 0:
+        assert handle.result() == {"exit_code": 0, "artifacts": ["a.bin", "sub/b.txt"]}
+
+
+@pytest.mark.req("SC-14", "CX-11")
+def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True)"
+    code = f"{SLEEPER} {deaf}; {MARK}; time.sleep(600)"
+    handle = run(app, "deaf", python(code, str(marks)), log_dir=logs, timeout=3.0, kill_after=0.2)
+    until_gone(*marked(marks))
+    job, ended = handle.job(), attempt(app, handle)
+    assert (job.state, job.error_code) == (State.DEAD_LETTER, "timeout")
+    assert Path(ended.log or "").read_text() == "deaf\n"
+
+
+@pytest.mark.req("SC-14", "CX-11")
+def test_a_program_may_put_things_in_order_before_it_is_killed(app: App, logs: Path) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(42)); print('ready', flush=True)\n"
+        "try: time.sleep(600)\nfinally: print('put away')"
+    )
+    handle = run(app, "polite", python(code), log_dir=logs, timeout=3.0, kill_after=10)
+    ended = attempt(app, handle)
+    assert (ended.error_code, ended.exit_code) == ("timeout", 42)
+    assert Path(ended.log or "").read_text() == "ready\nput away\n"
+
+
+@pytest.mark.req("SC-14", "CX-11")
+def test_cancelling_a_running_job_ends_its_program(app: App, logs: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    polite = "import signal; signal.signal(15, lambda *_: sys.exit(print('put away', flush=True)))"
+    kind = app.command("sleeps", python(f"{SLEEPER} {polite}; {MARK}; time.sleep(600)", str(marks)), log_dir=logs)
+    with working(app):
+        handle = kind.using(retry=ONCE).enqueue()
+        pids = marked(marks)
+        handle.cancel("not wanted any more")
+        until_gone(*pids)
+    assert handle.state() is State.CANCELLED
+    (log,) = logs.rglob("output.log")
+    assert log.read_text() == "put away\n"
+
+
+@pytest.mark.req("SC-14", "SC-13", "CX-11")
+def test_a_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    code = f"{SLEEPER} {MARK}; time.sleep(600)"
+    kind = app.command("sleeps", python(code, str(marks)), log_dir=logs)
+    with working(app, grace=0.0) as beside:
+        handle = kind.enqueue()
+        pids = marked(marks)
+        beside.ask_to_stop()
+    until_gone(*pids)
+    assert (handle.job().state, handle.job().retries) == (State.RETRY_WAITING, 0)
+
+
+@pytest.mark.req("SC-14")
+def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    code = f"{SLEEPER} {MARK}"
+    handle = run(app, "forgets", python(code, str(marks)), log_dir=logs)
+    assert handle.result() == {"exit_code": 0}, "though its output was still open"
+    until_gone(*marked(marks))
+
+
+@pytest.mark.req("SC-14", "CX-15")
+def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path, tmp_path: Path) -> None:
+    app.client.make_ready()
+    app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
+    with worker_process("tests.app.errands", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
+        pids = marked(tmp_path / "marks")
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait(timeout=10)
+        until_gone(*pids)
