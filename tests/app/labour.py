@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Context
+from holdfast import App, Backoff, Cancel, Context, Reject, Retry
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -120,3 +120,27 @@ def is_killed() -> None:
 @app.job(process=True, niceness=5)
 def nice() -> int:
     return os.nice(0)
+
+
+@app.job(process=True, retry=Retry(max_attempts=5, give_up_on=(LookupError,)))
+def says(what: str) -> None:
+    """Ends its attempt as it is told to."""
+    match what:
+        case "retry":
+            raise Retry(after=3600, message="not yet")
+        case "retry by its own rule":
+            raise Retry(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
+        case "reject":
+            raise Reject("bad_invoice", "there is no such invoice")
+        case "cancel":
+            raise Cancel("nobody wants it")
+        case "give up":
+            raise LookupError("it will never be there")
+        case "tell":
+            raise RuntimeError("the answer is canary-of-the-worker")
+
+
+@app.job(process=True)
+async def puts_off(ctx: Context) -> None:
+    await ctx.aspawn(in_here, key="one")
+    ctx.snooze("2h", "later is better")

@@ -115,6 +115,48 @@ def test_a_handler_that_exits_politely_has_failed(labour: ModuleType) -> None:
     assert after.result()[0]
 
 
+@pytest.mark.req("CX-9", "CX-11")
+@pytest.mark.parametrize(
+    ("what", "state", "code"),
+    [
+        ("retry", State.RETRY_WAITING, "retry_asked"),
+        ("retry by its own rule", State.RETRY_WAITING, "retry_asked"),
+        ("reject", State.DEAD_LETTER, "bad_invoice"),
+        ("cancel", State.CANCELLED, None),
+        ("give up", State.DEAD_LETTER, "LookupError"),
+    ],
+)
+def test_what_a_handler_says_by_raising_comes_through(
+    labour: ModuleType, what: str, state: State, code: str | None
+) -> None:
+    handle = labour.says.enqueue(what)
+    work_off(labour.app)
+    job = handle.job()
+    assert (job.state, attempt(labour.app, handle.id).error_code) == (state, code)
+    if state is State.RETRY_WAITING:
+        waits = job.due_at - attempt(labour.app, handle.id).ended_at
+        assert round(waits.total_seconds(), -1) == (3600 if what == "retry" else 7200)
+
+
+@pytest.mark.req("CX-9", "DP-10")
+def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
+    handle = labour.puts_off.enqueue()
+    work_off(labour.app)
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "snooze"]
+    (child,) = labour.app.jobs(parent_id=handle.id)
+    assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
+
+
+@pytest.mark.req("DP-22")
+def test_what_the_worker_knows_to_be_secret_is_not_told_by_a_child(labour: ModuleType) -> None:
+    labour.app.redact("canary-of-the-worker")
+    handle = labour.says.using(retry=ONCE).enqueue("tell")
+    work_off(labour.app)
+    assert handle.job().error_message is not None
+    assert "canary" not in str(handle.job())
+    assert "canary" not in str(handle.history())
+
+
 @pytest.mark.req("JF-4", "SC-5")
 def test_a_timeout_kills_for_real(labour: ModuleType, tmp_path: Path) -> None:
     handle = labour.hangs.using(retry=ONCE).enqueue(str(tmp_path / "marks"))

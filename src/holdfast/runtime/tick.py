@@ -46,6 +46,7 @@ _FIELDS: dict[Ending, str] = {
     "fail": "failed",
     "crash": "crashed",
     "snooze": "snoozed",
+    "cancel": "cancelled",
 }
 
 

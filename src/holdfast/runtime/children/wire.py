@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from holdfast.domain.outcome import Outcome
+from holdfast.domain.policies import Backoff
 
 R = TypeVar("R")
 Message = dict[str, Any]
@@ -61,8 +62,13 @@ def _exactly(link: socket.socket, size: int) -> bytes | None:
 
 def record_to_json(record: Any) -> Message:
     """A dataclass of text, numbers, JSON and times."""
-    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+    return {each.name: _plain(getattr(record, each.name)) for each in dataclasses.fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.to_json() if isinstance(value, Backoff) else value
 
 
 def record_from_json(kind: type[R], values: Message) -> R:
@@ -71,6 +77,8 @@ def record_from_json(kind: type[R], values: Message) -> R:
     for name, value in values.items():
         if value is not None and hints[name] in _TIMES:
             value = datetime.fromisoformat(value)
+        elif value is not None and hints[name] == (Backoff | None):
+            value = Backoff.from_json(value)
         elif isinstance(value, list) and hints[name] == tuple[str, ...]:
             value = tuple(value)
         known[name] = value
