@@ -105,6 +105,9 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
 
     def migrate(self) -> SchemaStatus:
         with self._borrowed() as connection:
+            status = self._plan.status(_applied(connection))
+            if status.current:
+                return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
             applied = _applied(connection)
             self._plan.check_not_newer(applied)
