@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg
@@ -103,17 +103,10 @@ def test_a_first_try_that_is_still_on_its_way(app: App, proxy: Proxy, postgres_u
 
 
 def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy) -> None:
-    gate = threading.Barrier(8)
-
-    def use() -> None:
-        gate.wait(20)
-        app.jobs()
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    pool = app.store._sync_pool()  # type: ignore[attr-defined]
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(pool.connection())
     proxy.cut_all()
     assert app.enqueue("x").created
 

@@ -152,6 +152,9 @@ def test_an_error_of_ours_leaves_the_transaction_usable(
     borrower.execute("insert into note values ('two')")
     borrower.commit()
     assert (notes(url), [job.id for job in app.jobs()]) == (["one", "two"], [first.id])
+    if url.startswith("sqlite"):
+        with by_hand(url) as connection:  # what the verb had begun to write went as well
+            assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
 
 
 def test_an_error_of_the_programs_own_takes_the_job_with_it(

@@ -175,7 +175,7 @@ def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -
 
 def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
     with closing(sqlite3.connect(path_of(sqlite.store.url))) as connection:
-        connection.row_factory, connection.text_factory = sqlite3.Row, bytes
+        connection.row_factory, connection.text_factory = as_dict, bytes
         before = (connection.isolation_level, connection.row_factory, connection.text_factory, pragmas(connection))
         handle = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
         again = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
@@ -190,9 +190,13 @@ def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
     assert handle.job().payload == {"n": 1}
 
 
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
 def pragmas(connection: sqlite3.Connection) -> list[Any]:
     names = ("journal_mode", "synchronous", "foreign_keys", "wal_autocheckpoint", "busy_timeout", "temp_store")
-    return [tuple(connection.execute(f"PRAGMA {name}").fetchone()) for name in names]
+    return [connection.execute(f"PRAGMA {name}").fetchone() for name in names]
 
 
 @pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
