@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, Handle, Retry, State
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.settlement import decide
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.open import open_store
 from tests.app.running import work_off
@@ -19,6 +21,7 @@ from tests.app.test_transactions_enqueue import notes, prepare_notes
 from tests.app.waiting import until
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
+from tests.support.stores import claim, open_lease
 
 pytestmark = pytest.mark.req("DP-5", "CX-15", "HF-3")
 
@@ -131,7 +134,7 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
         return n
 
     handles = app.enqueue_many(work.prepare(n) for n in range(5))
-    proxy.cut(SETTLE, fate)
+    proxy.cut(b"{retry" if fails else b"{succeeded", fate)  # a turn that brings settlements
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert proxy.cuts == 1
@@ -141,6 +144,23 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
     assert ends == [expected] * 5
     if not fails:
         assert [handle.result(timeout=5) for handle in handles] == list(range(5))
+
+
+@pytest.mark.parametrize("fate", ["answer", "request"])
+def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -> None:
+    """All that our first try ended is ours; what was taken from us in between is stale, now as before."""
+    store = app.store
+    lease = open_lease(store)
+    handles = [app.enqueue("x") for _ in range(4)]
+    taken = claim(store, lease, 4)
+    outcomes: list[Outcome] = [Succeeded("1"), Failed("broken", "it broke"), Snoozed(60.0), Succeeded()]
+    settlements = [decide(one, outcome, 1.0) for one, outcome in zip(taken, outcomes, strict=True)]
+    app.cancel(handles[3].id)
+    proxy.cut(SETTLE, fate)
+    assert store.run(store.verbs.settle(lease, settlements, "*")) == [handles[3].id]
+    assert proxy.cuts == 1
+    ends = [handle.history()[2].verb for handle in handles]
+    assert ends == ["succeed", "fail", "snooze", "cancel"]
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -161,7 +181,7 @@ def test_a_block_whose_commit_is_not_answered(
             await connection.execute("insert into note values ('mine')")
             proxy.cut(b"COMMIT")
 
-    handle = {"sync": pay, "async": apay}[colour].enqueue()
+    handle = app.enqueue(colour)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert (handle.result(timeout=5), handle.job().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])

@@ -247,7 +247,9 @@ def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
             connection.row_factory = sqlite3.Row
         else:
             assert isinstance(connection, psycopg.Connection)
-            assert isinstance(connection.execute("select gen_random_uuid()").fetchone()[0], uuid.UUID)
+            made = connection.execute("select gen_random_uuid()").fetchone()
+            assert made is not None
+            assert isinstance(made[0], uuid.UUID)
             assert connection.execute("show search_path").fetchone() == ('"$user", public',)
             connection.execute("set search_path = nowhere")
             assert connection.execute("select current_setting('holdfast.tenant', true)").fetchone() == (None,)

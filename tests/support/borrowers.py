@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import aiosqlite
 import asyncpg
 import psycopg
-import psycopg2  # type: ignore[import-untyped]
+import psycopg2
 import sqlalchemy as sa
 from django.db import transaction
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine

@@ -23,7 +23,7 @@ class Psycopg2Guest:
         return drive(frame(standing), self._execute)
 
     def _execute(self, statement: Statement) -> Rows:
-        from psycopg2.extensions import cursor as plain  # type: ignore[import-untyped]
+        from psycopg2.extensions import cursor as plain
 
         # The connection may be set up to make other cursors, with rows of another shape.
         with self._connection.cursor(cursor_factory=plain) as cursor:
