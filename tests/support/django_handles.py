@@ -17,12 +17,24 @@ _numbers = itertools.count(1)
 
 def django_connection(url: str, *, proxied: bool = False) -> Any:
     """``connections["alias"]`` for this database, or the kind of proxy that ``django.db.connection`` is."""
+    alias = f"test_{next(_numbers)}"
+    _set(alias, url)
+    return ConnectionProxy(connections, alias) if proxied else connections[alias]
+
+
+def make_default(url: str) -> None:
+    """``django.db.connection`` is one to this database from now on."""
+    _set("default", url)
+    if hasattr(connections._connections, "default"):
+        connections["default"].close()
+        del connections["default"]
+
+
+def _set(alias: str, url: str) -> None:
     if not settings.configured:
         settings.configure(USE_TZ=True)
         django.setup()
-    alias = f"test_{next(_numbers)}"
     connections.settings[alias] = ConnectionHandler({"default": _settings(url)}).settings["default"]
-    return ConnectionProxy(connections, alias) if proxied else connections[alias]
 
 
 def _settings(url: str) -> dict[str, Any]:
