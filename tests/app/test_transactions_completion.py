@@ -164,7 +164,7 @@ async def test_and_in_async_code(app: App, url: str) -> None:
 def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
     """Taken, lost to the clock and taken again by the same worker: the first attempt is stale all the same."""
     ctx = in_hand(app)
-    earlier = Context(replace(ctx.claim, attempt=ctx.claim.attempt - 1), ctx.client, ctx.log)
+    earlier = Context(replace(ctx.claim, attempt=ctx.claim.attempt - 1), ctx.client, ctx.logger)
     with pytest.raises(StaleLease), earlier.transaction() as connection:
         connection.execute(WRITE)
     assert (notes(url), state_of(app, ctx)) == ([], State.IN_PROGRESS)

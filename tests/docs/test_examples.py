@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from holdfast import App
 
 pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 
@@ -32,6 +35,15 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "order 5: sent at try 3" in said
     assert said.count("job.retry") == 2
     assert "20 receipts sent" in said
+
+
+@pytest.mark.req("HF-3")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_orders(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    example = load("orders")
+    with closing(App(request.getfixturevalue(f"{store}_url"), name="orders")) as app:
+        assert example.main(app) == {"orders": 1, "receipts": 1, "jobs": 1}
+    assert "receipt for order 7: 2 attempts" in capsys.readouterr().out
 
 
 def test_every_example_has_a_test() -> None:
