@@ -139,21 +139,22 @@ class App:
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Enqueue by name, also what is handled elsewhere; arguments are checked where the kind is known."""
         prepared = self._prepare(kind, payload, options)
-        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         prepared = self._prepare(kind, payload, options)
-        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
-    def enqueue_many(self, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
+    def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
         """Enqueue many in one transaction a tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
 
         Answers in the same order. One that was refused has ``created`` False and says why in ``reason``.
+        With a ``connection`` of your own they are all part of the transaction there.
         """
-        return bulk.enqueue_many(self.client, calls)
+        return bulk.enqueue_many(self.client, calls, connection)
 
-    async def aenqueue_many(self, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
-        return await bulk.aenqueue_many(self.client, calls)
+    async def aenqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
+        return await bulk.aenqueue_many(self.client, calls, connection)
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
@@ -169,7 +170,7 @@ class App:
             if "retry" in options:
                 as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self.client)
-        return Prepared(spec, tenant, decode)
+        return Prepared(spec, tenant, decode, options.get("connection"))
 
     # --- looking and acting ---
 

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast.client import Client
+from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.handle import Handle
 from holdfast.kind import Prepared
@@ -19,32 +20,59 @@ R = TypeVar("R")
 PART = 1000
 
 
-def enqueue_many(client: Client, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
+def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
     """All in one transaction a tenant, or none; the answers are in the order of the calls."""
     rest = iter(calls)
     first = list(islice(rest, PART))
+    if _shared(first, connection) is not None:
+        first += rest
+        on = _shared(first, connection)
+        answers = {tenant: iter(client.add(specs, tenant, on)) for tenant, specs in _groups(first).items()}
+        return _handles(client, first, answers)
     if len(first) < PART or client.store.lanes == 1:  # nobody works beside us there: nothing is gained
         return _all_at_once(client, [*first, *rest])
     return _in_parts(client, first, rest)
 
 
-async def aenqueue_many(client: Client, calls: Iterable[Prepared[R]]) -> list[Handle[R]]:
+async def aenqueue_many(
+    client: Client, calls: Iterable[Prepared[R]], connection: object | None = None
+) -> list[Handle[R]]:
     gathered = list(calls)
-    answers = {tenant: iter(await client.arun(batch)) for tenant, batch in _by_tenant(client, gathered)}
-    return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in gathered]
+    on = _shared(gathered, connection)
+    groups = _groups(gathered).items()
+    answers = {tenant: iter(await client.aadd(specs, tenant, on)) for tenant, specs in groups}
+    return _handles(client, gathered, answers)
 
 
 def _all_at_once(client: Client, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:
-    answers = {tenant: iter(client.run(batch)) for tenant, batch in _by_tenant(client, calls)}
-    return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+    _shared(calls, None, ours=True)
+    return _handles(client, calls, _answers(client, calls))
 
 
-def _by_tenant(client: Client, calls: Sequence[Prepared[Any]]) -> Iterator[tuple[str, Flow[list[Enqueued]]]]:
+def _answers(client: Client, calls: Sequence[Prepared[Any]]) -> dict[str, Iterator[Enqueued]]:
+    return {tenant: iter(client.add(specs, tenant)) for tenant, specs in _groups(calls).items()}
+
+
+def _groups(calls: Sequence[Prepared[Any]]) -> dict[str, list[JobSpec]]:
     groups: dict[str, list[JobSpec]] = {}
     for call in calls:
         groups.setdefault(call.tenant, []).append(call.spec)
-    for tenant, specs in groups.items():
-        yield tenant, client.verbs.enqueue(specs, tenant)
+    return groups
+
+
+def _handles(client: Client, calls: Sequence[Prepared[R]], answers: dict[str, Iterator[Enqueued]]) -> list[Handle[R]]:
+    return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+
+
+def _shared(calls: Sequence[Prepared[Any]], connection: object | None, *, ours: bool = False) -> object | None:
+    """The caller's own connection that the calls go through, if any: one prepared for another cannot be among them.
+    ``ours``: nor for any, since some are under way on a connection of ours."""
+    for call in calls:
+        if call.connection is not None and call.connection is not connection:
+            if connection is not None or ours:
+                raise InvalidSetting("the calls are for more than one connection", code="conflicting_options")
+            connection = call.connection
+    return connection
 
 
 def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[R]]) -> list[Handle[R]]:
@@ -58,6 +86,7 @@ def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[
         part = first
         try:
             while part and not sent.done():  # done already means failed
+                _shared(part, None, ours=True)
                 calls += part
                 others += [call for call in part if call.tenant != tenant]
                 feed.give([call.spec for call in part if call.tenant == tenant])
@@ -67,8 +96,8 @@ def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[
             raise
         feed.give(None)
         answers = {tenant: iter(sent.result())}
-    answers |= {other: iter(client.run(batch)) for other, batch in _by_tenant(client, others)}
-    return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+    answers |= _answers(client, others)
+    return _handles(client, calls, answers)
 
 
 class _Feed:

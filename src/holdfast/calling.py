@@ -12,7 +12,9 @@ from typing import Any, assert_never
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
 from holdfast.context import Context, enter
+from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
+from holdfast.domain.outcome import Settled
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
 from holdfast.kind import Kind, Prepared
@@ -22,8 +24,7 @@ from holdfast.runtime.execution import Handler
 from holdfast.runtime.reporting import Reporter
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
-
-RESULT_LIMIT = 1_048_576
+from holdfast.transaction import RESULT_LIMIT, Completion, Stage
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
@@ -68,10 +69,10 @@ class Declared:
         return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact)
 
 
-Call = Callable[[Claim, Stop], Awaitable[str | None]]
+Call = Callable[[Claim, Stop], Awaitable[str | Settled | None]]
 
 
-def _elsewhere(call: Callable[[Claim], Awaitable[str | None]]) -> Call:
+def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call:
     """A process is killed when it is told to stop: there is nobody to tell."""
     return lambda claim, _: call(claim)
 
@@ -83,11 +84,12 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     is_async = inspect.iscoroutinefunction(kind.function)
 
     write = partial(_write, means.client)
+    pack = partial(kind.signature.pack_result, limit=RESULT_LIMIT)
 
-    async def call(claim: Claim, stop: Stop) -> str | None:
+    async def call(claim: Claim, stop: Stop) -> str | Settled | None:
         reporter = Reporter(claim, write)
         redact = JobRedactor(means.redact, claim.payload)
-        context = Context(claim, means.client, logger, stop, redact, reporter, means.prepare)
+        context = Context(claim, means.client, logger, stop, redact, reporter, means.prepare, Completion(pack))
         enter(context)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
@@ -97,12 +99,39 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+        except BaseException as error:
+            if await completed(context, error):
+                return Settled()
+            raise
         finally:
             if reporter.used:
                 await reporter.close()
-        return kind.signature.pack_result(value, limit=RESULT_LIMIT)
+        if await completed(context):
+            return Settled()
+        return pack(value)
 
     return call
+
+
+async def completed(context: Context, error: BaseException | None = None) -> bool:
+    """Whether the handler's own transaction has ended the job already: nothing that came after changes that."""
+    if context.completion.stage is Stage.NONE:
+        return False
+    try:
+        done = await context.ending.concluded()
+    except HoldfastError:
+        if error is None:
+            raise
+        done = False  # if it was committed after all, the settlement of this failure will be refused
+    if done and error is not None:
+        context.log.error("job %s has succeeded; its handler failed afterwards", context.job_id, exc_info=error)
+    if not done and error is None:
+        raise Conflict(
+            "the transaction that was to end the job was not committed",
+            code="not_committed",
+            fix="Commit before the handler returns, or let the error that prevented it out.",
+        )
+    return done
 
 
 async def _write(client: Client, claim: Claim, report: str) -> bool:

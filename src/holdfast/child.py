@@ -28,7 +28,7 @@ from holdfast.client import Client
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.job import Claim
 from holdfast.domain.keys import check_name
-from holdfast.domain.outcome import Outcome
+from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import in_words
@@ -90,7 +90,7 @@ def _set_up(hello: Message) -> Bench:
 
 
 async def _answer(bench: Bench, message: Message) -> Message:
-    outcome: Outcome
+    outcome: Outcome | Settled
     try:
         if "prepare" in message:
             wanted = message["prepare"]
@@ -112,7 +112,7 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     # The worker looks for secrets once more: it knows those that were told to its app.
     handler = declared.handler(Means(bench.client, bench.threads, Children(1), "", partial(_prepare, bench.client)))
 
-    async def call(claim: Claim, stop: Stop) -> str | None:
+    async def call(claim: Claim, stop: Stop) -> str | Settled | None:
         try:
             return await handler.call(claim, stop)
         except MemoryError as error:

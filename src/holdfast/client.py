@@ -53,11 +53,26 @@ class Client:
 
     # --- enqueue ---
 
-    def enqueue(self, spec: JobSpec, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return self._accepted(self.run(self.verbs.enqueue([spec], tenant)), tenant, decode)
+    def enqueue(
+        self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
+    ) -> Handle[T]:
+        return self._accepted(self.add([spec], tenant, connection), tenant, decode)
 
-    async def aenqueue(self, spec: JobSpec, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return self._accepted(await self.arun(self.verbs.enqueue([spec], tenant)), tenant, decode)
+    async def aenqueue(
+        self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
+    ) -> Handle[T]:
+        return self._accepted(await self.aadd([spec], tenant, connection), tenant, decode)
+
+    def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
+        if connection is None:
+            return self.run(self.verbs.enqueue(specs, tenant))
+        return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
+
+    async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        if connection is None:
+            return await self.arun(self.verbs.enqueue(specs, tenant))
+        return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode)

@@ -23,6 +23,7 @@ from holdfast.handle import Handle
 from holdfast.joblog import JobLog
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
+from holdfast.transaction import Completion, Ending, Transaction
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
@@ -127,6 +128,7 @@ class Context(Facts):
     redact: Redact = field(default_factory=Redactor, repr=False)
     report: Callable[[str], None] | None = field(default=None, repr=False)
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
+    completion: Completion = field(default_factory=Completion, repr=False)
 
     @property
     def log(self) -> JobLog:
@@ -210,11 +212,11 @@ class Context(Facts):
         A ``key`` is the parent's own: with it a later attempt finds the child again instead of making another.
         """
         call = self._child(kind, args, options)
-        return self.client.enqueue(call.spec, call.tenant, call.decode)
+        return self.client.enqueue(call.spec, call.tenant, call.decode, call.connection)
 
     async def aspawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
         call = self._child(kind, args, options)
-        return await self.client.aenqueue(call.spec, call.tenant, call.decode)
+        return await self.client.aenqueue(call.spec, call.tenant, call.decode, call.connection)
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
         if self.prepare is None:
@@ -225,6 +227,25 @@ class Context(Facts):
         if own.get("key") is not None:
             own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
         return self.prepare(kind, args, own)
+
+    # --- ending in a transaction ---
+
+    @property
+    def ending(self) -> Ending:
+        return Ending(self.claim, self.client, self.completion)
+
+    def transaction(self, result: Any = None) -> Transaction:
+        """``with ctx.transaction() as conn:`` (or ``async with``): what is written on ``conn`` and the job's success
+        are committed together at the end of the block, or neither. ``StaleLease`` when the job is no longer ours."""
+        return Transaction(self.ending, result)
+
+    def complete(self, *, connection: object, result: Any = None) -> None:
+        """The same on a connection of your own: the job succeeds when the transaction open there commits. It must
+        have ended when the handler returns."""
+        self.ending.on(connection, result)
+
+    async def acomplete(self, *, connection: object, result: Any = None) -> None:
+        await self.ending.aon(connection, result)
 
     # --- the flows ---
 

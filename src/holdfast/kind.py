@@ -28,7 +28,7 @@ PAYLOAD_LIMIT = 1_048_576
 
 class Options(TypedDict, total=False):
     """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started."""
+    has not been started. ``connection`` is the caller's own: the job exists if the transaction there commits."""
 
     delay: Duration
     run_at: datetime
@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     agent: str
     retry: Retry
     enqueued_by: str
+    connection: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Prepared(Generic[R]):
     spec: JobSpec
     tenant: str
     decode: Callable[[Any], R]
+    connection: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,11 @@ class Kind(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         prepared = self.prepare(*args, **kwargs)
-        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         prepared = self.prepare(*args, **kwargs)
-        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
         payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT)
@@ -113,7 +115,7 @@ class Kind(Generic[P, R]):
                 JobSpec(id=new_id(), payload=payload, **fixed),
                 self.defaults.get("tenant", self.client.tenant),
             )
-        return Prepared(spec, tenant, self.signature.unpack_result)
+        return Prepared(spec, tenant, self.signature.unpack_result, self.defaults.get("connection"))
 
 
 def make_spec(kind: str, payload: str, options: Options, client: Client) -> tuple[JobSpec, str]:
@@ -124,6 +126,8 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
     parent_id = options.get("parent")
     if parent_id is None and parent is not None and parent.tenant == tenant:
         parent_id = parent.job_id
+    if parent is not None and options.get("connection") is None:
+        parent.completion.check_no_block(client.store.embedded)
     dedupe = options.get("dedupe")
     if dedupe not in (None, "skip", "coalesce"):
         raise InvalidSetting(f"dedupe is skip or coalesce, not {dedupe!r}", code="invalid_dedupe")

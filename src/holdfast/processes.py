@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.client import Client
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Crashed, Failed, Succeeded
+from holdfast.domain.outcome import Crashed, Failed, Settled, Succeeded
 from holdfast.domain.sizes import Size, in_bytes, in_words
 from holdfast.kind import Kind
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
@@ -108,10 +108,10 @@ def process_caller(
     timeout: float | None,
     children: Children,
     recipe: Recipe,
-) -> Callable[[Claim], Awaitable[str | None]]:
+) -> Callable[[Claim], Awaitable[str | Settled | None]]:
     target = target_of(kind.name, kind.function)
 
-    async def call(claim: Claim) -> str | None:
+    async def call(claim: Claim) -> str | Settled | None:
         child = await children.borrow(recipe)
         try:
             answer = await _run(child, target, claim, timeout, options)
@@ -122,6 +122,8 @@ def process_caller(
             raise
         children.give_back(child, recycle=options.recycle, spent=answer["spent"])
         outcome = outcome_from_json(answer["outcome"])
+        if isinstance(outcome, Settled):
+            return outcome
         if isinstance(outcome, Succeeded) and outcome.note is None:
             return outcome.result
         raise Ended(outcome)

@@ -6,10 +6,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from holdfast import App
 
 pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 
@@ -88,6 +91,15 @@ def test_pictures_as_a_script(tmp_path: Path) -> None:
         "succeeded",
     ]
     assert "killed by signal 6 (SIGABRT)" in done.stdout
+
+
+@pytest.mark.req("HF-3")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_orders(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    example = load("orders")
+    with closing(App(request.getfixturevalue(f"{store}_url"), name="orders")) as app:
+        assert example.main(app) == {"orders": 1, "receipts": 1, "jobs": 1}
+    assert "receipt for order 7: 2 attempts" in capsys.readouterr().out
 
 
 def test_every_example_has_a_test() -> None:

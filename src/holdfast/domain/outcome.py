@@ -56,4 +56,9 @@ class Cancelled:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The job's success was committed with the handler's own transaction: there is nothing left to settle."""
+
+
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled

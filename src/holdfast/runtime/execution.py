@@ -11,37 +11,42 @@ from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
 from holdfast.domain.errors import InvalidArguments, InvalidPayload
 from holdfast.domain.job import DEFAULT_RETRY, Claim
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.domain.states import State
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.failures import failure, message_of, traceback_of
 from holdfast.runtime.stopping import Stop
+from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """``call`` answers the result as JSON text. The timeout is cooperative: a thread cannot be stopped.
+    """``call`` answers the result as JSON text, or that the job is settled already. The timeout is cooperative: a
+    thread cannot be stopped.
 
     ``retry`` is the kind's own policy; of it only the types of errors are asked here, the rest is stored with the job.
     """
 
     kind: str
-    call: Callable[[Claim, Stop], Awaitable[str | None]]
+    call: Callable[[Claim, Stop], Awaitable[str | Settled | None]]
     timeout: float | None = None
     retry: Retry = DEFAULT_RETRY
     at_most_once: bool = False
     redact: Redactor = field(default_factory=Redactor)
 
 
-async def execute(handler: Handler, claim: Claim) -> Outcome:
+async def execute(handler: Handler, claim: Claim) -> Outcome | Settled:
     """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then."""
     if handler.at_most_once and (claim.retries or claim.crashes):
         # Its policy is stored with the job, by a program that may not have known what kind it is.
-        outcome: Outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+        outcome: Outcome | Settled = Failed(
+            "interrupted", "it was begun before, and is of a kind that is begun once", final=True
+        )
     else:
         outcome = await _attempt(handler, claim)
     if handler.at_most_once and isinstance(outcome, Failed):
@@ -50,13 +55,20 @@ async def execute(handler: Handler, claim: Claim) -> Outcome:
     return outcome
 
 
-async def _attempt(handler: Handler, claim: Claim) -> Outcome:
+async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
+    """Whether a job that runs and is no longer held has succeeded by a transaction of its handler, which goes on."""
+    found = await store.arun(store.verbs.get(job_id, tenant))
+    return found is not None and found.state is State.SUCCEEDED
+
+
+async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
     stop = Stop(handler.timeout, claim.deadline_at)
     stop.limit = limit = asyncio.timeout(handler.timeout)
     try:
         async with limit:
             try:
-                return Succeeded(await handler.call(claim, stop))
+                answer = await handler.call(claim, stop)
+                return answer if isinstance(answer, Settled) else Succeeded(answer)
             except asyncio.CancelledError as error:
                 stop.cancelled(error)
                 raise
@@ -123,7 +135,7 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
     )
 
 
-def _report(claim: Claim, outcome: Outcome) -> None:
+def _report(claim: Claim, outcome: Outcome | Settled) -> None:
     if isinstance(outcome, Failed | Crashed):
         code, message = one_line(outcome.code), one_line(outcome.message)
         log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Outcome
+from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.settlement import Settlement, decide, hand_back
 from holdfast.runtime.execution import Handler, execute
 
@@ -46,7 +46,7 @@ class Slots:
 
     async def _run(self, run: Run) -> None:
         claim = run.claim
-        outcome: Outcome
+        outcome: Outcome | Settled
         try:
             outcome = await execute(self._handlers[claim.kind], claim)
         except asyncio.CancelledError:
@@ -54,7 +54,8 @@ class Slots:
         if self.running.get(claim.id) is not run:
             return  # told to stop because it is no longer ours
         del self.running[claim.id]
-        self.ended.append(decide(claim, outcome, random.random()))
+        if not isinstance(outcome, Settled):
+            self.ended.append(decide(claim, outcome, random.random()))
         self._call()
 
     def forget(self, ids: Iterable[str], why: str) -> int:

@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Crashed, Failed, Outcome, Snoozed
+from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.domain.queues import drawn_order
 from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
-from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.execution import Handler, ended_by_itself, execute
 from holdfast.runtime.lease import Heartbeat
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
@@ -70,7 +70,7 @@ class Tick:
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
-        self._running: dict[asyncio.Task[Outcome], Claim] = {}
+        self._running: dict[asyncio.Task[Outcome | Settled], Claim] = {}
         self._counts: Counter[str] = Counter()
         self._starved = False
         self._cancelled = False
@@ -144,6 +144,9 @@ class Tick:
         found = []
         for task in [task for task in self._running if task in done]:
             claim, outcome = self._running.pop(task), task.result()
+            if isinstance(outcome, Settled):
+                self._counts[_FIELDS["succeeded"]] += 1
+                continue
             if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
             found.append(decide(claim, outcome, random.random()))
@@ -168,6 +171,8 @@ class Tick:
         held = await self._store.arun(self._store.verbs.holdings(self._lease, self._options.tenant))
         kept = {holding.id for holding in held}
         for task, claim in [item for item in self._running.items() if item[1].id not in kept]:
+            if await ended_by_itself(self._store, claim.id, self._options.tenant):
+                continue
             task.cancel("cancelled")
             del self._running[task]
             await self._note_gone(claim.id)

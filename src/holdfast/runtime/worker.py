@@ -23,7 +23,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.queues import check_weights
 from holdfast.domain.settlement import Settlement
 from holdfast.runtime.duties import Duty, attend, standard_duties
-from holdfast.runtime.execution import Handler
+from holdfast.runtime.execution import Handler, ended_by_itself
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.search import Search
 from holdfast.runtime.slots import Slots
@@ -297,7 +297,9 @@ class Worker:
     async def _stop_recalled(self, running: list[str], lease: str) -> None:
         held = await self.store.arun(self.store.verbs.holdings(lease, self.options.tenant))
         if lease == self._lease:
-            gone = self._slots.forget(set(running) - {holding.id for holding in held}, "cancelled")
+            missing = set(running) - {holding.id for holding in held}
+            own = {job_id for job_id in missing if await ended_by_itself(self.store, job_id, self.options.tenant)}
+            gone = self._slots.forget(missing - own, "cancelled")
             if gone:
                 log.info("%s running jobs were cancelled", gone)
                 self._call()

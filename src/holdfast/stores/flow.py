@@ -7,6 +7,7 @@ The body of an operation therefore holds no I/O and no ``await``, and there is o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class Flow(Generic[T_co]):
     ``writes`` takes the write lock at the beginning where the store has one; ``single`` promises one
     statement, which then needs no explicit transaction. ``peek`` reads first, where the write lock is dear: an
     answer of its own means that there is nothing to write. ``tells`` is for what others in the process wait for.
+    ``repeat`` is how to go on when the connection was lost and nobody knows whether ``start`` was carried out: it
+    finds out, does what is missing, and answers the same.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -47,6 +50,11 @@ class Flow(Generic[T_co]):
     single: bool = False
     peek: Callable[[], Steps[T_co | None]] | None = None
     tells: bool = False
+    repeat: Callable[[], Steps[T_co]] | None = None
+
+    def again(self) -> Flow[T_co]:
+        """The flow to run after a lost connection."""
+        return self if self.repeat is None else dataclasses.replace(self, start=self.repeat, single=False)
 
 
 def flow(
@@ -55,14 +63,16 @@ def flow(
     single: bool = False,
     peek: Callable[..., Steps[Any]] | None = None,
     tells: bool = False,
+    repeat: Callable[..., Steps[Any]] | None = None,
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
-    """Turn a generator function into one that returns a ``Flow``. ``peek`` takes the same arguments."""
+    """Turn a generator function into one that returns a ``Flow``. ``peek`` and ``repeat`` take the same arguments."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
         @functools.wraps(steps)
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
             look = None if peek is None else functools.partial(peek, *args, **kwargs)
-            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells)
+            again = None if repeat is None else functools.partial(repeat, *args, **kwargs)
+            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells, again)
 
         return make
 

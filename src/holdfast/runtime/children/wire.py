@@ -13,7 +13,7 @@ import struct
 from datetime import datetime
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from holdfast.domain.outcome import Outcome
+from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.policies import Backoff
 
 R = TypeVar("R")
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 _HEADER = struct.Struct(">I")
 _TIMES = (datetime, datetime | None)
-_ENDINGS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
+_ENDINGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Outcome), Settled)}
 
 
 def frame(message: Message) -> bytes:
@@ -85,10 +85,10 @@ def record_from_json(kind: type[R], values: Message) -> R:
     return kind(**known)
 
 
-def outcome_to_json(outcome: Outcome) -> Message:
+def outcome_to_json(outcome: Outcome | Settled) -> Message:
     return {"ending": type(outcome).__name__, "values": record_to_json(outcome)}
 
 
-def outcome_from_json(message: Message) -> Outcome:
-    outcome: Outcome = record_from_json(_ENDINGS[message["ending"]], message["values"])
+def outcome_from_json(message: Message) -> Outcome | Settled:
+    outcome: Outcome | Settled = record_from_json(_ENDINGS[message["ending"]], message["values"])
     return outcome

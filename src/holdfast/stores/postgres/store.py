@@ -13,22 +13,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.errors import (
-    Conflict,
-    HoldfastError,
-    IllegalTransition,
-    InvalidInput,
-    InvalidSetting,
-    Refused,
-    SchemaMismatch,
-    StaleLease,
-    StoreError,
-    StoreUnavailable,
-)
+from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
+from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import ROLES, diagnose
+from holdfast.stores.postgres.failures import refusal
+from holdfast.stores.postgres.lending import PostgresLending
 from holdfast.stores.postgres.verbs import PostgresVerbs
 
 try:
@@ -54,7 +46,7 @@ SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_
 RETRIES = 6
 
 
-class PostgresStore:
+class PostgresStore(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
 
@@ -83,18 +75,19 @@ class PostgresStore:
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
-        for attempt in range(RETRIES):
+        for attempt in range(RETRIES + self._size):
             try:
                 with self._sync_pool().connection() as connection:
                     return run_on(connection, flow)
             except Exception as error:
                 if not self._again(error, flow, attempt):
                     raise translate(error) from error
+                flow = flow.again() if lost(error) else flow
             time.sleep(_pause(attempt))
         raise AssertionError("unreachable")  # the last attempt returns or raises
 
     async def arun(self, flow: Flow[T]) -> T:
-        for attempt in range(RETRIES):
+        for attempt in range(RETRIES + self._size):
             try:
                 pool = await self._async_pool()
                 async with pool.connection() as connection:
@@ -102,14 +95,20 @@ class PostgresStore:
             except Exception as error:
                 if not self._again(error, flow, attempt):
                     raise translate(error) from error
+                flow = flow.again() if lost(error) else flow
             await asyncio.sleep(_pause(attempt))
         raise AssertionError("unreachable")
 
     def _again(self, error: Exception, flow: Flow[Any], attempt: int) -> bool:
-        """A transaction that lost a race starts again; a lost connection only where nothing can have been written."""
+        """A transaction that lost a race starts again; a lost connection only where nothing can have been written,
+        or where the flow knows how to find out. Its first try may still be on its way: then the ids collide once."""
+        if flow.repeat is not None and lost(error):
+            return attempt + 1 < RETRIES + self._size  # every connection of the pool may have to be found dead first
         if attempt + 1 >= RETRIES:
             return False
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
+            return True
+        if flow.start is flow.repeat and isinstance(error, psycopg.errors.UniqueViolation):
             return True
         return isinstance(error, psycopg.OperationalError) and not flow.writes and attempt == 0
 
@@ -302,16 +301,15 @@ async def _adrive(steps: Steps[T], connection: AsyncConnection[Any]) -> T:
 
 
 def _pause(attempt: int) -> float:
-    return random.uniform(0.2, 1.0) * 0.01 * float(2**attempt)
+    return random.uniform(0.2, 1.0) * 0.01 * float(2 ** min(attempt, 5))
 
 
-_OURS: dict[str, tuple[type[HoldfastError], str]] = {
-    "ZH001": (IllegalTransition, "illegal_transition"),
-    "ZH002": (Refused, "immutable"),
-    "ZH003": (StaleLease, "stale_lease"),
-    "ZH004": (Refused, "not_allowed"),
-    "ZH010": (InvalidInput, "invalid_input"),
-}
+def lost(error: Exception) -> bool:
+    """The connection is gone, or the server is going: whether the last statement was carried out is not known."""
+    if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
+        return False
+    state = error.sqlstate
+    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
 
 
 def translate(error: Exception) -> Exception:
@@ -320,27 +318,9 @@ def translate(error: Exception) -> Exception:
         return error
     state = getattr(error, "sqlstate", None) or ""
     message = str(error).strip().split("\n")[0]
-    if state in _OURS:
-        kind, code = _OURS[state]
-        return kind(message, code=code)
-    if state in ("3F000", "42P01", "42883"):
-        return SchemaMismatch(
-            "the tables of Holdfast are not in this database, or are older than this release",
-            code="not_migrated",
-            fix="Run: holdfast migrate",
-        )
-    if state == "42501":
-        return Refused(
-            message,
-            code="not_allowed",
-            fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.",
-        )
-    if state in ("23502", "23514"):
-        return Refused(message, code="broken_invariant")
-    if state == "23505":
-        return Conflict(message, code="already_exists")
-    if state.startswith("22"):
-        return InvalidInput(message, code="invalid_input")
+    ours = refusal(state, message)
+    if ours is not None:
+        return ours
     if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
         return StoreUnavailable(f"the database cannot be reached: {message}")
     return StoreError(message, code="store_error")

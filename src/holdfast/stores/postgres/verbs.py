@@ -17,6 +17,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
 from holdfast.stores.reads import Dialect, Reads
 
+VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
@@ -33,7 +34,24 @@ class PostgresVerbs(Reads):
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:
         return Statement(f"select * from {self._s}{name}({arguments})", params)
 
-    @flow(single=True)
+    def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        """Ids are ours, so a job that has one of them is the very job: the batch came through, and was not answered."""
+        there = yield from self._ids_there([spec.id for spec in specs], tenant)
+        missing = [spec for spec in specs if spec.id not in there]
+        answers = (yield from self.enqueue(missing, tenant).start()) if missing else []
+        # Under a key the first try may come through only now; then the job that stands for this one is itself.
+        there |= {spec.id for spec, answer in zip(missing, answers, strict=True) if answer.id == spec.id}
+        others = iter(answer for spec, answer in zip(missing, answers, strict=True) if spec.id not in there)
+        return [Enqueued(spec.id, True) if spec.id in there else next(others) for spec in specs]
+
+    def _ids_there(self, ids: Sequence[str], tenant: str) -> Steps[set[str]]:
+        yield Statement(f"select {self._s}enter(%s)", (tenant,))
+        found = yield Statement(
+            f"select id from {self._s}job where id = any(%s::uuid[]) and tenant = %s", (list(ids), tenant)
+        )
+        return {str(row[0]) for row in found}
+
+    @flow(single=True, repeat=_enqueue_again)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         together = alike(specs)
         if together is not None:
@@ -47,6 +65,21 @@ class PostgresVerbs(Reads):
             Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None)
             for job_id, state, created, reason in rows
         ]
+
+    def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
+        an attempt can make it succeed, fail or snooze."""
+        stale = yield from self.settle(lease, settlements, tenant).start()
+        if not stale:
+            return []
+        rows = yield Statement(
+            f"select job_id, attempt, verb from {self._s}event"
+            " where job_id = any(%s::uuid[]) and from_state = 'in_progress'",
+            (list(stale),),
+        )
+        ended = {(str(job_id), attempt, verb) for job_id, attempt, verb in rows}
+        ours = {item.id for item in settlements if (item.id, item.attempt, VERB_OF.get(item.ending, "fail")) in ended}
+        return [job_id for job_id in stale if job_id not in ours]
 
     @flow(single=True)
     def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
@@ -119,7 +152,7 @@ class PostgresVerbs(Reads):
         rows = yield self._call("release_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
         return [str(row[0]) for row in rows]
 
-    @flow(single=True)
+    @flow(single=True, repeat=_settle_again)
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         rows = yield self._call(
             "settle_many",
@@ -238,7 +271,7 @@ def _claim(row: Row, lease: str) -> Claim:
 def _endings(settlements: Sequence[Settlement]) -> tuple[str, str, str, list[str | None] | None]:
     """The arrays of ``settle_many``. Ids, numbers and endings need no quoting, so their text is put together here:
     the driver would look at each value in turn, which took longer than all else that is done for a settlement."""
-    details = [_detail(item) for item in settlements]
+    details = [detail_of(item) for item in settlements]
     return (
         "{" + ",".join([parse_id(item.id) for item in settlements]) + "}",
         "{" + ",".join([str(int(item.attempt)) for item in settlements]) + "}",
@@ -252,7 +285,7 @@ def _verdict(row: Row) -> Verdict:
     return Verdict(str(job_id), State(state) if state else None, refused, why)
 
 
-def _detail(item: Settlement) -> str | None:
+def detail_of(item: Settlement) -> str | None:
     """What goes with an ending, as JSON text; nothing for a plain success."""
     if item.ending == "succeeded":
         parts = [] if item.result is None else [f'"result":{item.result}']

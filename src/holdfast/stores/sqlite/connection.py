@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, Self
 
 from holdfast.domain.errors import InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system
@@ -37,6 +38,25 @@ def database_path(url: str) -> str:
     return path
 
 
+class LentConnection(sqlite3.Connection):
+    """One whose transaction is ended by whoever lent it. ``with connection:`` and ``executescript`` would, too."""
+
+    def commit(self) -> None:
+        raise sqlite3.ProgrammingError("the transaction is committed at the end of its block, not inside")
+
+    def rollback(self) -> None:
+        raise sqlite3.ProgrammingError("the transaction is rolled back by an exception in its block, not by hand")
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        raise sqlite3.ProgrammingError("a script would commit the transaction first; execute its statements one by one")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        return False
+
+
 class Connections:
     """A small pool. A database in memory lives in one connection, which everybody takes turns with."""
 
@@ -54,6 +74,7 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._turn = threading.Lock()
+        self.lent: sqlite3.Connection | None = None
         self._pid = os.getpid()
 
     @contextlib.contextmanager
@@ -68,6 +89,23 @@ class Connections:
                 with self._guard:
                     self._idle.append(connection)
 
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """A connection for somebody who may change its settings: it is not used again. The only one of a database
+        in memory has to be, and is known by ``lent`` meanwhile."""
+        if not self.in_memory:
+            connection = self.open(LentConnection)
+            with contextlib.closing(connection):
+                yield connection
+            return
+        with self.borrow() as connection:
+            self.lent = connection
+            try:
+                yield connection
+            finally:
+                self.lent = None
+                connection.row_factory, connection.text_factory = None, str
+
     def _take(self) -> sqlite3.Connection:
         with self._guard:
             if self._pid != os.getpid():
@@ -77,7 +115,7 @@ class Connections:
                 return self._idle.pop()
         return self.open()
 
-    def open(self) -> sqlite3.Connection:
+    def open(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         """A connection that nobody else uses; the caller closes it."""
         try:
             connection = sqlite3.connect(
@@ -86,6 +124,7 @@ class Connections:
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
+                factory=kind,
             )
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error

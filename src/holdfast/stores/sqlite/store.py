@@ -12,22 +12,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from holdfast.domain.errors import (
-    Conflict,
-    IllegalTransition,
-    InvalidInput,
-    Refused,
-    SchemaMismatch,
-    StaleLease,
-    StoreError,
-    StoreUnavailable,
-)
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan
+from holdfast.stores.sqlite.borrowed import SqliteBorrowing
 from holdfast.stores.sqlite.connection import Connections, database_path
 from holdfast.stores.sqlite.doctor import diagnose
 from holdfast.stores.sqlite.ear import SqliteEar
+from holdfast.stores.sqlite.failures import is_busy, translate
+from holdfast.stores.sqlite.lending import SqliteLending
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 
 T = TypeVar("T")
@@ -35,7 +28,7 @@ T = TypeVar("T")
 RETRIES = 5
 
 
-class SqliteStore:
+class SqliteStore(SqliteBorrowing, SqliteLending):
     embedded = True
     lanes = 1  # there is one writer at a time; a second turn would only wait for the first
 
@@ -63,7 +56,7 @@ class SqliteStore:
                         self._connections.after_write(connection)
                 break
             except sqlite3.Error as error:
-                if not _is_busy(error) or attempt + 1 == RETRIES:
+                if not is_busy(error) or attempt + 1 == RETRIES:
                     raise translate(error) from error
             time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
         else:
@@ -112,6 +105,9 @@ class SqliteStore:
 
     def migrate(self) -> SchemaStatus:
         with self._borrowed() as connection:
+            status = self._plan.status(_applied(connection))
+            if status.current:
+                return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
             applied = _applied(connection)
             self._plan.check_not_newer(applied)
@@ -182,40 +178,3 @@ def _applied(connection: sqlite3.Connection) -> dict[str, str]:
         raise translate(error) from error
     except sqlite3.DatabaseError as error:
         raise translate(error) from error
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def translate(error: sqlite3.Error) -> Exception:
-    """SQLite's error in our words. The triggers' messages begin with what kind of refusal they are."""
-    message = str(error)
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if message.startswith("illegal transition"):
-        return IllegalTransition(message)
-    if message.startswith("stale lease"):
-        return StaleLease(message)
-    if message.startswith("immutable"):
-        return Refused(message, code="immutable")
-    if message.startswith(("CHECK constraint", "NOT NULL constraint")):
-        return Refused(message, code="broken_invariant")
-    if message.startswith(("UNIQUE constraint", "already exists")):
-        return Conflict(message, code="already_exists")
-    if message.startswith("no such table"):
-        return SchemaMismatch(
-            "the tables of Holdfast are not in this database",
-            code="not_migrated",
-            fix="Run: holdfast migrate",
-        )
-    if _is_busy(error):
-        return StoreUnavailable("another process kept the database locked", code="database_locked")
-    if primary == sqlite3.SQLITE_FULL:
-        return StoreUnavailable("there is no space left for the database", code="disk_full")
-    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-        return StoreUnavailable(f"the database file cannot be used: {message}")
-    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreUnavailable(f"the file is not a sound SQLite database: {message}", code="not_a_database")
-    if primary in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE):
-        return InvalidInput(message, code="invalid_input")
-    return StoreError(message)

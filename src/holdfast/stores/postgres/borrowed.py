@@ -1,0 +1,168 @@
+"""What is done on somebody else's connection, inside somebody else's transaction.
+
+Around each verb is a savepoint, so that a refusal leaves the transaction as it was; within it a single statement, all
+text, so that it means the same through every driver; and the settings that the verb makes for the rest of a
+transaction (tenant and actor) are put back, because the rest of this one is not ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from typing import TypeVar
+
+from holdfast.domain.errors import Conflict, InvalidSetting
+from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
+from holdfast.stores.borrowed.recognise import async_guest, guest
+from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.postgres.codec import enqueue_document
+from holdfast.stores.postgres.failures import refusal
+from holdfast.stores.postgres.verbs import detail_of
+
+T = TypeVar("T")
+
+# The order is not left to the planner: the call needs `was` for an argument (a list, which it does not fold), and
+# what is put back waits for the answer.
+_CALL = """with was as materialized (
+    select current_setting('holdfast.tenant', true) as tenant, current_setting('holdfast.actor', true) as actor
+), done as materialized (
+    select {answer} as answer from was cross join lateral {call}
+)
+select done.answer,
+       set_config('holdfast.tenant', case when done.answer is null then '' else coalesce(was.tenant, '') end, true),
+       set_config('holdfast.actor', case when done.answer is null then '' else coalesce(was.actor, '') end, true)
+  from was cross join done"""
+
+
+class PostgresBorrowedVerbs:
+    def __init__(self, schema: str) -> None:
+        self._enqueue = _CALL.format(
+            answer="coalesce(json_agg(json_build_array(e.id, e.state, e.created, e.reason) order by e.n), '[]')::text",
+            call=f'"{schema}".enqueue_many(cast(cast($1 as text) as json), (array[cast($2 as text), was.tenant])[1],'
+            " null, cast(cast($3 as text) as boolean)) with ordinality as e(id, state, created, reason, n)",
+        )
+        self._settle = _CALL.format(
+            answer="cast(count(*) as text)",
+            call=f'"{schema}".settle_many(cast(cast($1 as text) as uuid), array[cast(cast($2 as text) as uuid)],'
+            " array[cast(cast($3 as text) as integer)], array[cast($4 as text)],"
+            " case when cast($5 as text) is not null then array[cast(cast($5 as text) as jsonb)] end,"
+            " (array[cast($6 as text), was.tenant])[1]) as stale",
+        )
+
+    @flow(single=True)
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
+        rows = yield Statement(self._enqueue, (enqueue_document(specs), tenant, str(plain).lower()))
+        if plain:
+            return [Enqueued(spec.id, True) for spec in specs]
+        return [
+            Enqueued(job_id, created, reason, State(state) if state else None)
+            for job_id, state, created, reason in json.loads(rows[0][0])
+        ]
+
+    @flow(single=True)
+    def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:
+        item = settlement
+        params = (lease, item.id, str(item.attempt), item.ending, detail_of(item), tenant)
+        rows = yield Statement(self._settle, params)
+        return int(rows[0][0]) == 0
+
+
+class PostgresBorrowing:
+    """The part of the store that works on connections of others."""
+
+    schema_name: str
+
+    @cached_property
+    def borrowed(self) -> PostgresBorrowedVerbs:
+        return PostgresBorrowedVerbs(self.schema_name)
+
+    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+        host = guest(connection)
+        try:
+            return host.run(partial(_framed, flow, within))
+        except Exception as error:
+            ours = translated(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+        host = async_guest(connection)
+        try:
+            return await host.arun(partial(_framed, flow, within))
+        except Exception as error:
+            ours = translated(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+
+def _framed(flow: Flow[T], within: bool, standing: Standing) -> Steps[T]:
+    if standing.database != POSTGRESQL:
+        raise InvalidSetting(
+            f"the connection is to {standing.database}, and the jobs are in PostgreSQL",
+            code="other_database",
+            fix="Give a connection to the database that the app was given.",
+        )
+    if within and not standing.in_transaction:
+        raise ended()
+    if not standing.in_transaction:  # a single statement is its own transaction, and its settings end with it
+        return (yield from flow.start())
+    yield Statement("savepoint holdfast")
+    try:
+        result = yield from flow.start()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _undo()
+        raise
+    yield Statement("release savepoint holdfast")
+    return result
+
+
+def _undo() -> Steps[None]:
+    try:
+        yield Statement("rollback to savepoint holdfast")
+        yield Statement("release savepoint holdfast")
+    except Exception:
+        return  # the connection is gone, and the transaction with it; what went wrong first is what is told
+
+
+def translated(error: Exception) -> Exception | None:
+    """Ours, if PostgreSQL said it; else None. What asks for the whole transaction to be run again (a deadlock, a
+    serialization failure) stays what the driver raised: whoever runs it again looks for that."""
+    for each in _chain(error):
+        state = _state_of(each)
+        if state is not None:
+            message = str(each).strip().split("\n")[0]
+            if state == "25P02":
+                return Conflict(
+                    "the transaction has failed already, and takes no more statements",
+                    code="transaction_aborted",
+                    fix="Roll it back, or to a savepoint before the failure, and enqueue then.",
+                )
+            return refusal(state, message)
+    return None
+
+
+def _state_of(error: BaseException) -> str | None:
+    """psycopg and asyncpg, psycopg2, and pg8000, which brings the server's message as it came."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state is None and error.args and isinstance(error.args[0], dict):
+        state = error.args[0].get("C")
+    return state if isinstance(state, str) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those it wraps: SQLAlchemy has the driver's in ``orig``."""
+    seen: BaseException | None = error
+    for _ in range(8):
+        if seen is None:
+            return
+        yield seen
+        seen = getattr(seen, "orig", None) or seen.__cause__

@@ -1,0 +1,47 @@
+"""PostgreSQL's refusals in our words, told by the SQLSTATE alone: it is the same whichever driver brings it."""
+
+from __future__ import annotations
+
+from holdfast.domain.errors import (
+    Conflict,
+    HoldfastError,
+    IllegalTransition,
+    InvalidInput,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+)
+
+_OURS: dict[str, tuple[type[HoldfastError], str]] = {
+    "ZH001": (IllegalTransition, "illegal_transition"),
+    "ZH002": (Refused, "immutable"),
+    "ZH003": (StaleLease, "stale_lease"),
+    "ZH004": (Refused, "not_allowed"),
+    "ZH010": (InvalidInput, "invalid_input"),
+}
+
+
+def refusal(state: str, message: str) -> HoldfastError | None:
+    """None for a state that says nothing about us: a lost connection, a deadlock, a full disk."""
+    if state in _OURS:
+        kind, code = _OURS[state]
+        return kind(message, code=code)
+    if state in ("3F000", "42P01", "42883"):
+        return SchemaMismatch(
+            "the tables of Holdfast are not in this database, or are older than this release",
+            code="not_migrated",
+            fix="Run: holdfast migrate",
+        )
+    if state == "42501":
+        return Refused(
+            message,
+            code="not_allowed",
+            fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.",
+        )
+    if state in ("23502", "23514"):
+        return Refused(message, code="broken_invariant")
+    if state == "23505":
+        return Conflict(message, code="already_exists")
+    if state.startswith("22"):
+        return InvalidInput(message, code="invalid_input")
+    return None

@@ -1,0 +1,52 @@
+"""SQLite's errors in our words. The triggers' messages begin with what kind of refusal they are."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from holdfast.domain.errors import (
+    Conflict,
+    IllegalTransition,
+    InvalidInput,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+    StoreError,
+    StoreUnavailable,
+)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error) -> Exception:
+    message = str(error)
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if message.startswith("illegal transition"):
+        return IllegalTransition(message)
+    if message.startswith("stale lease"):
+        return StaleLease(message)
+    if message.startswith("immutable"):
+        return Refused(message, code="immutable")
+    if message.startswith(("CHECK constraint", "NOT NULL constraint")):
+        return Refused(message, code="broken_invariant")
+    if message.startswith(("UNIQUE constraint", "already exists")):
+        return Conflict(message, code="already_exists")
+    if message.startswith("no such table"):
+        return SchemaMismatch(
+            "the tables of Holdfast are not in this database",
+            code="not_migrated",
+            fix="Run: holdfast migrate",
+        )
+    if is_busy(error):
+        return StoreUnavailable("another process kept the database locked", code="database_locked")
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreUnavailable("there is no space left for the database", code="disk_full")
+    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return StoreUnavailable(f"the database file cannot be used: {message}")
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StoreUnavailable(f"the file is not a sound SQLite database: {message}", code="not_a_database")
+    if primary in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE):
+        return InvalidInput(message, code="invalid_input")
+    return StoreError(message)

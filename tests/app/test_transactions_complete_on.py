@@ -1,0 +1,170 @@
+"""``ctx.complete(connection=…)``: the job succeeds exactly if the handler's own transaction commits (HF-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App, Context, Retry, State
+from holdfast.errors import Conflict, StaleLease
+from holdfast.stores.open import open_store
+from tests.app.running import work_off
+from tests.app.test_transactions_completion import in_hand, lose, state_of
+from tests.app.test_transactions_enqueue import EVERYBODY, named, notes, prepare_notes
+from tests.support.borrowers import AsyncBorrower, Borrower
+from tests.support.ledger import check_ledger
+
+pytestmark = pytest.mark.req("HF-3")
+
+
+@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(named, case)))
+def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
+    found: tuple[str, Callable[[str], Borrower]] = request.param
+    return found
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
+    found: str = request.getfixturevalue(f"{case[0]}_url")
+    return found
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    with closing(App(url, name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        prepare_notes(url)
+        yield app
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+
+
+@pytest.fixture
+def borrower(case: tuple[str, Callable[[str], Borrower]], app: App, url: str) -> Iterator[Borrower]:
+    with closing(case[1](url)) as borrower:
+        yield borrower
+
+
+def complete(ctx: Context, borrower: Borrower, result: Any = None) -> None:
+    if isinstance(borrower, AsyncBorrower):
+        borrower.do(ctx.acomplete(connection=borrower.connection, result=result))
+    else:
+        ctx.complete(connection=borrower.connection, result=result)
+
+
+def concluded(ctx: Context) -> bool:
+    """As the worker asks, on a loop of its own."""
+
+    async def ask() -> bool:
+        try:
+            return await ctx.ending.concluded()
+        finally:
+            await ctx.client.store.leave_loop()
+
+    return asyncio.run(ask())
+
+
+def test_the_success_is_there_after_commit_and_not_before(app: App, url: str, borrower: Borrower) -> None:
+    ctx = in_hand(app)
+    borrower.begin()
+    borrower.execute("insert into note values ('mine')")
+    complete(ctx, borrower, {"n": 7})
+    assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.IN_PROGRESS, False, [])
+    borrower.commit()
+    assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.SUCCEEDED, True, ["mine"])
+    assert app.client.run(app.client.verbs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
+
+
+def test_a_rollback_takes_the_success_back(app: App, url: str, borrower: Borrower) -> None:
+    ctx = in_hand(app)
+    borrower.begin()
+    complete(ctx, borrower)
+    borrower.execute("insert into note values ('mine')")
+    borrower.rollback()
+    assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.IN_PROGRESS, False, [])
+    borrower.begin()
+    complete(ctx, borrower)  # and it can be tried again
+    borrower.commit()
+    assert (state_of(app, ctx), concluded(ctx)) == (State.SUCCEEDED, True)
+
+
+@pytest.mark.req("CX-6")
+def test_a_stale_completion_is_told_and_leaves_the_transaction_usable(app: App, url: str, borrower: Borrower) -> None:
+    ctx = in_hand(app)
+    lose(app, ctx)
+    borrower.begin()
+    borrower.execute("insert into note values ('one')")
+    with pytest.raises(StaleLease):
+        complete(ctx, borrower)
+    borrower.execute("insert into note values ('two')")
+    borrower.commit()
+    assert (state_of(app, ctx), notes(url)) == (State.RETRY_WAITING, ["one", "two"])
+
+
+def test_twice_in_one_transaction_is_told(app: App, borrower: Borrower) -> None:
+    ctx = in_hand(app)
+    borrower.begin()
+    complete(ctx, borrower)
+    with pytest.raises(Conflict) as caught:
+        complete(ctx, borrower)
+    assert caught.value.code == "already_completed"
+    borrower.commit()
+    assert state_of(app, ctx) == State.SUCCEEDED
+
+
+@pytest.mark.parametrize("ends", ["commit", "commit and raise", "rollback", "rollback and raise"])
+@pytest.mark.parametrize("case", [EVERYBODY[0], EVERYBODY[5]], ids=["psycopg", "sqlalchemy"])
+def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends: str) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    def pay(ctx: Context) -> str:
+        with closing(case[1](url)) as borrower:
+            borrower.begin()
+            borrower.execute("insert into note values ('mine')")
+            complete(ctx, borrower, "paid")
+            borrower.commit() if ends.startswith("commit") else borrower.rollback()
+        if ends.endswith("raise"):
+            raise ArithmeticError
+        return "returned"
+
+    handle = pay.enqueue()
+    work_off(app)
+    job = handle.job()
+    if ends.startswith("commit"):
+        assert (handle.result(timeout=5), notes(url), job.attempt) == ("paid", ["mine"], 1)
+    else:
+        code = "ArithmeticError" if ends.endswith("raise") else "not_committed"
+        assert (job.state, job.error_code, notes(url)) == (State.DEAD_LETTER, code, [])
+
+
+@pytest.mark.req("JF-2")
+@pytest.mark.parametrize("case", [EVERYBODY[0]], ids=["psycopg"])
+def test_tenant_and_actor_are_put_back(app: App, url: str, case: Any) -> None:
+    ctx = in_hand(app)
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
+        )
+        ctx.complete(connection=connection)
+        found = connection.execute("select current_setting('holdfast.tenant'), current_setting('holdfast.actor')")
+        assert found.fetchone() == ("mine", "me")
+    assert [event.actor for event in app.client.run(app.client.verbs.history(ctx.job_id, "default"))][-1] == "worker-1"
+
+
+@pytest.mark.parametrize("case", [EVERYBODY[0]], ids=["psycopg"])
+def test_the_sweeper_leaves_a_job_alone_whose_completion_is_under_way(app: App, url: str, case: Any) -> None:
+    """Lapsed, but completed in a transaction that is still open: whoever commits first decides, and it is one."""
+    ctx = in_hand(app)
+    with psycopg.connect(url) as connection:
+        ctx.complete(connection=connection)
+        app.store.run(app.store.verbs.end_lease(ctx.claim.lease, "gone", "*"))
+        sweeper = threading.Thread(target=lambda: app.store.run(app.store.verbs.reap_lapsed()))
+        sweeper.start()
+        connection.commit()
+        sweeper.join(20)
+    assert state_of(app, ctx) == State.SUCCEEDED

@@ -1,0 +1,269 @@
+"""A handler's writes and its job's success, committed together or not at all (HF-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App, Context, Retry, State
+from holdfast.client import Client
+from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
+from holdfast.transaction import Stage
+from tests.app.running import work_off
+from tests.app.test_transactions_enqueue import notes, prepare_notes
+from tests.support.stores import claim, open_lease
+
+pytestmark = pytest.mark.req("HF-3")
+
+WRITE = "insert into note values ('mine')"
+
+
+@pytest.fixture(autouse=True)
+def table(app: App, url: str) -> None:
+    app.client.make_ready()
+    prepare_notes(url)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        yield lambda: caplog.text
+
+
+def in_hand(app: App) -> Context:
+    """A job that was just begun, without a worker around it."""
+    handle = app.enqueue("by_hand")
+    taken = claim(app.store, open_lease(app.store))[0]
+    assert taken.id == handle.id
+    client = Client(app.store, tenant="*", name="tests", actor="tester")
+    return Context(taken, client, logging.getLogger("holdfast.job.by_hand"))
+
+
+def lose(app: App, ctx: Context) -> None:
+    """Its lease ends, and the job is taken from it."""
+    app.store.run(app.store.verbs.end_lease(ctx.claim.lease, "gone", "*"))
+    app.store.run(app.store.verbs.reap_lapsed())
+
+
+def state_of(app: App, ctx: Context) -> State:
+    job = app.get(ctx.job_id)
+    assert job is not None
+    return job.state
+
+
+@dataclass
+class Receipt:
+    number: int
+    paid: bool
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
+    @app.job("sync")
+    def pay(ctx: Context, number: int) -> Receipt:
+        with (block := ctx.transaction()) as connection:
+            connection.execute(WRITE)
+            assert (notes(url), ctx.completion.stage) == ([], Stage.OPEN)
+            block.result(Receipt(number, True))
+        assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
+        return Receipt(0, False)  # too late to change anything
+
+    @app.job("async")
+    async def apay(ctx: Context, number: int) -> Receipt:
+        async with (block := ctx.transaction(result=Receipt(-1, False))) as connection:
+            await done(connection.execute(WRITE))
+            block.result(Receipt(number, True))
+        assert await ctx.client.arun(ctx.client.verbs.get(ctx.job_id, "default")) is not None
+        return Receipt(0, False)
+
+    kind = {"sync": pay, "async": apay}[colour]
+    handle = kind.enqueue(7)
+    work_off(app)
+    assert (handle.result(timeout=5), notes(url)) == (Receipt(7, True), ["mine"])
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert log() == ""
+
+
+async def done(answer: Any) -> Any:
+    """The async connection of one store, and the only one of the other."""
+    return await answer if hasattr(answer, "__await__") else answer
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour: str) -> None:
+    @app.job("sync", retry=Retry(max_attempts=1))
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute(WRITE)
+            raise ArithmeticError("no money")
+
+    @app.job("async", retry=Retry(max_attempts=1))
+    async def apay(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await done(connection.execute(WRITE))
+            raise ArithmeticError("no money")
+
+    handle = {"sync": pay, "async": apay}[colour].enqueue()
+    work_off(app)
+    assert (handle.job().state, handle.job().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
+    @app.job("sync")
+    def pay(ctx: Context) -> None:
+        with ctx.transaction(result="paid") as connection:
+            connection.execute(WRITE)
+        raise ArithmeticError("too late")
+
+    @app.job("async", timeout=3)
+    async def apay(ctx: Context) -> None:
+        async with ctx.transaction(result="paid") as connection:
+            await done(connection.execute(WRITE))
+        await asyncio.sleep(30)
+
+    handle = {"sync": pay, "async": apay}[colour].enqueue()
+    work_off(app)
+    assert (handle.job().state, handle.job().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert "its handler failed afterwards" in log()
+    assert "no longer ours" not in log()
+
+
+@pytest.mark.req("CX-6")
+def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: str) -> None:
+    ctx = in_hand(app)
+    lose(app, ctx)
+    with pytest.raises(StaleLease), ctx.transaction() as connection:
+        connection.execute(WRITE)
+    assert (notes(url), state_of(app, ctx)) == ([], State.RETRY_WAITING)
+
+
+@pytest.mark.req("CX-6")
+async def test_and_in_async_code(app: App, url: str) -> None:
+    ctx = in_hand(app)
+    lose(app, ctx)
+    with pytest.raises(StaleLease):
+        async with ctx.transaction() as connection:
+            await done(connection.execute(WRITE))
+    assert (notes(url), state_of(app, ctx)) == ([], State.RETRY_WAITING)
+    await app.aclose()
+
+
+@pytest.mark.req("CX-6")
+def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
+    """Taken, lost to the clock and taken again by the same worker: the first attempt is stale all the same."""
+    ctx = in_hand(app)
+    earlier = Context(replace(ctx.claim, attempt=ctx.claim.attempt - 1), ctx.client, ctx.logger)
+    with pytest.raises(StaleLease), earlier.transaction() as connection:
+        connection.execute(WRITE)
+    assert (notes(url), state_of(app, ctx)) == ([], State.IN_PROGRESS)
+
+
+def test_one_completion_an_attempt(app: App, url: str) -> None:
+    ctx = in_hand(app)
+
+    def give_up() -> None:
+        with ctx.transaction() as connection:
+            connection.execute(WRITE)
+            with pytest.raises(Conflict) as caught, ctx.transaction():
+                pass
+            assert caught.value.code == "transaction_open"
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        give_up()
+    with ctx.transaction() as connection:  # one that was rolled back did not complete anything
+        connection.execute(WRITE)
+    for again in (lambda: ctx.transaction().__enter__(), lambda: ctx.complete(connection=None)):
+        with pytest.raises(Conflict) as caught:
+            again()
+        assert caught.value.code == "already_completed"
+    assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
+
+
+def test_the_end_of_the_transaction_is_not_the_handlers(app: App, url: str) -> None:
+    ctx = in_hand(app)
+    with ctx.transaction() as connection:
+        connection.execute(WRITE)
+        for end in (connection.commit, connection.rollback):
+            with pytest.raises((sqlite3.ProgrammingError, psycopg.ProgrammingError)):
+                end()
+    assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
+    ctx = in_hand(app)
+    with pytest.raises(HoldfastError) as caught, ctx.transaction() as connection:
+        connection.execute("ROLLBACK")  # by force
+    assert caught.value.code == "transaction_ended"
+    assert state_of(app, ctx) == State.IN_PROGRESS
+
+
+def test_a_result_that_cannot_be_stored_is_refused_inside_the_block(app: App, url: str) -> None:
+    ctx = in_hand(app)
+    with pytest.raises(InvalidPayload), (block := ctx.transaction()):
+        block.result(float("nan"))
+    assert state_of(app, ctx) == State.IN_PROGRESS
+
+
+def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
+    @app.job()
+    def follow(n: int) -> None: ...
+
+    @app.job(retry=Retry(max_attempts=2))
+    def lead(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            if app.store.embedded:
+                with pytest.raises(HoldfastError) as caught:
+                    follow.enqueue(0)  # would wait for the lock that this very block holds
+                assert caught.value.code == "connection_required"
+            follow.using(connection=connection).enqueue(ctx.attempt)
+            if ctx.attempt == 1:
+                raise ArithmeticError
+
+    handle = lead.using(retry=Retry(max_attempts=2)).enqueue()
+    work_off(app, queues=("default",), max_jobs=1)
+    assert [job.kind for job in app.jobs()] == ["lead"]
+    app.client.run(app.client.verbs.set_clock(timedelta(hours=1), None))
+    app.client.run(app.client.verbs.promote_due())
+    work_off(app, max_jobs=1)
+    children = app.jobs(parent_id=handle.id)
+    assert [(job.kind, job.payload) for job in children] == [("follow", {"n": 2})]
+
+
+def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
+    ctx = in_hand(app)
+    with ctx.transaction() as connection:
+        if app.store.embedded:
+            assert isinstance(connection, sqlite3.Connection)
+            connection.row_factory = sqlite3.Row
+        else:
+            assert isinstance(connection, psycopg.Connection)
+            made = connection.execute("select gen_random_uuid()").fetchone()
+            assert made is not None
+            assert isinstance(made[0], uuid.UUID)
+            assert connection.execute("show search_path").fetchone() == ('"$user", public',)
+            connection.execute("set search_path = nowhere")
+            assert connection.execute("select current_setting('holdfast.tenant', true)").fetchone() == (None,)
+            connection.execute("insert into public.note values ('mine')")
+    assert state_of(app, ctx) == State.SUCCEEDED
+
+
+def test_a_database_in_memory_lends_its_only_connection() -> None:
+    with closing(App("sqlite:///:memory:", name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        for _ in range(2):
+            ctx = in_hand(app)
+            with ctx.transaction(result=1) as connection:
+                connection.row_factory = sqlite3.Row
+                connection.execute("create table if not exists note (says text)")
+                connection.execute(WRITE)
+            assert state_of(app, ctx) == State.SUCCEEDED

@@ -1,0 +1,218 @@
+"""Enqueue on a connection of the caller's own: the job exists exactly if the transaction there commits (HF-3)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App, Kind, State
+from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.stores.open import open_store
+from tests.support.borrowers import ON_POSTGRES, ON_SQLITE, Borrower, Psycopg, Sqlite, path_of
+from tests.support.ledger import check_ledger
+
+pytestmark = pytest.mark.req("HF-3")
+
+EVERYBODY = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]
+
+
+def named(case: object) -> str:
+    return case if isinstance(case, str) else getattr(case, "__name__", "")
+
+
+@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(named, case)))
+def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
+    found: tuple[str, Callable[[str], Borrower]] = request.param
+    return found
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
+    found: str = request.getfixturevalue(f"{case[0]}_url")
+    return found
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    with closing(App(url, name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        prepare_notes(url)
+        yield app
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+
+
+@pytest.fixture
+def borrower(case: tuple[str, Callable[[str], Borrower]], app: App, url: str) -> Iterator[Borrower]:
+    with closing(case[1](url)) as borrower:
+        yield borrower
+
+
+@pytest.fixture
+def send(app: App) -> Kind[[str], str]:
+    @app.job()
+    def send(to: str) -> str:
+        return f"sent to {to}"
+
+    return send
+
+
+def by_hand(url: str) -> Any:
+    """A program of its own that looks from outside."""
+    if url.startswith("sqlite"):
+        return closing(sqlite3.connect(path_of(url), isolation_level=None, timeout=30))
+    return closing(psycopg.connect(url, autocommit=True))
+
+
+def prepare_notes(url: str) -> None:
+    with by_hand(url) as connection:
+        connection.execute("create table note (says text unique)")
+
+
+def notes(url: str) -> list[str]:
+    with by_hand(url) as connection:
+        return sorted(row[0] for row in connection.execute("select says from note").fetchall())
+
+
+def test_both_are_there_after_commit_and_not_before(
+    app: App, url: str, borrower: Borrower, send: Kind[[str], str]
+) -> None:
+    borrower.begin()
+    borrower.execute("insert into note values ('mine')")
+    handle = borrower.enqueue(send, "ada")
+    assert (handle.created, app.jobs(), notes(url)) == (True, [], [])
+    borrower.commit()
+    assert [job.id for job in app.jobs()] == [handle.id]
+    assert (handle.state(), handle.job().payload, notes(url)) == (State.QUEUED, {"to": "ada"}, ["mine"])
+    app.run_worker(burst=True, poll=0.02)
+    assert handle.result(timeout=10) == "sent to ada"
+
+
+def test_neither_is_there_after_rollback(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+    borrower.begin()
+    handle = borrower.enqueue(send, "ada")  # first of all, so that it is ours that opens the transaction
+    borrower.execute("insert into note values ('mine')")
+    borrower.rollback()
+    assert (app.jobs(), notes(url)) == ([], [])
+    with pytest.raises(NotFound):
+        handle.job()
+    borrower.begin()
+    borrower.execute("insert into note values ('later')")  # the connection is as good as before
+    borrower.commit()
+    assert notes(url) == ["later"]
+
+
+def test_a_savepoint_takes_the_job_with_it(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+    borrower.begin()
+    borrower.execute("insert into note values ('kept')")
+    kept = borrower.enqueue(send, "kept")
+    borrower.execute("savepoint mine")
+    borrower.enqueue(send, "dropped")
+    borrower.execute("insert into note values ('dropped')")
+    borrower.execute("rollback to savepoint mine")
+    after = borrower.enqueue(send, "after")
+    borrower.commit()
+    assert {job.id for job in app.jobs()} == {kept.id, after.id}
+    assert notes(url) == ["kept"]
+
+
+def test_a_refusal_leaves_the_transaction_usable(
+    app: App, url: str, borrower: Borrower, send: Kind[[str], str]
+) -> None:
+    send.using(key="k").enqueue("before")
+    borrower.begin()
+    borrower.execute("insert into note values ('one')")
+    again = borrower.enqueue(send, "before", key="k")
+    assert (again.created, again.reason) == (False, "duplicate_key")
+    with pytest.raises(Conflict) as caught:
+        borrower.enqueue(send, "other", key="k")
+    assert caught.value.code == "idempotency_conflict"
+    with pytest.raises(NotFound):
+        borrower.enqueue(send, "orphan", parent="01a1de87-6b74-70b8-bbed-192362a7945f")
+    borrower.execute("insert into note values ('two')")
+    borrower.commit()
+    assert (notes(url), len(app.jobs())) == (["one", "two"], 1)
+
+
+def test_an_error_of_ours_leaves_the_transaction_usable(
+    app: App, url: str, borrower: Borrower, send: Kind[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = send.enqueue("first")
+    monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)  # the database refuses a second job of this id
+    borrower.begin()
+    borrower.execute("insert into note values ('one')")
+    with pytest.raises(HoldfastError) as caught:
+        borrower.enqueue(send, "second")
+    assert caught.value.code == "already_exists"
+    borrower.execute("insert into note values ('two')")
+    borrower.commit()
+    assert (notes(url), [job.id for job in app.jobs()]) == (["one", "two"], [first.id])
+    if url.startswith("sqlite"):
+        with by_hand(url) as connection:  # what the verb had begun to write went as well
+            assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
+
+
+def test_an_error_of_the_programs_own_takes_the_job_with_it(
+    app: App, url: str, borrower: Borrower, send: Kind[[str], str]
+) -> None:
+    borrower.begin()
+    borrower.execute("insert into note values ('once')")
+    borrower.enqueue(send, "ada")
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        borrower.execute("insert into note values ('once')")
+    borrower.rollback()
+    assert (notes(url), app.jobs()) == ([], [])
+
+
+def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+    borrower.begin()
+    calls = [send.prepare("a"), send.using(key="k").prepare("b"), send.using(key="k").prepare("b")]
+    calls += [
+        send.using(tenant="acme").prepare("c"),
+        send.using(parent="01a1de87-6b74-70b8-bbed-192362a7945f").prepare("d"),
+    ]
+    handles = borrower.enqueue_many(app, calls)
+    named = borrower.enqueue_by_name(app, "elsewhere", {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]})
+    assert app.jobs() == []
+    borrower.commit()
+    assert [(handle.created, handle.reason) for handle in handles] == [
+        (True, None),
+        (True, None),
+        (False, "duplicate_key"),
+        (True, None),
+        (False, "parent_not_found"),
+    ]
+    assert (handles[3].job().tenant, handles[1].id) == ("acme", handles[2].id)
+    assert named.job().payload == {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]}
+
+
+def test_the_options_of_a_job_are_kept(app: App, borrower: Borrower, send: Kind[[str], str]) -> None:
+    borrower.begin()
+    handle = borrower.enqueue(
+        send, "ada", delay="1h", queue="mail", priority=3, tags=["a", "b"], correlation_id="c-1", enqueued_by="eve"
+    )
+    borrower.commit()
+    job = handle.job()
+    assert job.due_at is not None
+    assert (job.queue, job.priority, job.tags, job.correlation_id) == ("mail", 3, ("a", "b"), "c-1")
+    assert [(event.verb, event.actor) for event in handle.history()] == [("enqueue", "eve")]
+
+
+@pytest.mark.parametrize("case", [("postgres", Psycopg), ("sqlite", Sqlite)], ids=["postgres", "sqlite"])
+def test_calls_for_two_connections_cannot_be_enqueued_together(
+    app: App, url: str, case: tuple[str, Callable[[str], Borrower]], send: Kind[[str], str]
+) -> None:
+    with closing(case[1](url)) as one, closing(case[1](url)) as other:
+        prepared = send.using(connection=one.connection).prepare("a")
+        with pytest.raises(HoldfastError) as caught:
+            app.enqueue_many([prepared, send.using(connection=other.connection).prepare("b")])
+        assert caught.value.code == "conflicting_options"
+        app.enqueue_many([prepared, send.prepare("b")])  # all go where one of them has to
+        assert app.jobs() == []
+        one.commit()
+        assert len(app.jobs()) == 2

@@ -1,0 +1,145 @@
+"""Processes killed in the middle of a transaction: the job and the program's own writes are there, or neither."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from tests.app.test_transactions_enqueue import by_hand, notes, prepare_notes
+from tests.app.waiting import until
+
+pytestmark = [pytest.mark.req("HF-3", "CX-15"), pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+WORKER = """
+import asyncio, signal
+from holdfast.runtime.worker import WorkerOptions
+from tests.app.transaction_victim import app
+
+async def main() -> None:
+    options = WorkerOptions(lease_ttl=1.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=2, grace=5)
+    worker = app.worker(options)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    try:
+        await worker.run()
+    finally:
+        await app.aclose()
+
+asyncio.run(main())
+"""
+
+# A program that writes and enqueues in one transaction, and is killed before or after it commits.
+PRODUCER = """
+import os, signal, sqlite3, psycopg
+from tests.app.transaction_victim import CRASH, app, die, pay
+
+url = app.store.url
+app.client.make_ready()
+connection = sqlite3.connect(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else psycopg.connect(url)
+connection.execute("insert into note values ('produced')")
+pay.using(connection=connection).enqueue(1)
+if CRASH == "before commit":
+    die()
+connection.commit()
+die()
+"""
+
+
+def start(url: str, program: str, folder: Path, crash: str = "") -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    environment = os.environ | {"HOLDFAST_URL": url, "HOLDFAST_TEST_CRASH": crash, "PYTHONPATH": path}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=log, stderr=log)
+
+
+@contextmanager
+def process(url: str, program: str, folder: Path, crash: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    running = start(url, program, folder, crash)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.send_signal(signal.SIGTERM)
+            try:
+                running.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait(timeout=10)
+
+
+@pytest.fixture(autouse=True)
+def table(app: App, url: str) -> None:
+    app.client.make_ready()
+    prepare_notes(url)
+
+
+@pytest.mark.parametrize("crash", ["before commit", "after commit"])
+def test_a_producer_that_is_killed(app: App, url: str, tmp_path: Path, crash: str) -> None:
+    with process(url, PRODUCER, tmp_path, crash) as producer:
+        assert producer.wait(timeout=30) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    committed = crash == "after commit"
+    assert [job.state for job in app.jobs()] == [State.QUEUED] * committed
+    assert notes(url) == ["produced"] * committed
+
+
+@pytest.mark.parametrize("kind", ["pay", "apay"])
+@pytest.mark.parametrize("crash", ["in the block", "before commit", "after commit"])
+def test_a_handler_that_is_killed(app: App, url: str, tmp_path: Path, crash: str, kind: str) -> None:
+    handle = app.enqueue(kind, {"number": 7})
+    with process(url, WORKER, tmp_path, crash) as victim:
+        assert victim.wait(timeout=30) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    committed = crash == "after commit"
+    # A server may take a moment to notice that its client is gone.
+    until(lambda: not open_transactions(url), "what was open is rolled back")
+    assert (handle.state(), notes(url)) == ((State.SUCCEEDED, ["7"]) if committed else (State.IN_PROGRESS, []))
+    with process(url, WORKER, tmp_path, crash):
+        assert handle.result(timeout=30) == 7
+    assert (notes(url), handle.job().attempt) == (["7"], 1 if committed else 2)
+    assert [event.verb for event in handle.history()].count("succeed") == 1
+
+
+def open_transactions(url: str) -> bool:
+    if url.startswith("sqlite"):
+        return False
+    with by_hand(url) as connection:
+        query = "select 1 from pg_stat_activity where datname = current_database() and application_name = %s"
+        return bool(connection.execute(query, ("holdfast handler",)).fetchall())
+
+
+def test_killed_at_random_moments_every_job_has_its_writes_once(app: App, url: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1_000_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with by_hand(url) as connection:  # a second write would not be refused, but seen
+        connection.execute("drop table note")
+        connection.execute("create table note (says text)")
+    handles = [app.enqueue(chance.choice(["pay", "apay"]), {"number": n}) for n in range(120)]
+
+    def finished() -> int:
+        return sum(handle.state() == State.SUCCEEDED for handle in handles)
+
+    for _ in range(6):
+        already = finished()
+        with process(url, WORKER, tmp_path) as victim:
+            until(lambda already=already: finished() > already or finished() == 120, "it is at work")  # type: ignore[misc]
+            try:
+                victim.wait(timeout=chance.uniform(0.0, 0.15))
+            except subprocess.TimeoutExpired:
+                victim.kill()
+                victim.wait(timeout=10)
+    with process(url, WORKER, tmp_path):
+        until(lambda: finished() == 120, "everything is paid", limit=60)
+    assert sorted(map(int, notes(url))) == list(range(120))
+    for handle in handles:
+        assert [event.verb for event in handle.history()].count("succeed") == 1
+        assert handle.result(timeout=1) >= 0

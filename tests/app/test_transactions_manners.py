@@ -1,0 +1,317 @@
+"""A guest's manners on a connection of the caller's own: nothing of it is changed; a bad one is refused in words."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg.rows import dict_row
+from sqlalchemy.pool import NullPool
+
+from holdfast import App, Kind
+from holdfast.errors import HoldfastError, InvalidSetting, SchemaMismatch, StoreUnavailable
+from tests.support.borrowers import Borrower, Django, path_of, sqlalchemy_url
+
+pytestmark = pytest.mark.req("HF-3")
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[App]:
+    with closing(App(postgres_url, name="tests", enqueued_by="tester")) as app:
+        yield app
+
+
+@pytest.fixture
+def sqlite(sqlite_url: str) -> Iterator[App]:
+    with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        yield app
+
+
+def send_of(app: App) -> Kind[[str], str]:
+    @app.job()
+    def send(to: str) -> str:
+        return to
+
+    return send
+
+
+def setting(connection: psycopg.Connection[Any], name: str) -> str | None:
+    row = connection.execute("select current_setting(%s, true)", (name,)).fetchone()
+    assert row is not None
+    found: str | None = row[0]
+    return found
+
+
+# --- PostgreSQL: what a transaction is bound to ---
+
+
+@pytest.mark.req("JF-1", "JF-2")
+@pytest.mark.parametrize("key", [None, "k-1"])
+def test_the_tenant_and_the_actor_of_the_transaction_are_put_back(postgres: App, key: str | None) -> None:
+    options: Any = {"tenant": "acme"} | ({"key": key} if key else {})
+    with psycopg.connect(postgres.store.url) as connection:
+        connection.execute(
+            "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
+        )
+        for _ in range(8):  # psycopg prepares what is run often, and a prepared statement is planned differently
+            send = postgres.kinds["send"].kind if "send" in postgres.kinds else send_of(postgres)
+            send.using(connection=connection, **options).enqueue("x")
+            assert setting(connection, "holdfast.tenant") == "mine"
+            assert setting(connection, "holdfast.actor") == "me"
+        with pytest.raises(HoldfastError):
+            postgres.enqueue("x", connection=connection, parent="01a1de87-6b74-70b8-bbed-192362a7945f")
+        assert setting(connection, "holdfast.tenant") == "mine"
+    assert {job.tenant for job in postgres.jobs(tenant="*")} == {"acme"}
+
+
+@pytest.mark.req("JF-1", "JF-2")
+def test_the_rest_of_the_transaction_sees_no_more_than_before(postgres: App) -> None:
+    """A transaction that was bound to nobody does not become a tenant's by enqueuing for one."""
+    postgres.enqueue("theirs", tenant="acme")
+    with psycopg.connect(postgres.store.url) as connection:
+        postgres.enqueue("x", tenant="acme", connection=connection)
+        assert not setting(connection, "holdfast.tenant")
+        connection.execute("select holdfast.enter('other')")
+        postgres.enqueue("x", tenant="acme", connection=connection)
+        assert setting(connection, "holdfast.tenant") == "other"
+
+
+def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
+    with psycopg.connect(postgres.store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
+        connection.execute("create schema shop")
+        connection.execute("set search_path = shop, public")
+        connection.execute("create table json (says text)")
+        before = (connection.autocommit, connection.row_factory, connection.cursor_factory, connection.isolation_level)
+        handle = postgres.enqueue("x", {"n": 1}, connection=connection)
+        after = (connection.autocommit, connection.row_factory, connection.cursor_factory, connection.isolation_level)
+        assert before == after
+        connection.execute("insert into json values ($1)", ("mine",))
+        assert connection.execute("select says from shop.json").fetchall() == [{"says": "mine"}]
+        assert connection.execute("show search_path").fetchone() == {"search_path": "shop, public"}
+    assert handle.job().payload == {"n": 1}
+
+
+async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> None:
+    import json
+
+    connection = await asyncpg.connect(postgres.store.url)
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+    async with connection.transaction():
+        handle = await postgres.aenqueue("x", {"n": [1]}, key="k", connection=connection)
+        assert await connection.fetchval("select $1::jsonb", {"a": 1}) == {"a": 1}
+    await connection.close()
+    assert (handle.job().payload, handle.created) == ({"n": [1]}, True)
+
+
+def test_in_autocommit_the_job_is_there_at_once(postgres: App) -> None:
+    with psycopg.connect(postgres.store.url, autocommit=True) as connection:
+        handle = postgres.enqueue("x", connection=connection)
+        assert handle.job().kind == "x"
+        assert not setting(connection, "holdfast.tenant")
+        with connection.transaction(force_rollback=True):
+            postgres.enqueue("y", connection=connection)
+    engine = sa.create_engine(sqlalchemy_url(postgres.store.url, "psycopg"), poolclass=NullPool)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+        postgres.enqueue("z", connection=other)
+    assert {job.kind for job in postgres.jobs()} == {"x", "z"}
+
+
+def test_a_sqlalchemy_connection_that_streams_its_results(postgres: App) -> None:
+    engine = sa.create_engine(sqlalchemy_url(postgres.store.url, "psycopg"), poolclass=NullPool)
+    with engine.connect().execution_options(stream_results=True, max_row_buffer=1) as connection:
+        postgres.enqueue("x", connection=connection)
+        connection.commit()
+    assert len(postgres.jobs()) == 1
+
+
+def test_a_transaction_that_has_failed_already_is_told_so(postgres: App) -> None:
+    with psycopg.connect(postgres.store.url) as connection:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute("select 1 from nowhere")
+        with pytest.raises(HoldfastError) as caught:
+            postgres.enqueue("x", connection=connection)
+        assert caught.value.code == "transaction_aborted"
+
+
+def test_a_deadlock_stays_what_the_driver_raised(postgres: App) -> None:
+    """Whoever runs the whole transaction again looks for the driver's own error."""
+    with psycopg.connect(postgres.store.url, autocommit=True) as connection:
+        connection.execute("create table note (n integer)")
+    with psycopg.connect(postgres.store.url) as one:
+        one.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        one.execute("select count(*) from note")
+        one.execute("insert into note values (1)")
+        with psycopg.connect(postgres.store.url) as other:
+            other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            other.execute("select count(*) from note")
+            other.execute("insert into note values (2)")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            postgres.enqueue("x", connection=one)
+        one.rollback()
+    assert postgres.jobs() == []
+
+
+def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -> None:
+    with psycopg.connect(empty_postgres_url) as connection:
+        connection.execute("create table note (says text)")
+        with pytest.raises(SchemaMismatch) as caught:
+            postgres.enqueue("x", connection=connection)
+        assert caught.value.code == "not_migrated"
+        connection.execute("insert into note values ('still usable')")
+
+
+# --- SQLite: which file, which mode ---
+
+
+def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
+    with closing(sqlite3.connect(path_of(sqlite.store.url))) as connection:
+        connection.row_factory, connection.text_factory = as_dict, bytes
+        before = (connection.isolation_level, connection.row_factory, connection.text_factory, pragmas(connection))
+        handle = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
+        again = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
+        connection.commit()
+        assert (again.id, again.reason) == (handle.id, "duplicate_key")
+        assert before == (
+            connection.isolation_level,
+            connection.row_factory,
+            connection.text_factory,
+            pragmas(connection),
+        )
+    assert handle.job().payload == {"n": 1}
+
+
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+def pragmas(connection: sqlite3.Connection) -> list[Any]:
+    names = ("journal_mode", "synchronous", "foreign_keys", "wal_autocheckpoint", "busy_timeout", "temp_store")
+    return [connection.execute(f"PRAGMA {name}").fetchone() for name in names]
+
+
+@pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+def test_in_legacy_mode_ours_opens_the_transaction_as_an_insert_would(sqlite: App, level: Any) -> None:
+    with closing(sqlite3.connect(path_of(sqlite.store.url), isolation_level=level)) as connection:
+        sqlite.enqueue("x", connection=connection)
+        assert connection.in_transaction
+        connection.rollback()
+        assert sqlite.jobs() == []
+        sqlite.enqueue("x", connection=connection)
+        connection.commit()
+        assert len(sqlite.jobs()) == 1
+        with pytest.raises(HoldfastError):
+            sqlite.enqueue("x", parent="01a1de87-6b74-70b8-bbed-192362a7945f", connection=connection)
+        connection.commit()
+
+
+def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sqlite.enqueue("x")
+    with closing(sqlite3.connect(path_of(sqlite.store.url), isolation_level=None)) as connection:
+        handle = sqlite.enqueue("x", connection=connection)
+        assert handle.job().kind == "x"
+        monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)
+        with pytest.raises(HoldfastError):
+            sqlite.enqueue("x", key="k", connection=connection)
+        assert not connection.in_transaction
+        monkeypatch.undo()
+        assert sqlite.enqueue("x", key="k", connection=connection).created  # the key was not kept for nobody
+
+
+def test_a_locked_file_is_told_in_our_words(sqlite: App) -> None:
+    path = path_of(sqlite.store.url)
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as writer,
+        closing(sqlite3.connect(path, timeout=0)) as other,
+    ):
+        writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable) as caught:
+            sqlite.enqueue("x", connection=other)
+        assert caught.value.code == "database_locked"
+        assert not other.in_transaction
+        writer.execute("COMMIT")
+        sqlite.enqueue("x", connection=other)
+        other.commit()
+    assert len(sqlite.jobs()) == 1
+
+
+def test_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
+    for other in (str(tmp_path / "other.db"), ":memory:"):
+        with closing(sqlite3.connect(other)) as connection:
+            connection.execute("create table note (says text)")
+            with pytest.raises(InvalidSetting) as caught:
+                sqlite.enqueue("x", connection=connection)
+            assert caught.value.code == "other_database"
+            assert not connection.in_transaction
+    link = tmp_path / "link.db"
+    link.symlink_to(path_of(sqlite.store.url))
+    with closing(sqlite3.connect(link)) as connection:  # another name for the same file is the same file
+        sqlite.enqueue("x", connection=connection)
+        connection.commit()
+    assert len(sqlite.jobs()) == 1
+
+
+def test_a_database_of_another_kind_is_refused(sqlite: App, postgres: App) -> None:
+    with closing(sqlite3.connect(path_of(sqlite.store.url))) as file, psycopg.connect(postgres.store.url) as server:
+        for app, connection in ((sqlite, server), (postgres, file)):
+            with pytest.raises(InvalidSetting) as caught:
+                app.enqueue("x", connection=connection)
+            assert caught.value.code == "other_database"
+
+
+def test_a_file_without_our_tables(sqlite_url: str) -> None:
+    """Outside of a transaction they are made, as on every first use; inside it would have to wait for itself."""
+    with closing(App(sqlite_url)) as app, closing(sqlite3.connect(path_of(sqlite_url))) as connection:
+        connection.execute("create table note (says text)")
+        connection.execute("insert into note values ('mine')")
+        with pytest.raises(SchemaMismatch) as caught:
+            app.enqueue("x", connection=connection)
+        assert caught.value.code == "not_migrated"
+        assert connection.in_transaction
+        connection.commit()
+        app.enqueue("x", connection=connection)
+        connection.commit()
+        assert len(app.jobs()) == 1
+
+
+# --- what cannot be used ---
+
+
+@pytest.mark.parametrize("given", [object(), "postgresql://localhost/x", 7])
+def test_what_is_no_connection_is_refused_with_the_list_of_what_is(sqlite: App, given: object) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        sqlite.enqueue("x", connection=given)
+    assert caught.value.code == "unsupported_connection"
+    assert "asyncpg" in str(caught.value)
+
+
+def test_the_wrong_colour_is_refused(sqlite: App, postgres: App) -> None:
+    async def with_sync(app: App, connection: object) -> None:
+        await app.aenqueue("x", connection=connection)
+
+    async def with_async(url: str) -> None:
+        connection = await psycopg.AsyncConnection.connect(url)
+        try:
+            postgres.enqueue("x", connection=connection)
+        finally:
+            await connection.close()
+
+    with pytest.raises(InvalidSetting) as caught:
+        asyncio.run(with_async(postgres.store.url))
+    assert caught.value.code == "async_connection"
+    django: Borrower = Django(sqlite.store.url)
+    with closing(sqlite3.connect(path_of(sqlite.store.url))) as file, psycopg.connect(postgres.store.url) as server:
+        for app, connection in ((sqlite, file), (postgres, server), (sqlite, django.connection)):
+            with pytest.raises(InvalidSetting) as caught:
+                asyncio.run(with_sync(app, connection))
+            assert caught.value.code == "sync_connection"
+    assert (sqlite.jobs(), postgres.jobs()) == ([], [])

@@ -1,0 +1,132 @@
+"""A TCP proxy on loopback between a client and its PostgreSQL server, which can be told to lose things.
+
+It knows just enough of the protocol to tell that the server has answered: a server that says it is ready for the next
+query has finished, and committed, the last one.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import suppress
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+READY = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")
+Fate = Literal["answer", "request"]
+
+
+class Proxy:
+    """``with Proxy(url) as proxy:`` connect to ``proxy.url``. Everything is forwarded until told otherwise."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._server = (parts.hostname, parts.port or 5432)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        user = f"{parts.username}:{parts.password}@" if parts.password else f"{parts.username}@"
+        place = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = urlunsplit(parts._replace(netloc=place))
+        self.cuts = 0
+        self._guard = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._doomed: list[tuple[bytes, Fate]] = []
+        self._open = threading.Event()
+        self._open.set()
+        self._closed = False
+
+    def __enter__(self) -> Proxy:
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closed = True
+        self._open.set()
+        self._listener.close()
+        self.cut_all()
+
+    # --- what can go wrong ---
+
+    def cut(self, pattern: bytes, fate: Fate = "answer", times: int = 1) -> None:
+        """The next request that has ``pattern`` in it loses its connection: after the server has carried it out and
+        before the client hears of it (``answer``), or before the server hears of it (``request``)."""
+        with self._guard:
+            self._doomed += [(pattern, fate)] * times
+
+    def cut_all(self) -> None:
+        """Every connection there is, now."""
+        with self._guard:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            _close(*pair)
+
+    def blackhole(self) -> None:
+        """Connections stay open, and nothing gets through any more."""
+        self._open.clear()
+
+    def restore(self) -> None:
+        self._open.set()
+
+    # --- forwarding ---
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._server, timeout=10)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            with self._guard:
+                self._pairs.append((client, server))
+            answers = _Answers()
+            for pump in (self._requests, self._replies):
+                threading.Thread(target=pump, args=(client, server, answers), name="proxy-pump", daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket, answers: _Answers) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                self._open.wait()
+                fate = self._fate_of(data)
+                if fate == "request":
+                    break
+                if fate == "answer":
+                    answers.withheld = True
+                server.sendall(data)
+        if not answers.withheld:
+            _close(client, server)
+
+    def _replies(self, client: socket.socket, server: socket.socket, answers: _Answers) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                self._open.wait()
+                if not answers.withheld:
+                    client.sendall(data)
+                elif READY.search(data):
+                    break
+        _close(client, server)
+
+    def _fate_of(self, data: bytes) -> Fate | None:
+        with self._guard:
+            for index, (pattern, fate) in enumerate(self._doomed):
+                if pattern in data:
+                    del self._doomed[index]
+                    self.cuts += 1
+                    return fate
+        return None
+
+
+class _Answers:
+    withheld = False
+
+
+def _close(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
