@@ -105,6 +105,7 @@ class Mix:
                 while time.monotonic() < end and not errors:
                     side(choice, name)
                     turns[name] += 1
+                    time.sleep(choice.uniform(0.0, 0.01))  # SQLite's one lock goes to whoever asks most
             except BaseException as error:
                 errors.append(error)
 
