@@ -121,7 +121,9 @@ def serve(url: str, folder: str, point: Point | None, burst: bool) -> None:
 def _context() -> multiprocessing.context.ForkServerContext:
     """Processes that are forked off one that has imported everything: each is there in a few milliseconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["holdfast", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"])
+    context.set_forkserver_preload(
+        ["holdfast", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"]
+    )
     return context
 
 

@@ -26,8 +26,8 @@ class Effect:
 
 
 def leave(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
-    """In the handler's process. A line is shorter than any pipe's or file system's atomic write."""
-    line = json.dumps(asdict(Effect(job, attempt, what, os.getpid()))) + "\n"
+    """In the handler's process. Whoever is killed in the middle of a write may leave half a line, which the next one ends."""
+    line = f"\n{json.dumps(asdict(Effect(job, attempt, what, os.getpid())))}\n"
     handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, line.encode())
@@ -37,12 +37,12 @@ def leave(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
 
 
 def effects(folder: Path, what: str | None = None) -> list[Effect]:
-    """All of them so far, or those of one word. A line that is still being written is left out."""
+    """All of them so far, or those of one word. Half a line is no effect."""
     path = folder / FILE
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]
-    found = [Effect(**json.loads(line)) for line in lines]
+    lines = path.read_text().split("\n")
+    found = [Effect(**json.loads(line)) for line in lines if line.startswith("{") and line.endswith("}")]
     return [effect for effect in found if what in (None, effect.what)]
 
 

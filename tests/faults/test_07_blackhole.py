@@ -26,9 +26,9 @@ from tests.support.wire import Wire, wire_to
 pytestmark = [pytest.mark.req("CX-15", "DP-7", "DP-8"), pytest.mark.parametrize("url", ["postgres"], indirect=True)]
 
 # Leases of one second: after a few of them a worker that hears nothing must have drawn its conclusions.
-WORKER_NOTICES = 6.0
+WORKER_NOTICES = 4.0
 # No caller waits longer than this for an answer that does not come.
-CALLER_IS_TOLD = 12.0
+CALLER_IS_TOLD = 8.0
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def test_another_worker_takes_over_and_the_late_result_is_refused(
 
 
 @pytest.mark.xfail(
-    strict=True, reason="no timeout on the client's side: a heartbeat without an answer waits for ever, and so does its worker"
+    strict=True,
+    reason="no timeout on the client's side: a heartbeat without an answer waits for ever, and so does its worker",
 )
 def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path, wire: Wire) -> None:
     cut_off = crew.start_one(url=wire.url(app.store.url))

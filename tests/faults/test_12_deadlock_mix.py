@@ -124,16 +124,14 @@ class Mix:
         return sum(turns.values())
 
 
-@pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -> None:
     with closing(open_store(url)) as store:
         store.migrate()
         mix = Mix(store, choice, seconds)
         assert mix.run() > 100
         picture = check(url, mix.ids, ended=False)
-    recorded = Counter(
-        (job, step.verb, step.actor) for job, ledger in picture.ledgers.items() for step in ledger
-    )
+    recorded = Counter((job, step.verb, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
     lost = {operation: count for operation, count in mix.told.items() if recorded[operation] != count}
     assert not lost, f"told and not in the ledger as often: {list(lost.items())[:5]}"
     assert {"cancel", "redrive", "succeed", "fail", "snooze"} <= {verb for _, verb, _ in mix.told}

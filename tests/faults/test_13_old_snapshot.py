@@ -49,7 +49,8 @@ def rounds(store: Store, lease: str, count: int) -> list[str]:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="a claim begins at the front of its index: it walks over every entry that cannot be cleaned up yet"
+    strict=True,
+    reason="a claim begins at the front of its index: it walks over every entry that cannot be cleaned up yet",
 )
 def test_a_claim_does_not_walk_over_all_that_was_done_since(store: Store) -> None:
     lease = open_lease(store, ttl=3600)

@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 
 from holdfast import App, Backoff, Context, Retry
+from tests.faults import skew
 from tests.faults.effects import leave
 from tests.support.crew import FOLDER_VARIABLE
+
+skew.install()
 
 FOLDER = Path(os.environ[FOLDER_VARIABLE])
 
@@ -32,6 +35,13 @@ def work(ctx: Context, number: int = 0, nap: float = 0.0) -> int:
     _begin(ctx)
     time.sleep(nap)
     return number
+
+
+@app.job(retry=Retry(max_attempts=5, max_crashes=100))
+def clock(ctx: Context) -> float:
+    """What time this process believes it is."""
+    _begin(ctx)
+    return time.time()
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
@@ -87,8 +97,7 @@ def poison(ctx: Context, how: str = "kill") -> None:
     """Takes its worker with it, every time."""
     _begin(ctx)
     if how == "segfault":
-        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-        ctypes.string_at(0)
+        ctypes.memset(8, 0, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
