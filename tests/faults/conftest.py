@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import App
 from holdfast.stores.open import open_store
+from tests.faults.tiny_disk import mounted
 from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
 from tests.support.servers import PostgresServer
@@ -81,3 +82,10 @@ def own_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Itera
     with closing(open_store(url)) as store:
         check_ledger(store)
     own_server.drop_database(name)
+
+
+@pytest.fixture
+def tiny_disk() -> Iterator[Path]:
+    """A file system of 8 MB, most of it taken; skipped where none can be mounted."""
+    with mounted() as disk:
+        yield disk

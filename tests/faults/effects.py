@@ -26,7 +26,7 @@ class Effect:
 
 
 def leave(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
-    """In the handler's process. Whoever is killed in the middle of a write may leave half a line, which the next one ends."""
+    """In the handler's process. Who is killed in the middle of a write leaves half a line, which the next one ends."""
     line = f"\n{json.dumps(asdict(Effect(job, attempt, what, os.getpid())))}\n"
     handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:

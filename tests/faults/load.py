@@ -13,7 +13,7 @@ AT_ONCE = Retry(max_attempts=5, max_crashes=100, backoff=Backoff(base=0.05, fact
 
 def load(app: App, count: int, kind: str = "work", *, retry: Retry = PATIENT, **payload: Any) -> list[str]:
     """Enqueue that many in one transaction; each is told its number, unless the payload says something else."""
-    numbered = kind in ("work", "awork", "hold")
+    numbered = kind in ("work", "awork", "hold", "ahold")
     return put(
         app.store,
         *(spec(kind, payload=payload | ({"number": n} if numbered else {}), retry=retry) for n in range(count)),

@@ -1,12 +1,14 @@
 """Fault 3: a worker's process is gone at every boundary it has with the database, one test a point.
 
-Before a write nothing has happened; within one, on a store whose writes are several statements, nothing must have; after
-one, all of it has and nobody was told. Whichever it is, another worker makes good of it.
+Before a write nothing has happened; within one, on a store whose writes are several statements, nothing must have;
+after one, all of it has and nobody was told. Whichever it is, another worker makes good of it.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from tests.faults.checker import check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.load import AT_ONCE, PATIENT
 from tests.faults.waiting import all_ended
+from tests.support.databases import TemplateDatabases
+from tests.support.ledger import check_ledger
 from tests.support.stores import claim, open_lease, put, spec
 from tests.support.transactions import Consumer
 
@@ -28,6 +32,8 @@ pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "start", "release", "add_artifact"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
 READS |= {"result", "health", "counts"}
+STORES = ("sqlite", "postgres")
+WHEN: tuple[When, ...] = ("before", "after")
 VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 
@@ -83,22 +89,47 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     assert steps.count("retry") == steps.count("fail") + steps.count("lapse")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("verb", VERBS)
-def test_gone_at(app: App, folder: Path, verb: str, when: When) -> None:
-    play(app, folder, Point(verb, when))
+# -- the points ------------------------------------------------------------------------------------------------
+
+# A point is mostly waiting for a lease to lapse, so several are played at a time, each on a database of its own; every
+# test then asks for the end of its own.
+AT_A_TIME = 5
+
+CASES: list[tuple[str, Point]] = [
+    *((store, Point(verb, when)) for store in STORES for verb in VERBS for when in WHEN),
+    # On PostgreSQL a verb is one statement, and the server commits it: there is no within.
+    *(("sqlite", Point(verb, "within")) for verb in VERBS),
+    *((store, Point(verb, "after", nth=2)) for store in STORES for verb in ("claim", "settle", "renew_lease")),
+]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("verb", VERBS)
-def test_gone_within(app: App, folder: Path, verb: str) -> None:
-    """On PostgreSQL a verb is one statement, and the server commits it: there is no within."""
-    play(app, folder, Point(verb, "within"))
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_databases: TemplateDatabases
+) -> Iterator[dict[object, Future[None]]]:
+    """The ends of all points that were chosen for this run."""
+
+    def one(case: tuple[str, Point]) -> None:
+        store, point = case
+        place = tmp_path_factory.mktemp("point")
+        with ExitStack() as stack:
+            url = f"sqlite:///{place}/jobs.db"
+            if store == "postgres":
+                url = stack.enter_context(postgres_databases.fresh())
+            app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
+            app.store.migrate()
+            play(app, place, point)
+            check_ledger(app.store)
+
+    with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
+        specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+        chosen = [spec.params["case"] for spec in specs if spec is not None and "case" in spec.params]
+        yield {case: pool.submit(one, case) for case in chosen}
 
 
-@pytest.mark.parametrize("verb", ["claim", "settle", "renew_lease"])
-def test_gone_at_the_second_time(app: App, folder: Path, verb: str) -> None:
-    play(app, folder, Point(verb, "after", nth=2))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
+    played[case].result(timeout=100)
 
 
 def test_every_write_of_a_worker_is_a_point(app: App, folder: Path) -> None:

@@ -1,14 +1,14 @@
 """Faults 4 and 5: the server crashes and comes back, or cuts connections at random, under load.
 
-Workers reconnect by themselves. Whoever was enqueuing at that moment either was told that the job is there, and then it is,
-or was told that something went wrong, and then it may be.
+Workers reconnect by themselves. Whoever was enqueuing at that moment either was told that the job is there, and
+then it is, or was told that something went wrong, and then it may be.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def finish(app: App, url: str, producer: Producer, folder: Path) -> None:
     print(f"{len(producer.accepted)} accepted, {len(producer.perhaps)} uncertain")
 
 
-# -- 4: the server crashes ---------------------------------------------------------------------------------------------
+# -- 4: the server crashes -------------------------------------------------------------------------------------
 
 
 def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: random.Random, crashes: int) -> None:
@@ -101,10 +101,10 @@ def test_the_server_crashes_twenty_times(
     crash_under_load(own_server, own_url, folder, choice, crashes=20)
 
 
-# -- 5: connections are cut ----------------------------------------------------------------------------------------------
+# -- 5: connections are cut ------------------------------------------------------------------------------------
 
 
-def cut_connections(url: str, choice: random.Random) -> Iterator[int]:
+def cut_connections(url: str, choice: random.Random) -> Generator[int, None, None]:
     """Ends one connection of ours a turn, any; answers how many there were to choose from."""
     with psycopg.connect(url, autocommit=True, application_name="the cutter") as connection:
         while True:

@@ -55,7 +55,7 @@ def test_on_a_barrier(store: Store, choice: random.Random) -> None:
     check(store.url, ids)
 
 
-# -- PostgreSQL: one of the two has written and not yet committed -----------------------------------------------------------
+# -- PostgreSQL: one of the two has written and not yet committed ----------------------------------------------
 
 
 @pytest.fixture

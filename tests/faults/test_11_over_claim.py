@@ -1,5 +1,6 @@
-"""Fault 11, and JF-3: whatever the planner believes and however many claim at once, nobody gets more than was asked for,
-nobody gets what another has, and nobody waits for anybody."""
+"""Fault 11, and JF-3: whatever the planner believes and however many claim at once, nobody gets more than was asked
+for, nobody gets what another has, and nobody waits for anybody.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_no_plan_takes_more_than_the_limit(store: Store, settings: str, belief: 
     assert len(set(taken)) == 31
 
 
-# -- JF-3: a hundred at once --------------------------------------------------------------------------------------------
+# -- JF-3: a hundred at once -----------------------------------------------------------------------------------
 
 CLAIMERS = 100
 EACH = 5

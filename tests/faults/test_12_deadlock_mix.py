@@ -1,7 +1,7 @@
 """Fault 12: everything that writes, at once and on the same jobs: no error escapes, and no operation is lost.
 
-Each side keeps book of what it was told. Afterwards what was told is compared with the ledger: who was told that a job is
-cancelled finds it cancelled by that very hand, and who was told that a settlement holds finds it there.
+Each side keeps book of what it was told. Afterwards what was told is compared with the ledger: who was told that a
+job is cancelled finds it cancelled by that very hand, and who was told that a settlement holds finds it there.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Mix:
             self.store.verbs.promote_due(choice.choice([3, 1000])),
             self.store.verbs.expire_overdue(),
         ):
-            self.store.run(flow)  # type: ignore[arg-type]
+            self.store.run(flow)
 
     # -- together ----------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,9 @@ def test_the_doctor_names_each_setting(weak_server: PostgresServer) -> None:
     assert "synchronous_commit = off" in said.stdout
 
 
-@pytest.mark.xfail(strict=True, reason="health looks at jobs and leases only; settings are the doctor's alone")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="health looks at jobs and leases only; settings are the doctor's alone"
+)
 def test_health_says_so_too(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         name = admin.info.dbname
@@ -83,7 +85,7 @@ def test_health_says_so_too(postgres_url: str) -> None:
     assert any("synchronous_commit" in reason for reason in found.reasons)
 
 
-# -- SQLite: the setting belongs to a connection, and ours all set it -------------------------------------------------------
+# -- SQLite: the setting belongs to a connection, and ours all set it ------------------------------------------
 
 
 def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:

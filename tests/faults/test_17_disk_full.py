@@ -1,65 +1,28 @@
-"""Fault 17: the disk is full: a clear error, nothing half-written, nothing lost; and on it goes when there is room again."""
+"""Fault 17: the disk is full: a clear error, nothing half-written, nothing lost; and on it goes when there is room
+again.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sqlite3
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import StoreUnavailable
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.crashing import start_call
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT, load
+from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.stores import put, spec
 
 pytestmark = pytest.mark.req("SC-1", "SC-19", "DP-22", "CX-15")
-
-
-@pytest.fixture
-def tiny_disk() -> Iterator[Path]:
-    """A file system of 8 MB, 6 of them taken by a ballast that can be thrown off."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-tiny-") as point:
-        made = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", point], capture_output=True, text=True, check=False
-        )
-        if made.returncode != 0:
-            pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-        try:
-            disk = Path(point)
-            (disk / "ballast").write_bytes(b"\0" * 6 * 1024 * 1024)
-            yield disk
-        finally:
-            subprocess.run(["umount", "--lazy", point], check=True)
-
-
-def fill(app: App, text: str = "x" * 20_000) -> tuple[list[str], StoreUnavailable]:
-    """Enqueue jobs until the disk says no; answers those that were accepted, and what it said."""
-    accepted: list[str] = []
-    for _ in range(2_000):
-        try:
-            accepted += put(app.store, spec("work", payload={"number": 1}, retry=PATIENT, external_ref=text))
-        except StoreUnavailable as error:
-            return accepted, error
-    raise AssertionError("the disk is not full yet")
-
-
-def take_the_rest(disk: Path) -> None:
-    """To the last page: a small write might still have found room."""
-    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while True:
-            filler.write(b"\0" * 4096)
 
 
 def sound(path: Path) -> bool:
@@ -95,7 +58,7 @@ def test_a_full_disk(tiny_disk: Path, folder: Path) -> None:
     assert sound(tiny_disk / "jobs.db")
 
 
-# -- everywhere: a file that may not grow --------------------------------------------------------------------------------
+# -- everywhere: a file that may not grow ----------------------------------------------------------------------
 
 
 def _enqueue_under_a_limit(url: str, folder: str) -> None:

@@ -1,7 +1,7 @@
 """Faults 20 and 21: SQLite's write-ahead log loses its tail, has a bit flipped, or cannot be moved into the file.
 
-A log that was cut or damaged is read up to the last commit that is whole: what was committed before is kept, and nothing
-is half there. (A disk that keeps what it has synced never does this; one that lies does.)
+A log that was cut or damaged is read up to the last commit that is whole: what was committed before is kept, and
+nothing is half there. (A disk that keeps what it has synced never does this; one that lies does.)
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_a_log_with_a_flipped_bit_keeps_what_was_committed_before_it(log: Log, c
         assert found == log.whole(frame), f"flipped at {place}"
 
 
-# -- 21: a long reader ---------------------------------------------------------------------------------------------------
+# -- 21: a long reader -----------------------------------------------------------------------------------------
 
 
 def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(

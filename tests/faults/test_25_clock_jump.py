@@ -1,4 +1,6 @@
-"""Fault 25: workers and enqueuers whose clocks are an hour ahead and an hour behind: leases, delays and order do not care."""
+"""Fault 25: workers and enqueuers whose clocks are an hour ahead and an hour behind: leases, delays and order do not
+care.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Fault 28: a handler blocks the event loop for three leases, another keeps the interpreter to itself: neither is taken for
-dead.
+"""Fault 28: a handler blocks the event loop for three leases, another keeps the interpreter to itself: neither is
+taken for dead.
 
-Heartbeats come from a thread, so a blocked loop does not matter. A handler that holds the interpreter's lock in C does: the
-heartbeat has to get it back several times to be sent. What is promised, and tested, is a hundredth of a lease at a time;
-a handler that keeps it longer than the whole lease *is* taken for dead, like any other process that does not answer, and
-then nothing worse happens than that its job runs again.
+Heartbeats come from a thread, so a blocked loop does not matter. A handler that holds the interpreter's lock in C
+does: the heartbeat has to get it back several times to be sent. What is promised, and tested, is a hundredth of a
+lease at a time; a handler that keeps it longer than the whole lease *is* taken for dead, like any other process
+that does not answer, and then nothing worse happens than that its job runs again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fault 30: hostile values in arguments, results, errors, reasons and progress: refused with words or kept as they are.
+"""Fault 30: hostile values in arguments, results, errors, reasons and progress: refused with words or kept as they
+are.
 
 Whatever comes, by whatever way: the job ends, its worker goes on, and it can be looked at.
 """
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput, StoreError
 from holdfast.domain.outcome import Failed, Snoozed
 from holdfast.stores.base import Store
 from tests.app.running import work_off
@@ -75,25 +76,25 @@ def elsewhere(app: App) -> App:
     return app
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_argument_that_cannot_be_kept_is_refused(app: App, name: str) -> None:
-    for payload in ({"value": REFUSED[name]}, {"value": [{"deeper": REFUSED[name]}]}):
-        with pytest.raises(InvalidInput) as refused:
-            app.enqueue("echo", payload)
-        assert refused.value.code.startswith(("payload_", "invalid_")), refused.value
-        assert len(str(refused.value)) < 500, "the value itself is not repeated"
+def test_an_argument_that_cannot_be_kept_is_refused(app: App) -> None:
+    for value in REFUSED.values():
+        for payload in ({"value": value}, {"value": [{"deeper": value}]}):
+            with pytest.raises(InvalidInput) as refused:
+                app.enqueue("echo", payload)
+            assert refused.value.code.startswith(("payload_", "invalid_")), refused.value
+            assert len(str(refused.value)) < 500, "the value itself is not repeated"
     assert app.jobs() == []
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App, name: str) -> None:
-    handle = elsewhere.enqueue("echo", {"value": KEPT[name]})
+def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App) -> None:
+    handles = {name: elsewhere.enqueue("echo", {"value": value}) for name, value in KEPT.items()}
     work_off(elsewhere)
-    assert repr(handle.result(timeout=20)) == repr(KEPT[name])
-    assert handle.job().payload == {"value": KEPT[name]}
+    for name, handle in handles.items():
+        assert repr(handle.result(timeout=20)) == repr(KEPT[name]), name
+        assert handle.job().payload == {"value": KEPT[name]}, name
 
 
 @pytest.mark.parametrize("value", [1.7976931348623157e308, 1e23, -0.0])
@@ -102,7 +103,7 @@ def test_a_float_stays_a_float(elsewhere: App, value: float, request: pytest.Fix
         why = (
             "results are jsonb, which writes 1e23 out as the integer 10^23 (another number) and drops the sign of -0.0"
         )
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=why))
     handle = elsewhere.enqueue("echo", {"value": value})
     work_off(elsewhere)
     assert repr(handle.job().payload["value"]) == repr(value)
@@ -124,7 +125,7 @@ def test_names_and_keys_that_cannot_be_kept_are_refused(app: App, name: str) -> 
     assert app.jobs() == []
 
 
-# -- what handlers do ----------------------------------------------------------------------------------------------------
+# -- what handlers do ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["returned", "raised", "saved"])
@@ -156,6 +157,26 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
     check(app.store.url, [*(handle.id for handle in bad.values()), good.id])
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the worker logs an error's message whole and as it is, megabytes and control characters included",
+)
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_what_a_handler_says_does_not_flood_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job(retry=ONCE)
+    def loud(text: str) -> None:
+        raise RuntimeError(text * 100_000)
+
+    for text in ("x", "\r\n"):
+        loud.enqueue(text)
+    work_off(app)
+    longest = max(len(record.getMessage()) for record in caplog.records)
+    assert caplog.records
+    caplog.clear()
+    assert longest < 5_000
+
+
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
 def test_reasons_and_errors_of_any_text(app: App, name: str) -> None:
     text = REFUSED[name]
@@ -173,7 +194,7 @@ def test_an_operators_reason_of_any_text(app: App, name: str, request: pytest.Fi
     """Kept, or refused as a mistake of the caller's; no error of the driver's comes through."""
     if not app.store.embedded and name != "two megabytes":
         why = "an operator's reason is not checked: NUL is a store_error, a lone surrogate a bare UnicodeEncodeError"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+        request.applymarker(pytest.mark.xfail(strict=True, raises=(StoreError, UnicodeEncodeError), reason=why))
     waiting = put_one(app.store)
     try:
         app.cancel(waiting, reason=REFUSED[name])
@@ -184,13 +205,14 @@ def test_an_operators_reason_of_any_text(app: App, name: str, request: pytest.Fi
         assert history(app.store, waiting)[-1].meta["reason"]
 
 
-# -- by hand, from other languages ------------------------------------------------------------------------------------------
+# -- by hand, from other languages -----------------------------------------------------------------------------
 
+DIGITS = "5,000 digits"
 RAW = {
     "1e400": '{"value": 1e400}',
     "nul": '{"value": "a\\u0000b"}',
     "lone surrogate": '{"value": "a\\ud800b"}',
-    "5,000 digits": '{"value": ' + "9" * 5_000 + "}",
+    DIGITS: '{"value": ' + "9" * 5_000 + "}",
     "900 deep": '{"value": ' + "[" * 900 + "]" * 900 + "}",
     "20,000 deep": '{"value": ' + "[" * 20_000 + "]" * 20_000 + "}",
     "two megabytes": json.dumps({"value": "x" * 2_000_000}),
@@ -204,19 +226,15 @@ RAW = {
 def insert(store: Store, payload: str) -> list[str]:
     """As another language would; answers the id, or nothing where the database has refused it."""
     with closing(open_by_hand(store.url)) as by_hand:
-        tenant = "" if by_hand.name == "sqlite" else ", tenant"
-        value = "" if by_hand.name == "sqlite" else ", 'default'"
-        refusal = by_hand.refusal(
-            f"insert into job (kind, max_retries, payload{tenant}) values ('echo', 0, :payload{value})",
-            {"payload": payload},
-        )
-        ids = [str(row[0]) for row in by_hand.execute("select id from job")]
-    assert len(ids) == (refusal is None)
-    return ids
+        ((before,),) = by_hand.execute("select count(*) from job")
+        text = "insert into job (kind, tenant, max_retries, payload) values ('echo', 'default', 0, :payload)"
+        refusal = by_hand.refusal(text, {"payload": payload})
+        rows = by_hand.execute("select id from job order by id")
+    assert len(rows) - before == (refusal is None)
+    return [str(row[0]) for row in rows[before:]]
 
 
-@pytest.mark.parametrize("name", RAW)
-def test_what_sql_lets_in_ends_as_a_job(url: str, name: str) -> None:
+def test_what_sql_lets_in_ends_as_a_job(url: str) -> None:
     """The database refuses it, or the worker ends it; the job behind it is not held up."""
     with closing(App(url)) as app:
         app.store.migrate()
@@ -225,23 +243,38 @@ def test_what_sql_lets_in_ends_as_a_job(url: str, name: str) -> None:
         def echo(value: Any) -> Any:
             return value
 
-        ids = insert(app.store, RAW[name])
+        ids = {name: inserted[0] for name, text in RAW.items() if (inserted := insert(app.store, text))}
         behind = echo.enqueue("behind")
         work_off(app)
         assert behind.result(timeout=20) == "behind"
-        check(url, [*ids, behind.id])
+        picture = check(url, [*ids.values(), behind.id])
+    ends = {name: picture.rows[job].state for name, job in ids.items()}
+    print(ends)
+    fine = {"the same key twice"} | ({"two megabytes"} & ends.keys())
+    assert {name for name, end in ends.items() if end is State.SUCCEEDED} <= fine
+    assert set(ends.values()) <= {State.SUCCEEDED, State.DEAD_LETTER}
 
 
-@pytest.mark.parametrize("name", RAW)
-def test_what_sql_lets_in_can_be_looked_at(url: str, name: str, request: pytest.FixtureRequest) -> None:
+def look(app: App, *texts: str) -> None:
     """One strange row does not spoil the page it is on."""
-    if name == "5,000 digits":
-        why = "reading a job parses its payload with Python's limit of 4,300 digits: the whole page is a ValueError"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+    app.store.migrate()
+    strange = [job for text in texts for job in insert(app.store, text)]
+    good = put_one(app.store)
+    assert {each.id for each in app.jobs()} == {good, *strange}
+    for each in app.jobs():
+        assert app.get(each.id) == each
+
+
+def test_what_sql_lets_in_can_be_looked_at(url: str) -> None:
     with closing(App(url)) as app:
-        app.store.migrate()
-        strange = insert(app.store, RAW[name])
-        good = put_one(app.store)
-        assert {each.id for each in app.jobs()} == {good, *strange}
-        for each in app.jobs():
-            assert app.get(each.id) == each
+        look(app, *(text for name, text in RAW.items() if name != DIGITS))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=ValueError,
+    reason="a job is read with Python's limit of 4,300 digits: the whole page ends in a bare ValueError",
+)
+def test_a_number_of_5000_digits_can_be_looked_at(url: str) -> None:
+    with closing(App(url)) as app:
+        look(app, RAW[DIGITS])

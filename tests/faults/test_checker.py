@@ -1,6 +1,7 @@
 """The checker itself: a sound database passes, and of each invariant a doctored copy is caught.
 
-The copies are SQLite files whose triggers were dropped: with them, the database itself would refuse every one of these.
+The copies are SQLite files whose triggers were dropped: with them, the database itself would refuse every one of
+these.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import re
@@ -55,6 +56,15 @@ def hold(ctx: Context, number: int = 0) -> int:
     _begin(ctx)
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
+    return number
+
+
+@app.job(retry=Retry(max_attempts=5, max_crashes=100))
+async def ahold(ctx: Context, number: int = 0) -> int:
+    """The same without a thread that cannot be stopped."""
+    _begin(ctx)
+    while not (FOLDER / "go").exists():  # noqa: ASYNC110 - there is no event between processes
+        await asyncio.sleep(0.01)
     return number
 
 
