@@ -38,9 +38,16 @@ QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Point:
+    """`verb` is a name, or with a star at its end a part of one: `settle*` is whatever settles, first of all."""
+
     verb: str
     when: When
     nth: int = 1
+
+    def is_at(self, met: Counter[str]) -> bool:
+        part = self.verb.removesuffix("*")
+        names = [name for name in met if (part in name if part != self.verb else name == part)]
+        return sum(met[name] for name in names) == self.nth
 
     def __str__(self) -> str:
         return f"{self.when} {self.verb} {self.nth}"
@@ -84,7 +91,7 @@ class Crash:
             marks.write(f"{name}\n")
         self._met[name] += 1
         point = self._point
-        if point is None or (name, self._met[name]) != (point.verb, point.nth):
+        if point is None or not point.is_at(self._met) or point.verb.removesuffix("*") not in name:
             return None
         self._leave(point.when == "before")
         return point.when
