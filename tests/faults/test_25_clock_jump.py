@@ -72,6 +72,7 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     assert len(crew.alive) == len(workers)
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_worker_with_a_wrong_clock_that_dies_is_found_in_time(app: App, crew: Crew, folder: Path) -> None:
     victim = crew.start_one(extra={SKEW_VARIABLE: str(HOUR)})
     ids = load(app, 2, kind="hold")

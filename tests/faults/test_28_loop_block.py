@@ -45,6 +45,7 @@ def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
     assert any(sweeper.is_author(picture.ledgers[job][-1].actor) for job in more)
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_hog_that_keeps_it_longer_than_a_lease_harms_nobody(app: App, crew: Crew, folder: Path) -> None:
     """It cannot be told from a dead process. Its job may be run again, ends once, and others are not held up."""
     crew.start_one(lease=0.3, concurrency=1)

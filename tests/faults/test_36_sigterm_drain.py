@@ -24,7 +24,7 @@ pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -> None:
     """The drain takes longer than a lease, and somebody sweeps meanwhile: nobody is taken for dead."""
     leaving = crew.start_one(lease=0.6, concurrency=3, grace=20.0)
-    running = load(app, 3, nap=1.5)
+    running = load(app, 3, nap=1.2)
     until(lambda: len(effects(folder)) == 3, "its hands are full")
     waiting = load(app, 20)
     leaving.ask_to_stop()
@@ -57,6 +57,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -> None:
     """As an orchestrator does when its own patience ends before the worker's grace."""
     leaving = crew.start_one(grace=60.0)

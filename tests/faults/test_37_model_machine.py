@@ -28,8 +28,8 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-19", "DP-8")
 __all__ = ["make"]
 
 QUICK = settings(
-    max_examples=6,
-    stateful_step_count=25,
+    max_examples=4,
+    stateful_step_count=20,
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

@@ -123,8 +123,8 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_gone_around_the_write_that_ends_a_run(app: App, folder: Path, when: When) -> None:
-    """After it the run and the job have ended, both; before and within it, neither. The effect was there already: outside
-    the database a job happens once or more."""
+    """After it the run and the job have ended; before and within it, neither. The effect was there already: outside the
+    database a job happens once or more."""
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     ids = load(app, 1)
