@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast import App
+from holdfast.domain.settlement import Settlement
+from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Flow, Steps
 from tests.support.crew import FOLDER_VARIABLE
 
@@ -38,27 +40,29 @@ QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Point:
-    """`verb` is a name, or with a star at its end a part of one: `settle*` is whatever settles, first of all."""
+    """`verb` is the name of a verb, or what one does: "claiming" or "settling", by whatever name."""
 
     verb: str
     when: When
     nth: int = 1
 
-    def is_at(self, met: Counter[str]) -> bool:
-        part = self.verb.removesuffix("*")
-        names = [name for name in met if (part in name if part != self.verb else name == part)]
-        return sum(met[name] for name in names) == self.nth
-
     def __str__(self) -> str:
         return f"{self.when} {self.verb} {self.nth}"
 
 
-def name_of(flow: Flow[Any]) -> str:
-    """The verb that made it; a flow of another make has a name of its own, or none."""
+def marks(flow: Flow[Any]) -> set[str]:
+    """The name of the verb that made it, and whether it claims or settles something, as its arguments show."""
     made: object = flow.start
+    given: list[object] = []
     while isinstance(made, functools.partial):
+        given += [*made.args, *made.keywords.values()]
         made = made.func
-    return str(getattr(flow, "name", "") or getattr(made, "__name__", ""))
+    found = {str(getattr(made, "__name__", ""))}
+    if any(isinstance(each, ClaimRequest) and each.want > 0 for each in given):
+        found.add("claiming")
+    if any(isinstance(each, list | tuple) and each and isinstance(each[0], Settlement) for each in given):
+        found.add("settling")
+    return found
 
 
 class Crash:
@@ -86,12 +90,12 @@ class Crash:
     def _arrive(self, flow: Flow[Any]) -> When | None:
         if not flow.writes:
             return None
-        name = name_of(flow)
-        with (self._folder / FLOWS).open("a") as marks:
-            marks.write(f"{name}\n")
-        self._met[name] += 1
+        met = marks(flow)
+        with (self._folder / FLOWS).open("a") as notes:
+            notes.write("".join(f"{name}\n" for name in met))
+        self._met.update(met)
         point = self._point
-        if point is None or not point.is_at(self._met) or point.verb.removesuffix("*") not in name:
+        if point is None or point.verb not in met or self._met[point.verb] != point.nth:
             return None
         self._leave(point.when == "before")
         return point.when
@@ -145,5 +149,5 @@ def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
 
 
 def flows(folder: Path) -> set[str]:
-    """The names of all writes so far."""
+    """The names of all writes so far, and what they do."""
     return set((folder / FLOWS).read_text().split())

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from holdfast.domain.errors import HoldfastError, StaleLease
-from holdfast.domain.job import Claim
+from holdfast.domain.job import Claim, Turn
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.base import ClaimRequest, Store, Verbs
 from holdfast.stores.open import open_store
@@ -87,10 +87,16 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         given = arguments(verb, zombie)
         if given is None:
             continue
+        flow = getattr(store.verbs, verb)(**given)
+        if not flow.writes:
+            continue
         try:
-            answer = store.run(getattr(store.verbs, verb)(**given))
+            answer = store.run(flow)
         except StaleLease:
             answer = None
+        if isinstance(answer, Turn):
+            assert not answer.claims
+            answer = answer.stale
         assert not answer or answer == [zombie.id], f"{verb} is neither refused nor names the job as stale"
         assert by_hand.contents() == before, verb
         tried.append(verb)

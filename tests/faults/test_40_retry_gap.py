@@ -29,7 +29,7 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     job = put_one(app.store, "shout", payload={"text": "no"}, retry=THREE)
-    victim = start(app.store.url, folder, Point("settle*", when), burst=True)
+    victim = start(app.store.url, folder, Point("settling", when), burst=True)
     victim.join(20)
     assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
     rescuer = start(app.store.url, folder, burst=False)

@@ -86,8 +86,8 @@ def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: W
     other."""
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
-    ids = load(app, 3)
-    crash(app, folder, Point("claim*", when))
+    ids = load(app, 1)
+    crash(app, folder, Point("claiming", when))
     picture = take_picture(app.store.url)
     begun = when == "after"
     assert {row.state for row in picture.rows.values()} == {State.IN_PROGRESS if begun else State.QUEUED}
@@ -128,7 +128,7 @@ def test_gone_around_the_write_that_ends_a_run(app: App, folder: Path, when: Whe
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     ids = load(app, 1)
-    crash(app, folder, Point("settle*", when))
+    crash(app, folder, Point("settling", when))
     picture = take_picture(app.store.url)
     ended = when == "after"
     assert picture.rows[ids[0]].state is (State.SUCCEEDED if ended else State.IN_PROGRESS)
