@@ -147,6 +147,14 @@ def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
 
 
+@pytest.mark.req("HF-3")
+def test_it_may_complete_in_a_transaction_of_its_own(labour: ModuleType) -> None:
+    handle = labour.completes.enqueue()
+    work_off(labour.app)
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert handle.state() is State.SUCCEEDED
+
+
 @pytest.mark.req("DP-22")
 def test_what_the_worker_knows_to_be_secret_is_not_told_by_a_child(labour: ModuleType) -> None:
     labour.app.redact("canary-of-the-worker")

@@ -1,0 +1,91 @@
+"""Fault tests: real databases, real processes, real signals; afterwards the checker reads everything."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.stores.open import open_store
+from tests.faults.tiny_disk import mounted
+from tests.support.crew import Crew
+from tests.support.ledger import check_ledger
+from tests.support.servers import PostgresServer
+
+SEED_VARIABLE = "HOLDFAST_TEST_SEED"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    """The program that enqueues and looks on. Afterwards every ledger is replayed, counters included."""
+    with closing(App(url, name="tests", enqueued_by="tester")) as app:
+        app.store.migrate()
+        yield app
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where handlers leave their effects and workers their logs."""
+    made = tmp_path / "marks"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def crew(url: str, folder: Path) -> Iterator[Crew]:
+    """A lease of one second, and a sweep as often: the smallest that a busy machine can keep."""
+    with Crew(url, folder, lease=1.0) as crew:
+        yield crew
+
+
+@pytest.fixture
+def choice() -> random.Random:
+    """Every choice a test makes at random. The seed is printed, and HOLDFAST_TEST_SEED repeats it."""
+    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
+    print(f"{SEED_VARIABLE}={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[PostgresServer]:
+    """Ours alone: these tests stop it."""
+    server = PostgresServer(18, in_memory=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+def own_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A migrated database on that server."""
+    name = f"fault_{abs(hash(request.node.name)):x}"
+    url = own_server.create_database(name)
+    with closing(open_store(url)) as store:
+        store.migrate()
+    yield url
+    own_server.start()  # a test that failed may have left it down
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+    own_server.drop_database(name)
+
+
+@pytest.fixture
+def tiny_disk() -> Iterator[Path]:
+    """A file system of 8 MB, most of it taken; skipped where none can be mounted."""
+    with mounted() as disk:
+        yield disk

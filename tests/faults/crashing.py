@@ -1,0 +1,153 @@
+"""A worker that is gone at a chosen point: just before, within or just after the n-th flow of a given name.
+
+The point sits between the worker and its store, so that it needs no knowledge of either: every write of a worker is a
+flow, and every flow has the name of its verb. `os._exit` runs no handler, flushes nothing and closes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast import App
+from holdfast.domain.settlement import Settlement
+from holdfast.stores.base import ClaimRequest
+from holdfast.stores.flow import Flow, Steps
+from tests.support.crew import FOLDER_VARIABLE
+
+GONE = 77
+FLOWS = "flows"
+
+When = Literal["before", "within", "after"]
+
+# Small values everywhere: a rescue takes half a second.
+QUICK: dict[str, Any] = {
+    "lease_ttl": 0.35,
+    "poll": 0.02,
+    "promote_every": 0.05,
+    "sweep_every": 0.06,
+    "concurrency": 4,
+    "grace": 2.0,
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """`verb` is the name of a verb, or what one does: "claiming" or "settling", by whatever name."""
+
+    verb: str
+    when: When
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.verb} {self.nth}"
+
+
+def marks(flow: Flow[Any]) -> set[str]:
+    """The name of the verb that made it, and whether it claims or settles something, as its arguments show."""
+    made: object = flow.start
+    given: list[object] = []
+    while isinstance(made, functools.partial):
+        given += [*made.args, *made.keywords.values()]
+        made = made.func
+    found = {str(getattr(made, "__name__", ""))}
+    if any(isinstance(each, ClaimRequest) and each.want > 0 for each in given):
+        found.add("claiming")
+    if any(isinstance(each, list | tuple) and each and isinstance(each[0], Settlement) for each in given):
+        found.add("settling")
+    return found
+
+
+class Crash:
+    """Puts itself between an app and its store, notes every write, and leaves at the point it was given."""
+
+    def __init__(self, app: App, point: Point | None, folder: Path) -> None:
+        self._point, self._folder = point, folder
+        self._met: Counter[str] = Counter()
+        store: Any = app.store
+        self._run, self._arun = store.run, store.arun
+        store.run, store.arun = self.run, self.arun
+
+    def run(self, flow: Flow[Any]) -> Any:
+        here = self._arrive(flow)
+        answer = self._run(_cut(flow) if here == "within" else flow)
+        self._leave(here == "after")
+        return answer
+
+    async def arun(self, flow: Flow[Any]) -> Any:
+        here = self._arrive(flow)
+        answer = await self._arun(_cut(flow) if here == "within" else flow)
+        self._leave(here == "after")
+        return answer
+
+    def _arrive(self, flow: Flow[Any]) -> When | None:
+        if not flow.writes:
+            return None
+        met = marks(flow)
+        with (self._folder / FLOWS).open("a") as notes:
+            notes.write("".join(f"{name}\n" for name in met))
+        self._met.update(met)
+        point = self._point
+        if point is None or point.verb not in met or self._met[point.verb] != point.nth:
+            return None
+        self._leave(point.when == "before")
+        return point.when
+
+    def _leave(self, now: bool) -> None:
+        if now:
+            os._exit(GONE)
+
+
+def _cut(flow: Flow[Any]) -> Flow[Any]:
+    """The same, but the process is gone when its first statement has been answered and nothing is committed yet."""
+
+    def start() -> Steps[Any]:
+        steps = flow.start()
+        yield next(steps)
+        os._exit(GONE)
+
+    return replace(flow, start=start)
+
+
+def serve(url: str, folder: str, point: Point | None, burst: bool) -> None:
+    """In a process of its own: a worker of the victims' app. With `burst` it leaves when there is nothing to take."""
+    os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
+    with (Path(folder) / "crashing.log").open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    from tests.faults.victim import app
+
+    Crash(app, point, Path(folder))
+    app.run_worker(burst=burst, **QUICK)
+    app.close()
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    """Processes that are forked off one that has imported everything: each is there in a few milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["holdfast", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"]
+    )
+    return context
+
+
+def start(url: str, folder: Path, point: Point | None = None, *, burst: bool) -> ForkServerProcess:
+    return start_call(serve, url, str(folder), point, burst)
+
+
+def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
+    process = _context().Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def flows(folder: Path) -> set[str]:
+    """The names of all writes so far, and what they do."""
+    return set((folder / FLOWS).read_text().split())

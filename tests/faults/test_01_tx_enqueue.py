@@ -1,0 +1,114 @@
+"""Fault 1: jobs enqueued in a transaction that is rolled back, or whose process is killed before COMMIT, never were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from holdfast import App
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.support.by_hand import open_by_hand
+from tests.support.crew import ROOT
+from tests.support.stores import put_one
+from tests.support.transactions import Consumer, Transaction
+
+pytestmark = pytest.mark.req("CX-15", "SC-19", "DP-12")
+
+# A program with a database of its own: it writes into it and enqueues, and says so before it commits.
+SHOP = {
+    "postgres": """
+import psycopg, sys
+with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    connection.execute("begin")
+    connection.execute("insert into public.orders values (1)")
+    many = '[{"kind": "work", "key": "order-1"}, {"kind": "work"}]'
+    connection.execute("select * from holdfast.enqueue_many(%s::json)", (many,))
+    connection.execute("select * from holdfast.enqueue('work', '{}', key => 'order-2')")
+    print("enqueued", flush=True)
+    if sys.stdin.readline() == "commit\\n":
+        connection.execute("commit")
+""",
+    "sqlite": """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"), isolation_level=None)
+connection.execute("begin immediate")
+connection.execute("insert into orders values (1)")
+connection.execute("insert into job (kind) values ('work'), ('work'), ('work')")
+print("enqueued", flush=True)
+if sys.stdin.readline() == "commit\\n":
+    connection.execute("commit")
+""",
+}
+
+
+@contextmanager
+def shop(url: str) -> Iterator[subprocess.Popen[str]]:
+    """In the middle of its transaction."""
+    program = SHOP["sqlite" if url.startswith("sqlite") else "postgres"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, url], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "enqueued\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+ORDERS = {"sqlite": "orders", "postgres": "public.orders"}
+
+
+@pytest.fixture(autouse=True)
+def orders(app: App) -> None:
+    with closing(open_by_hand(app.store.url)) as by_hand:
+        by_hand.execute(f"create table {ORDERS[by_hand.name]} (n integer primary key)")
+
+
+def written(app: App) -> tuple[int, ...]:
+    """Orders, jobs, events, keys."""
+    with closing(open_by_hand(app.store.url)) as by_hand:
+        tables = (ORDERS[by_hand.name], "job", "event", "idempotency")
+        return tuple(by_hand.execute(f"select count(*) from {table}")[0][0] for table in tables)
+
+
+def test_a_program_that_is_killed_before_commit_has_enqueued_nothing(app: App) -> None:
+    kept = put_one(app.store)
+    consumer = Consumer(app.store, 10)
+    with shop(app.store.url) as process:
+        process.kill()
+        process.wait(timeout=10)
+        # On PostgreSQL the server has to notice first that there is nobody any more.
+        assert until(lambda: put_one(app.store), "the locks of the dead are gone")
+    assert written(app) == (0, 2, 2, 0)
+    assert len(consumer.drain()) == 2
+    assert kept in {event.job_id for event in consumer.seen}
+    with shop(app.store.url) as again:  # the keys are free
+        again.communicate("commit\n", timeout=10)
+    assert written(app)[:2] == (1, 5)
+
+
+def test_a_program_that_is_killed_after_commit_has_enqueued_all(app: App) -> None:
+    with shop(app.store.url) as process:
+        process.communicate("commit\n", timeout=10)
+    assert written(app)[:3] == (1, 3, 3)
+    consumer = Consumer(app.store, 2)
+    ids = consumer.drain()
+    check(app.store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_transaction_that_is_rolled_back_has_enqueued_nothing(app: App) -> None:
+    """The verbs of the library, on a connection of the program's own."""
+    shop = Transaction(app.store)
+    gone = shop.enqueue(3)
+    kept = put_one(app.store)
+    shop.end("rollback")
+    picture = check(app.store.url, [kept], ended=False)
+    assert not set(gone) & picture.ledgers.keys()

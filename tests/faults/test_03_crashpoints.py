@@ -1,0 +1,142 @@
+"""Fault 3: a worker's process is gone at every boundary it has with the database, one test a point.
+
+Before a write nothing has happened; within one, on a store whose writes are several statements, nothing must have;
+after one, all of it has and nobody was told. Whichever it is, another worker makes good of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from holdfast.stores.base import Verbs
+from holdfast.stores.open import open_store
+from tests.faults.checker import check
+from tests.faults.crashing import GONE, Point, When, flows, start
+from tests.faults.load import AT_ONCE, PATIENT
+from tests.faults.waiting import all_ended
+from tests.support.databases import TemplateDatabases
+from tests.support.ledger import check_ledger
+from tests.support.stores import claim, open_lease, put, spec
+from tests.support.transactions import Consumer
+
+pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
+
+# What only people, tests, consumers and other runtimes call; the rest are a worker's, also those that come later.
+NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
+READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
+READS |= {"result", "health", "counts", "recalls", "holdings"}
+DOES = {"claiming", "settling"}
+STORES = ("sqlite", "postgres")
+WHEN: tuple[When, ...] = ("before", "after")
+VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
+
+
+def prepare(store_url: str) -> list[str]:
+    """Something for every verb: to take, to fail, to save, to spawn, to promote, to expire, and a lost worker's job."""
+    with closing(open_store(store_url)) as store:
+        (lost,) = put(store, spec("work", payload={"number": 1}, retry=PATIENT))
+        lease = open_lease(store, "lost before")
+        assert claim(store, lease)
+        store.run(store.verbs.end_lease(lease, "lost", "*"))
+        now = store.run(store.verbs.now())
+        return [
+            lost,
+            *put(
+                store,
+                spec("work", payload={"number": 2, "nap": 0.3}, retry=PATIENT),  # long enough for heartbeats
+                spec("awork", payload={"number": 3}, retry=PATIENT),
+                spec("save", payload={"steps": 2}, retry=PATIENT),
+                spec("flaky", payload={"fails": 1}, retry=AT_ONCE),
+                spec("spawn", payload={"number": 4}, retry=PATIENT),
+                spec("work", payload={"number": 5}, retry=PATIENT, delay=0.001),
+                spec("work", payload={"number": 6}, retry=PATIENT, deadline_at=now + timedelta(microseconds=1)),
+            ),
+        ]
+
+
+def play(app: App, folder: Path, point: Point | None) -> None:
+    url = app.store.url
+    ids = prepare(url)
+    consumer = Consumer(app.store, 3)
+    consumer.poll()
+    victim = start(url, folder, point, burst=True)
+    victim.join(20)
+    if point is not None and victim.exitcode == 0:
+        pytest.skip(f"no worker comes to {point}")
+    assert victim.exitcode == (0 if point is None else GONE), (folder / "crashing.log").read_text()
+    consumer.poll()
+    rescuer = start(url, folder, burst=False)
+    try:
+        all_ended(app, len(ids) + 1)  # and the one child
+    finally:
+        rescuer.kill()
+        rescuer.join(10)
+    consumer.drain()
+    (child,) = {event.job_id for event in consumer.seen} - set(ids)
+    seen = [(event.seq, event.job_id) for event in consumer.seen]
+    picture = check(url, [*ids, child], folder=folder, within=10.0, seen=seen)
+    ends = [picture.rows[job].state for job in [*ids, child]]
+    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED]
+    steps = [step.verb for step in picture.ledgers[ids[4]]]
+    # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).
+    assert steps.count("fail") <= 1
+    assert steps.count("retry") == steps.count("fail") + steps.count("lapse")
+
+
+# -- the points ------------------------------------------------------------------------------------------------
+
+# A point is mostly waiting for a lease to lapse, so several are played at a time, each on a database of its own; every
+# test then asks for the end of its own.
+AT_A_TIME = 5
+
+CASES: list[tuple[str, Point]] = [
+    *((store, Point(verb, when)) for store in STORES for verb in VERBS for when in WHEN),
+    # On PostgreSQL a verb is one statement, and the server commits it: there is no within.
+    *(("sqlite", Point(verb, "within")) for verb in VERBS),
+    *((store, Point(verb, "after", nth=2)) for store in STORES for verb in ("claiming", "renew_lease")),
+    *((store, Point("settling", when)) for store in STORES for when in WHEN),
+    ("sqlite", Point("settling", "within")),
+]
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_databases: TemplateDatabases
+) -> Iterator[dict[object, Future[None]]]:
+    """The ends of all points that were chosen for this run."""
+
+    def one(case: tuple[str, Point]) -> None:
+        store, point = case
+        place = tmp_path_factory.mktemp("point")
+        with ExitStack() as stack:
+            url = f"sqlite:///{place}/jobs.db"
+            if store == "postgres":
+                url = stack.enter_context(postgres_databases.fresh())
+            app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
+            app.store.migrate()
+            play(app, place, point)
+            check_ledger(app.store)
+
+    with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
+        specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+        chosen = [spec.params["case"] for spec in specs if spec is not None and "case" in spec.params]
+        yield {case: pool.submit(one, case) for case in chosen}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
+    played[case].result(timeout=100)
+
+
+def test_every_write_of_a_worker_is_a_point(app: App, folder: Path) -> None:
+    """A verb that is new comes by itself; one that is no verb has to be looked at."""
+    play(app, folder, None)
+    assert flows(folder) <= set(VERBS) | DOES | READS  # some of which do not say that they only read
+    assert {"open_lease", "renew_lease", "end_lease", "enqueue", "save_checkpoint", *DOES} <= flows(folder)

@@ -1,0 +1,135 @@
+"""Faults 4 and 5: the server crashes and comes back, or cuts connections at random, under load.
+
+Workers reconnect by themselves. Whoever was enqueuing at that moment either was told that the job is there, and
+then it is, or was told that something went wrong, and then it may be.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.errors import StoreError
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.effects import effects
+from tests.faults.load import PATIENT
+from tests.faults.waiting import all_ended, counts
+from tests.support.crew import Crew
+from tests.support.servers import PostgresServer
+from tests.support.stores import spec
+
+pytestmark = pytest.mark.req("CX-15", "SC-19")
+
+
+class Producer:
+    """Enqueues one job after another in a thread, and keeps book of what it was told."""
+
+    def __init__(self, app: App, pause: float = 0.005) -> None:
+        self._app, self._pause = app, pause
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.accepted: list[str] = []
+        self.perhaps: list[str] = []
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause):
+            job = spec("work", payload={"nap": 0.01}, retry=PATIENT)
+            try:
+                self._app.store.run(self._app.store.verbs.enqueue([job], "default"))
+            except StoreError:
+                self.perhaps.append(job.id)
+            else:
+                self.accepted.append(job.id)
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def finish(app: App, url: str, producer: Producer, folder: Path) -> None:
+    def there() -> bool:
+        return sum(counts(app).values()) >= len(producer.accepted)
+
+    until(there, "the server answers", 60)
+    all_ended(app, len(producer.accepted), limit=60)
+    picture = check(url, producer.accepted, folder=folder, perhaps=producer.perhaps)
+    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    print(f"{len(producer.accepted)} accepted, {len(producer.perhaps)} uncertain")
+
+
+# -- 4: the server crashes -------------------------------------------------------------------------------------
+
+
+def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: random.Random, crashes: int) -> None:
+    with closing(App(url)) as app, Crew(url, folder, lease=2.0) as crew:
+        workers = crew.start(2)
+        with Producer(app) as producer:
+            for number in range(crashes):
+                before = len(effects(folder))
+                wanted = before + choice.randint(5, 40)
+                until(lambda wanted=wanted: len(effects(folder)) >= wanted, f"work goes on after {number} crashes", 60)  # type: ignore[misc]
+                server.stop("immediate")
+                server.start()
+        finish(app, url, producer, folder)
+        assert [worker.alive for worker in workers] == [True, True], crew.said()
+
+
+def test_the_server_crashes_twice(
+    own_server: PostgresServer, own_url: str, folder: Path, choice: random.Random
+) -> None:
+    crash_under_load(own_server, own_url, folder, choice, crashes=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_the_server_crashes_twenty_times(
+    own_server: PostgresServer, own_url: str, folder: Path, choice: random.Random
+) -> None:
+    crash_under_load(own_server, own_url, folder, choice, crashes=20)
+
+
+# -- 5: connections are cut ------------------------------------------------------------------------------------
+
+
+def cut_connections(url: str, choice: random.Random) -> Generator[int, None, None]:
+    """Ends one connection of ours a turn, any; answers how many there were to choose from."""
+    with psycopg.connect(url, autocommit=True, application_name="the cutter") as connection:
+        while True:
+            ours = (
+                "select pid from pg_stat_activity where datname = current_database() and application_name = 'holdfast'"
+            )
+            pids = [row[0] for row in connection.execute(ours)]
+            if pids:
+                connection.execute("select pg_terminate_backend(%s)", (choice.choice(pids),))
+            yield len(pids)
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("cuts", [20, pytest.param(2_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_connections_are_cut_at_random(app: App, crew: Crew, folder: Path, choice: random.Random, cuts: int) -> None:
+    workers = crew.start(2, lease=2.0)
+    until(lambda: len(crew.alive) == 2, "both are there")
+    with Producer(app) as producer:
+        until(lambda: effects(folder), "somebody works")
+        cutter = cut_connections(app.store.url, choice)
+        done = 0
+        while done < cuts:
+            before = len(effects(folder))
+            done += next(cutter) > 0
+            until(lambda before=before: len(effects(folder)) > before, "work goes on", 60)  # type: ignore[misc]
+        cutter.close()
+    finish(app, app.store.url, producer, folder)
+    assert [worker.alive for worker in workers] == [True, True], crew.said()

@@ -1,0 +1,100 @@
+"""Fault 10: the reaper and a settlement meet over the same job: one of them ends the attempt, and the other is told."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from holdfast.domain.settlement import decide
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.faults.checker import check
+from tests.support.stores import DONE, claim, forward, open_lease, put, settle, spec, state_of, tries
+from tests.support.threads import together
+from tests.support.transactions import Transaction
+
+pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-10")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as opened:
+        opened.migrate()
+        yield opened
+
+
+def sweep(store: Store) -> list[str]:
+    store.run(store.verbs.reap_lapsed())
+    return []
+
+
+def test_on_a_barrier(store: Store, choice: random.Random) -> None:
+    """Ten rounds: one lease of thirty jobs lapses; two reapers and three settlements are let go together."""
+    ids: list[str] = []
+    for number in range(10):
+        forward(store)
+        ids += put(store, *(spec(retry=tries(5, crashes=100)) for _ in range(30)))
+        claims = claim(store, open_lease(store, f"w-{number}", ttl=10), 1000)
+        forward(store, 10)
+        choice.shuffle(claims)
+        parts = [partial(settle, store, claims[n::3]) for n in range(3)]
+        answers = together(*parts, *(partial(sweep, store) for _ in range(2)))
+        stale = {job for answer in answers for job in answer}
+        store.run(store.verbs.reap_lapsed())
+        for each in claims:
+            assert state_of(store, each.id) == (State.RETRY_WAITING if each.id in stale else State.SUCCEEDED)
+        store.run(store.verbs.promote_due())
+    while left := claim(store, open_lease(store), 1000):
+        settle(store, left)
+    check(store.url, ids)
+
+
+# -- PostgreSQL: one of the two has written and not yet committed ----------------------------------------------
+
+
+@pytest.fixture
+def lapsed(store: Store) -> list[str]:
+    forward(store)
+    return put(store, *(spec() for _ in range(3)))
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_the_settlement_comes_first(store: Store, lapsed: list[str], end: str) -> None:
+    """The sweep does not wait for it, and does not take what is about to be settled."""
+    claims = claim(store, open_lease(store, ttl=10), 3)
+    forward(store, 10)
+    settling = Transaction(store)
+    settling.run(store.verbs.settle(claims[0].lease, [decide(claims[0], DONE, 1.0)], "*"))
+    swept = store.run(store.verbs.reap_lapsed())
+    assert swept.crashed == 2
+    settling.end(end)
+    assert store.run(store.verbs.reap_lapsed()).crashed == (0 if end == "commit" else 1)
+    wanted = State.SUCCEEDED if end == "commit" else State.RETRY_WAITING
+    assert [state_of(store, job) for job in lapsed] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
+    check(store.url, lapsed, ended=False)
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_the_sweep_comes_first(store: Store, lapsed: list[str], end: str) -> None:
+    """The settlement waits for it: it is stale when the sweep is committed, and good when it is not."""
+    claims = claim(store, open_lease(store, ttl=10), 3)
+    forward(store, 10)
+    sweeping = Transaction(store)
+    assert sweeping.run(store.verbs.reap_lapsed()).crashed == 3
+    answers: list[list[str]] = []
+    settling = threading.Thread(target=lambda: answers.append(settle(store, claims)))
+    settling.start()
+    sweeping.end(end)
+    settling.join(20)
+    assert sorted(answers[0]) == (sorted(lapsed) if end == "commit" else [])
+    wanted = State.RETRY_WAITING if end == "commit" else State.SUCCEEDED
+    assert {state_of(store, job) for job in lapsed} == {wanted}
+    check(store.url, lapsed, ended=False)

@@ -1,0 +1,137 @@
+"""Fault 12: everything that writes, at once and on the same jobs: no error escapes, and no operation is lost.
+
+Each side keeps book of what it was told. Afterwards what was told is compared with the ledger: who was told that a
+job is cancelled finds it cancelled by that very hand, and who was told that a settlement holds finds it there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from holdfast.domain.errors import StaleLease
+from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.states import State
+from holdfast.stores.base import JobFilter, OperatorVerb, Store
+from holdfast.stores.open import open_store
+from tests.faults.checker import check
+from tests.support.stores import claim, enqueue, open_lease, settle, spec, tries
+
+pytestmark = pytest.mark.req("CX-1", "CX-11", "DP-7", "DP-8", "SC-19")
+
+ENDS: list[Outcome] = [Succeeded("1"), Succeeded(), Failed("broken", "it broke"), Snoozed(0.0, "later")]
+ENDS += [Failed("broken", "for good", final=True)] * 2
+
+
+class Mix:
+    """What all sides share: the jobs so far, and what each operation was told."""
+
+    def __init__(self, store: Store, choice: random.Random, seconds: float) -> None:
+        self.store, self.choice, self.seconds = store, choice, seconds
+        self.ids: list[str] = []
+        self.told: Counter[tuple[str, str, str]] = Counter()
+        """(job, verb, actor) of every step that somebody was told has been taken."""
+
+    def some(self, choice: random.Random, count: int) -> list[str]:
+        known = self.ids[-400:]
+        return choice.sample(known, min(count, len(known)))  # in any order: the verbs must put them in theirs
+
+    # -- the sides -------------------------------------------------------------------------------------------------
+
+    def produce(self, choice: random.Random, name: str) -> None:
+        keyed = {"key": f"k-{choice.randint(1, 200)}"} if choice.random() < 0.5 else {}
+        specs = [spec(retry=tries(3, crashes=100), delay=choice.choice([None, 0.001]))]
+        specs += [spec(retry=tries(3, crashes=100), payload=keyed, **keyed)]
+        self.ids += [answer.id for answer in enqueue(self.store, *specs) if answer.created and answer.id]
+
+    def work(self, choice: random.Random, name: str) -> None:
+        lease = open_lease(self.store, name, ttl=choice.choice([0.05, 30.0]))
+        begin = choice.random() < 0.7
+        try:
+            claims = claim(self.store, lease, choice.randint(1, 20), begin=begin)
+            if not begin and claims:
+                begun = self.store.run(self.store.verbs.start(lease, [each.id for each in claims], "*"))
+                self.told.update((job, "start", name) for job in begun)
+                for each in claims:
+                    each.attempt = begun.get(each.id, 0)
+                claims = [each for each in claims if each.attempt]
+        except StaleLease:
+            return
+        choice.shuffle(claims)
+        outcome = choice.choice(ENDS)
+        if claims and choice.random() < 0.8:  # else it is gone, and a sweep has to see to them
+            stale = settle(self.store, claims, outcome, jitter=0.0)
+            verb = {Succeeded: "succeed", Failed: "fail", Snoozed: "snooze"}[type(outcome)]
+            self.told.update((each.id, verb, name) for each in claims if each.id not in stale)
+
+    def operate(self, choice: random.Random, name: str) -> None:
+        verb: OperatorVerb = choice.choice(["cancel", "redrive", "redrive", "discard"])
+        ids = self.some(choice, choice.randint(1, 12))
+        if verb != "cancel":
+            dead = JobFilter(tenant="default", state=State.DEAD_LETTER, limit=12)
+            ids += [job.id for job in self.store.run(self.store.verbs.list_jobs(dead)) if job.id not in ids]
+            choice.shuffle(ids)
+        for verdict in self.store.run(self.store.verbs.operate(verb, ids, "mix", name, "default")):
+            if not verdict.refused:
+                self.told[verdict.id, verb, name] += 1
+
+    def sweep(self, choice: random.Random, name: str) -> None:
+        for flow in (
+            self.store.verbs.reap_lapsed(choice.choice([3, 1000])),
+            self.store.verbs.promote_due(choice.choice([3, 1000])),
+            self.store.verbs.expire_overdue(),
+        ):
+            self.store.run(flow)
+
+    # -- together ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        sides: list[Callable[[random.Random, str], None]] = [
+            *(self.produce, self.work, self.work, self.work, self.operate, self.operate, self.sweep, self.sweep)
+        ]
+        errors: list[BaseException] = []
+        turns: Counter[str] = Counter()
+        end = time.monotonic() + self.seconds
+
+        def play(side: Callable[[random.Random, str], None], name: str, seed: int) -> None:
+            choice = random.Random(seed)
+            try:
+                while time.monotonic() < end and not errors:
+                    side(choice, name)
+                    turns[name] += 1
+                    time.sleep(choice.uniform(0.0, 0.01))  # SQLite's one lock goes to whoever asks most
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=play, args=(side, f"{side.__name__}-{n}", self.choice.getrandbits(32)))
+            for n, side in enumerate(sides)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(self.seconds + 90)
+        if errors:
+            raise errors[0]
+        assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+        print(dict(turns))
+        return sum(turns.values())
+
+
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -> None:
+    with closing(open_store(url)) as store:
+        store.migrate()
+        mix = Mix(store, choice, seconds)
+        assert mix.run() > 100
+        picture = check(url, mix.ids, ended=False)
+    recorded = Counter((job, step.verb, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
+    lost = {operation: count for operation, count in mix.told.items() if recorded[operation] != count}
+    assert not lost, f"told and not in the ledger as often: {list(lost.items())[:5]}"
+    assert len({verb for _, verb, _ in mix.told} & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}) >= 4

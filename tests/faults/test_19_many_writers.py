@@ -1,0 +1,100 @@
+"""Fault 19: four processes write one SQLite file as fast as they can, and some of them are killed while they do.
+
+Nobody is ever told that the database is locked, and what each was told to be there is there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import closing
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.crashing import start, start_call
+from tests.faults.load import PATIENT
+from tests.faults.waiting import all_ended
+from tests.support.stores import put, spec
+
+pytestmark = [pytest.mark.req("SC-1", "SC-19", "CX-15"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+
+WRITERS = 4
+
+
+def _append(path: Path, line: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(handle, f"{line}\n".encode())
+    os.fsync(handle)
+    os.close(handle)
+
+
+def _produce(url: str, folder: str) -> None:
+    """Enqueue one after another until killed or told to stop; every id is written down before and after."""
+    marks = Path(folder)
+    with closing(App(url, name="producer")) as app:
+        app.store.migrate()
+        while not (marks / "enough").exists():
+            job = spec("awork", payload={"number": 1}, retry=PATIENT)
+            _append(marks / "offered", job.id)
+            try:
+                put(app.store, job)
+            except Exception as error:
+                _append(marks / "errors", repr(error))
+                raise
+            _append(marks / "accepted", job.id)
+
+
+def read(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def play(app: App, folder: Path, choice: random.Random, *, kills: int, pause: float) -> None:
+    url = app.store.url
+
+    def writer() -> ForkServerProcess:
+        return start_call(_produce, url, str(folder))
+
+    writers = [writer() for _ in range(WRITERS)]
+    worker = start(url, folder, burst=False)
+    try:
+        until(lambda: len(read(folder / "accepted")) > 20, "all are at it")
+        for _ in range(kills):
+            time.sleep(choice.uniform(0.0, pause))
+            victim = choice.choice(writers)
+            victim.kill()
+            victim.join(10)
+            writers[writers.index(victim)] = writer()
+            if choice.random() < 0.3:
+                worker.kill()
+                worker.join(10)
+                worker = start(url, folder, burst=False)
+        (folder / "enough").touch()
+        for each in writers:
+            each.join(20)
+        accepted, offered = read(folder / "accepted"), read(folder / "offered")
+        all_ended(app, len(accepted))
+    finally:
+        for each in (*writers, worker):
+            each.kill()
+            each.join(10)
+    assert not (folder / "errors").exists(), (folder / "errors").read_text()
+    assert "locked" not in (folder / "crashing.log").read_text()
+    picture = check(url, accepted, folder=folder, perhaps=set(offered) - set(accepted))
+    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    print(f"{len(accepted)} jobs accepted, {len(offered) - len(accepted)} writers killed in between")
+
+
+def test_four_writers_and_a_worker(app: App, folder: Path, choice: random.Random) -> None:
+    play(app, folder, choice, kills=12, pause=0.2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_four_writers_and_a_worker_for_long(app: App, folder: Path, choice: random.Random) -> None:
+    play(app, folder, choice, kills=300, pause=0.5)

@@ -1,0 +1,143 @@
+"""Faults 20 and 21: SQLite's write-ahead log loses its tail, has a bit flipped, or cannot be moved into the file.
+
+A log that was cut or damaged is read up to the last commit that is whole: what was committed before is kept, and
+nothing is half there. (A disk that keeps what it has synced never does this; one that lies does.)
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite import connection as connections
+from holdfast.stores.sqlite import doctor
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.faults.checker import check
+from tests.support.stores import claim, open_lease, put, put_one, settle, spec
+
+pytestmark = pytest.mark.req("SC-1", "SC-19", "CX-15")
+
+COMMITS = 60
+FRAME, HEADER = 4096 + 24, 32
+
+
+class Log:
+    """A database with a log of many commits, copied as it was: which job came with which length of the log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commits: list[tuple[int, str]] = []
+        with closing(open_store(f"sqlite:///{folder}/first.db")) as store:
+            store.migrate()
+            self.before = put_one(store)
+        # Closing moved all of it into the file.
+        with closing(open_store(f"sqlite:///{folder}/first.db")) as store:
+            wal = folder / "first.db-wal"
+            for _ in range(COMMITS):
+                job = put_one(store)
+                self.commits.append((wal.stat().st_size, job))
+            shutil.copy(folder / "first.db", folder / "kept.db")
+            shutil.copy(wal, folder / "kept.db-wal")
+        self.bytes = (folder / "kept.db-wal").read_bytes()
+
+    def reopened(self, number: int, log: bytes) -> tuple[str, set[str]]:
+        """The database with that log: its URL and the jobs a new process finds in it."""
+        path = self.folder / f"copy-{number}.db"
+        shutil.copy(self.folder / "kept.db", path)
+        Path(f"{path}-wal").write_bytes(log)
+        url = f"sqlite:///{path}"
+        with closing(open_store(url)) as store:
+            store.migrate()
+            with closing(sqlite3.connect(path)) as connection:
+                assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+                found = {row[0] for row in connection.execute("select id from job")}
+            check(url, found, ended=False)
+            # It goes on from there.
+            done = put(store, spec())
+            claims = claim(store, open_lease(store), 1000)
+            assert settle(store, claims) == []
+        check(url, [*found, *done])
+        return url, found
+
+    def whole(self, length: int) -> set[str]:
+        """The jobs whose commits lie before that byte."""
+        return {self.before, *(job for end, job in self.commits if end <= length)}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    return Log(tmp_path_factory.mktemp("log"))
+
+
+def test_a_log_that_was_cut_keeps_every_whole_commit(log: Log, choice: random.Random) -> None:
+    ends = [end for end, _ in log.commits]
+    lengths = [0, HEADER - 1, HEADER, ends[0] - 1, ends[0], ends[-1] - 1, ends[-1]]
+    lengths += [choice.randrange(len(log.bytes)) for _ in range(15)]
+    for number, length in enumerate(lengths):
+        _, found = log.reopened(number, log.bytes[:length])
+        assert found == log.whole(length), f"cut at {length}"
+
+
+def test_a_log_with_a_flipped_bit_keeps_what_was_committed_before_it(log: Log, choice: random.Random) -> None:
+    places = [0, 8, HEADER + 1, HEADER + 24, *(choice.randrange(HEADER, len(log.bytes)) for _ in range(15))]
+    for number, place in enumerate(places):
+        damaged = bytearray(log.bytes)
+        damaged[place] ^= 1 << choice.randrange(8)
+        _, found = log.reopened(100 + number, bytes(damaged))
+        frame = HEADER + (place - HEADER) // FRAME * FRAME if place >= HEADER else 0
+        # The frame that was hit, and all behind it, do not count.
+        assert found == log.whole(frame), f"flipped at {place}"
+
+
+# -- 21: a long reader -----------------------------------------------------------------------------------------
+
+
+def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
+    monkeypatch.setattr(doctor, "WAL_ALARM", 2_000_000)
+    path = tmp_path / "jobs.db"
+    log = Path(f"{path}-wal")
+
+    def named(store: SqliteStore) -> bool:
+        (finding,) = [each for each in store.diagnose() if each.name == "write-ahead log"]
+        assert finding.ok or (finding.fix is not None and "reader" in finding.fix)
+        return not finding.ok
+
+    with closing(SqliteStore(f"sqlite:///{path}")) as store:
+        store.migrate()
+        ids = put(store, *(spec() for _ in range(20)))
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("begin")
+            assert reader.execute("select count(*) from job").fetchone() == (20,)
+            while log.stat().st_size < 2_500_000:
+                ids += put(store, *(spec(payload={"text": "x" * 500}) for _ in range(20)))
+            assert named(store)
+            assert reader.execute("select count(*) from job").fetchone() == (20,), "its view has not changed"
+            reader.execute("rollback")
+        # It is moved with the next write, and begun anew with the one after.
+        for _ in range(3):
+            ids += put(store, spec())
+        assert log.stat().st_size < 400_000
+        assert not named(store)
+    check(f"sqlite:///{path}", ids, ended=False)
+
+
+def test_short_readers_do_not_make_it_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 200_000)
+    path = tmp_path / "jobs.db"
+    sizes = []
+    with closing(SqliteStore(f"sqlite:///{path}")) as store, closing(sqlite3.connect(path)) as reader:
+        store.migrate()
+        for _ in range(150):
+            put_one(store)
+            reader.execute("select count(*) from job").fetchone()
+            sizes.append(Path(f"{path}-wal").stat().st_size)
+    assert max(sizes) < 600_000

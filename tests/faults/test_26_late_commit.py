@@ -1,0 +1,85 @@
+"""Fault 26: a consumer is killed and started again while transactions commit in another order than they began.
+
+(The orders themselves, one by one and at random, are in `tests/contract/test_late_commit.py` and `…_at_random.py`.)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import closing, suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import Conflict
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.crashing import start_call
+from tests.faults.picture import take_picture
+from tests.support.stores import claim, open_lease, put_one, settle
+from tests.support.transactions import Transaction
+
+pytestmark = pytest.mark.req("DP-12", "CX-15")
+
+SEEN = "seen"
+
+
+def _consume(url: str, folder: str) -> None:
+    """Reads as the consumer "audit" for as long as it lives, and writes down what it saw before its place moves on."""
+    handle = os.open(Path(folder) / SEEN, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with closing(App(url, name="audit")) as app:
+        while True:
+            with suppress(Conflict):  # the one before was killed, and the server still moved its place for it
+                for event in app.events("audit", page=5):
+                    os.write(handle, f"\n{event.seq} {event.job_id}.\n".encode())
+                    os.fsync(handle)
+            time.sleep(0.005)
+
+
+def seen(folder: Path) -> list[tuple[int, str]]:
+    path = folder / SEEN
+    lines = path.read_text().splitlines() if path.exists() else []
+    whole = [line[:-1].split() for line in lines if line.endswith(".")]  # it may be killed in the middle of one
+    return [(int(seq), job) for seq, job in whole]
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random.Random, kills: int) -> None:
+    store, ids = app.store, []
+    lease = open_lease(store, ttl=3600)
+
+    def consumer() -> ForkServerProcess:
+        return start_call(_consume, store.url, str(folder))
+
+    reading = consumer()
+    open_ones: list[Transaction] = []
+    try:
+        for _ in range(kills):
+            if not store.embedded:  # on SQLite there is one writer at a time, and nothing can commit late
+                open_ones.append(Transaction(store))
+                late = open_ones[-1].enqueue(choice.randint(1, 7))
+                ids += late
+            ids += [put_one(store) for _ in range(choice.randint(1, 9))]
+            settle(store, claim(store, lease, choice.randint(1, 6)))
+            have = len(seen(folder))
+            until(lambda have=have: len(seen(folder)) > have, "the consumer goes on")  # type: ignore[misc]
+            if choice.random() < 0.7:
+                reading.kill()
+                reading.join(10)
+                reading = consumer()
+            choice.shuffle(open_ones)
+            for each in open_ones[2:]:
+                each.end()
+            del open_ones[2:]
+        for each in open_ones:
+            each.end()
+        total = {step.seq for ledger in take_picture(store.url).ledgers.values() for step in ledger}
+        until(lambda: total <= {seq for seq, _ in seen(folder)}, "it has caught up")
+    finally:
+        reading.kill()
+        reading.join(10)
+    check(store.url, ids, ended=False, seen=seen(folder))

@@ -1,0 +1,243 @@
+"""Fault 38: each safeguard is taken away in a database made for it, and the check that stands for it goes red.
+
+A check that stays green without what it checks proves nothing. Every test here first sees the safeguard refuse, then
+takes it out, does the same again, and names the invariant that is broken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.job import Claim
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow
+from holdfast.stores.open import open_store
+from tests.app.waiting import until
+from tests.faults.checker import n3, n5, n6
+from tests.faults.crashing import QUICK, marks, start, start_call
+from tests.faults.effects import effects, runs
+from tests.faults.load import load
+from tests.faults.picture import take_picture
+from tests.faults.waiting import all_ended
+from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
+from tests.support.crew import FOLDER_VARIABLE
+from tests.support.given_server import GivenServer
+from tests.support.owners import OwnedDatabases, as_role
+from tests.support.servers import PostgresServer
+from tests.support.stores import claim, enqueue, forward, open_lease, put, put_one, settle, spec, take
+from tests.support.transactions import Transaction
+
+pytestmark = pytest.mark.req("ARCH")
+
+POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as opened:
+        opened.migrate()
+        yield opened
+
+
+@pytest.fixture
+def by_hand(store: Store) -> Iterator[ByHand]:
+    with closing(open_by_hand(store.url)) as connection:
+        yield connection
+
+
+def drop_trigger(by_hand: ByHand, name: str, table: str) -> None:
+    by_hand.execute(f"drop trigger {name}" + ("" if by_hand.name == "sqlite" else f" on {table}"))
+
+
+def replaced(by_hand: ByHand, function: str, pattern: str, text: str) -> None:
+    """A function of the database with a part of it written differently."""
+    assert isinstance(by_hand, PostgresByHand)
+    ((source,),) = by_hand.execute(f"select pg_get_functiondef('{function}'::regproc)")
+    changed, count = re.subn(pattern, text, source, flags=re.DOTALL)
+    assert count == 1, f"{function} has no {pattern!r} any more: say here how the safeguard is written now"
+    by_hand.connection.execute(changed.encode())
+
+
+def taken_over(store: Store) -> Claim:
+    """The claim of a worker that was lost; its job runs elsewhere."""
+    put_one(store)
+    old = take(store)
+    forward(store, 60)
+    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    store.run(store.verbs.promote_due())
+    assert claim(store, open_lease(store, "the other"))
+    return old
+
+
+# -- the fence: N3 ---------------------------------------------------------------------------------------------
+
+ZOMBIE = (
+    "update job_state set state = 'succeeded', lease = null, settled_by = :old, finished_at = (select now from present)"
+    " where id = :id"
+)
+
+
+def test_without_the_judge_a_zombie_settles_by_hand(store: Store, by_hand: ByHand) -> None:
+    old = taken_over(store)
+    params = {"old": old.lease, "id": old.id}
+    assert by_hand.refusal(ZOMBIE, params) is not None
+    drop_trigger(by_hand, "judge_transition", "job_state")
+    assert by_hand.refusal(ZOMBIE, params) is None
+    assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+
+
+@POSTGRES
+def test_the_fence_is_double(store: Store, by_hand: ByHand) -> None:
+    """Without the condition in the function the trigger refuses; without both, the zombie's result is written."""
+    old = taken_over(store)
+    assert settle(store, old) == [old.id]
+    replaced(by_hand, "settle_many", r"s\.lease [^\n]*?settle_many\.lease and s\.attempt = o\.attempt\s+and ", "")
+    with pytest.raises(Exception, match="lease token"):
+        settle(store, old)
+    assert not list(n3(take_picture(store.url)))
+    drop_trigger(by_hand, "judge_transition", "job_state")
+    assert settle(store, old) == []
+    assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+
+
+# -- the judge and the ledger: N5 ---------------------------------------------------------------------------------
+
+
+def test_without_the_judge_a_job_skips_its_way(store: Store, by_hand: ByHand) -> None:
+    job = put_one(store)
+    leap = "update job_state set state = 'succeeded', finished_at = (select now from present) where id = :id"
+    assert "illegal transition" in (by_hand.refusal(leap, {"id": job}) or "")
+    drop_trigger(by_hand, "judge_transition", "job_state")
+    assert by_hand.refusal(leap, {"id": job}) is None
+    assert {violation.job for violation in n5(take_picture(store.url))} == {job}
+
+
+def test_without_the_recorder_the_ledger_lags_behind(store: Store, by_hand: ByHand) -> None:
+    jobs = put(store, spec(), spec())
+    assert not list(n5(take_picture(store.url)))
+    drop_trigger(by_hand, "record_transition", "job_state")
+    settle(store, claim(store, open_lease(store)))
+    assert {violation.job for violation in n5(take_picture(store.url))} == {jobs[0]}
+
+
+# -- limits and keys --------------------------------------------------------------------------------------------
+
+WAYS_OUT = ("hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize", "bitmapscan", "indexscan", "seqscan")
+NAIVE = (
+    "update job_state set state = 'leased', lease = :lease where id in"
+    " (select id from job_state where queue = 'default' and state = 'queued' and due_at is null"
+    " order by priority desc, position, id limit 1 for update skip locked) returning id"
+)
+
+
+@POSTGRES
+def test_without_materialized_a_claim_takes_more_than_its_limit(store: Store, by_hand: ByHand) -> None:
+    put(store, *(spec() for _ in range(50)))
+    by_hand.execute("analyze job_state")
+    lease = open_lease(store)
+    for way in (
+        "hashjoin",
+        "mergejoin",
+        "hashagg",
+        "sort",
+        "material",
+        "memoize",
+        "bitmapscan",
+        "indexscan",
+        "seqscan",
+    ):
+        by_hand.execute(f"set enable_{way} = off")
+    assert len(by_hand.execute(f"select id from claim_many('{lease}', array['default'], 1, false)")) == 1
+    assert len(by_hand.execute(NAIVE, {"lease": lease})) > 1
+
+
+@POSTGRES
+def test_without_the_unique_key_a_key_has_two_jobs(store: Store, by_hand: ByHand) -> None:
+    def created() -> list[bool]:
+        return [enqueue(store, spec(key="order-7"))[0].created for _ in range(2)]
+
+    assert created() == [True, False]
+    by_hand.execute("alter table idempotency drop constraint idempotency_pkey")
+    assert created() != [False, False]
+
+
+# -- tenants: N7 --------------------------------------------------------------------------------------------------
+
+
+def test_without_force_the_owner_sees_every_tenant(postgres_server: PostgresServer | GivenServer) -> None:
+    databases = OwnedDatabases(postgres_server)
+    try:
+        with databases.fresh() as dsn:
+            url = as_role(dsn, databases.owner)
+            with closing(open_store(url)) as store:
+                put_one(store, tenant="acme")
+            with closing(PostgresByHand(url, tenant="umbrella")) as owner:
+                assert owner.execute("select count(*) from job") == [(0,)]
+                owner.execute("alter table job no force row level security")
+                assert owner.execute("select count(*) from job") == [(1,)]
+    finally:
+        databases.close()
+
+
+# -- heartbeats: N4's other side ---------------------------------------------------------------------------------
+
+
+def _serve_without_heartbeats(url: str, folder: str) -> None:
+    """A worker whose renewals never arrive."""
+    os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
+    from tests.faults.victim import app
+
+    run = app.store.run
+
+    def deaf(flow: Flow[object]) -> object:
+        return True if "renew_lease" in marks(flow) else run(flow)
+
+    app.store.run = deaf  # type: ignore[method-assign, assignment]
+    app.run_worker(burst=False, **QUICK)
+
+
+def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
+    """The count of runs that `test_28_loop_block.py` looks at."""
+    worker = start_call(_serve_without_heartbeats, app.store.url, str(folder))
+    (job,) = load(app, 1, nap=1.5)
+    try:
+        until(lambda: effects(folder), "it has begun")
+        other = start(app.store.url, folder, burst=False)
+        try:
+            all_ended(app, 1)
+        finally:
+            other.kill()
+            other.join(10)
+    finally:
+        worker.kill()
+        worker.join(10)
+    assert runs(folder)[job] > 1
+
+
+# -- commit order: N6 --------------------------------------------------------------------------------------------------
+
+
+@POSTGRES
+def test_without_snapshots_a_consumer_misses_a_late_commit(store: Store, by_hand: ByHand) -> None:
+    """One that asks for what is greater than the last number it saw, as most outboxes do."""
+    seen: list[tuple[int, str]] = []
+
+    def poll() -> None:
+        last = max((seq for seq, _ in seen), default=0)
+        rows = by_hand.execute("select seq, job_id from event where seq > :last order by seq", {"last": last})
+        seen.extend((seq, str(job)) for seq, job in rows)
+
+    late = Transaction(store)
+    (missed,) = late.enqueue()
+    put_one(store)
+    poll()
+    late.end()
+    poll()
+    assert {violation.job for violation in n6(take_picture(store.url), seen)} == {missed}

@@ -1,0 +1,194 @@
+"""The checker itself: a sound database passes, and of each invariant a doctored copy is caught.
+
+The copies are SQLite files whose triggers were dropped: with them, the database itself would refuse every one of
+these.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n6, outside
+from tests.faults.effects import leave
+from tests.faults.picture import Picture, take_picture
+from tests.support.stores import BROKEN, claim, forward, open_lease, put, settle, spec, tries
+
+pytestmark = pytest.mark.req("ARCH")
+
+DONE, LOST, HELD, WAITING = range(4)
+RECOVERED = 5.0
+
+
+class Copy:
+    """A file that somebody has tampered with: four jobs, one done, one lost once and done, one held, one waiting."""
+
+    def __init__(self, path: Path, ids: list[str]) -> None:
+        self.url, self.ids = f"sqlite:///{path}", ids
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for (name,) in self._connection.execute("select name from sqlite_schema where type = 'trigger'").fetchall():
+            self._connection.execute(f"drop trigger {name}")
+
+    def tamper(self, sql: str, **params: object) -> None:
+        done = self._connection.execute(sql, params).rowcount
+        assert done > 0, "the test tampers with nothing"
+
+    @property
+    def picture(self) -> Picture:
+        return take_picture(self.url)
+
+    def seen(self) -> list[tuple[int, str]]:
+        rows = self._connection.execute("select seq, job_id from event order by seq").fetchall()
+        return [(seq, job) for seq, job in rows]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Iterator[Copy]:
+    path = tmp_path / "jobs.db"
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        store.migrate()
+        forward(store)
+        ids = put(store, *(spec() for _ in range(4)))
+        first, second = claim(store, open_lease(store, "first", ttl=10), 2)
+        settle(store, first)
+        forward(store, 11)
+        assert store.run(store.verbs.reap_lapsed()).crashed == 1
+        store.run(store.verbs.promote_due())
+        lease = open_lease(store, "second", ttl=1000)
+        again, held = claim(store, lease, 2)
+        assert (again.id, held.id) == (second.id, ids[HELD])
+        store.run(store.verbs.save_checkpoint(held.id, lease, 1, "progress", "1", "*"))
+        settle(store, again)
+    with closing(Copy(path, ids)) as made:
+        yield made
+
+
+def invariants(found: Iterator[Violation]) -> set[tuple[str, str]]:
+    return {(violation.invariant, violation.job) for violation in found}
+
+
+def test_a_sound_database_passes(copy: Copy) -> None:
+    check(copy.url, copy.ids, ended=False, within=RECOVERED, seen=copy.seen())
+    with pytest.raises(AssertionError, match="has not ended"):
+        check(copy.url, copy.ids)
+
+
+@pytest.mark.parametrize("table", ["job", "job_state", "event"])
+def test_n1_a_job_that_is_gone(copy: Copy, table: str) -> None:
+    column = "job_id" if table == "event" else "id"
+    copy.tamper(f"delete from {table} where {column} = :id", id=copy.ids[DONE])
+    assert ("N1", copy.ids[DONE]) in invariants(n1(copy.picture, copy.ids))
+
+
+def test_n1_a_job_that_nobody_will_free(copy: Copy) -> None:
+    copy.tamper("update lease set ended_at = 1, ended_why = 'lapsed', swept_at = 1 where holder = 'second'")
+    assert ("N1", copy.ids[HELD]) in invariants(n1(copy.picture, copy.ids))
+
+
+def test_n1_a_job_that_nobody_asked_for(copy: Copy) -> None:
+    assert ("N1", copy.ids[WAITING]) in invariants(n1(copy.picture, copy.ids[:WAITING]))
+    assert not invariants(n1(copy.picture, copy.ids[:WAITING], perhaps=copy.ids[WAITING:]))
+
+
+EVENT = (
+    "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+    " select job_id, tenant, kind, :verb, :was, :now, attempt, at, actor from event where job_id = :id"
+    " order by seq desc limit 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("verb", "was", "now"),
+    [("succeed", "in_progress", "succeeded"), ("cancel", "queued", "cancelled"), ("due", "retry_waiting", "queued")],
+)
+def test_n2_a_job_that_ended_and_went_on(copy: Copy, verb: str, was: str, now: str) -> None:
+    copy.tamper(EVENT, id=copy.ids[DONE], verb=verb, was=was, now=now)
+    assert ("N2", copy.ids[DONE]) in invariants(n2(copy.picture))
+    assert not invariants(n2(copy.picture)) - {("N2", copy.ids[DONE])}
+
+
+def test_n3_a_result_of_the_holder_before(copy: Copy) -> None:
+    copy.tamper("update event set actor = 'first' where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
+    assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
+
+
+def test_n3_a_result_of_the_attempt_before(copy: Copy) -> None:
+    copy.tamper("update event set attempt = 1 where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
+    assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
+
+
+def test_n3_a_job_in_the_wrong_hands(copy: Copy) -> None:
+    copy.tamper(
+        "update job_state set lease = (select id from lease where holder = 'first') where state = 'in_progress'"
+    )
+    assert invariants(n3(copy.picture)) == {("N3", copy.ids[HELD])}
+
+
+def test_n3_progress_of_an_attempt_that_never_was(copy: Copy) -> None:
+    copy.tamper("update checkpoint set attempt = 2")
+    assert invariants(n3(copy.picture)) == {("N3", copy.ids[HELD])}
+
+
+@pytest.mark.parametrize("verb", ["lapse", "take"])
+def test_n4_a_job_that_waited_too_long_for_its_rescue(copy: Copy, verb: str) -> None:
+    late = "update event set at = at + 60000000 where job_id = :id and verb = :verb and attempt = :attempt"
+    copy.tamper(late, id=copy.ids[LOST], verb=verb, attempt=1 if verb == "lapse" else 2)
+    assert invariants(n4(copy.picture, RECOVERED)) == {("N4", copy.ids[LOST])}
+
+
+def test_n5_a_state_that_the_ledger_does_not_lead_to(copy: Copy) -> None:
+    copy.tamper("update job_state set state = 'cancelled' where id = :id", id=copy.ids[DONE])
+    assert invariants(n5(copy.picture)) == {("N5", copy.ids[DONE])}
+
+
+def test_n5_a_step_that_was_taken_out(copy: Copy) -> None:
+    copy.tamper("delete from event where job_id = :id and verb = 'retry'", id=copy.ids[LOST])
+    assert invariants(n5(copy.picture)) == {("N5", copy.ids[LOST])}
+
+
+def test_n5_an_attempt_that_was_not_counted(copy: Copy) -> None:
+    copy.tamper("update job_state set attempt = 1 where id = :id", id=copy.ids[LOST])
+    assert invariants(n5(copy.picture)) == {("N5", copy.ids[LOST])}
+
+
+def test_n6_an_event_that_was_skipped_or_came_late(copy: Copy) -> None:
+    seen = copy.seen()
+    assert not invariants(n6(copy.picture, [*seen, *seen[3:5]])), "twice is allowed"
+    assert invariants(n6(copy.picture, seen[:-1])) == {("N6", seen[-1][1])}
+    own = [event for event in seen if event[1] == copy.ids[LOST]]
+    swapped = [event for event in seen if event != own[0]] + [own[0]]
+    assert invariants(n6(copy.picture, swapped)) == {("N6", copy.ids[LOST])}
+    assert invariants(n6(copy.picture, [*seen, (10_000, "nobody")])) == {("N6", "-")}
+
+
+def test_effects_that_the_ledger_does_not_know(copy: Copy, tmp_path: Path) -> None:
+    leave(tmp_path, copy.ids[DONE], 1)
+    leave(tmp_path, copy.ids[LOST], 2)
+    assert not invariants(outside(copy.picture, tmp_path))
+    leave(tmp_path, copy.ids[WAITING], 1)
+    assert invariants(outside(copy.picture, tmp_path)) == {("N3", copy.ids[WAITING])}
+
+
+def test_a_success_that_left_no_effect(copy: Copy, tmp_path: Path) -> None:
+    leave(tmp_path, copy.ids[LOST], 1)
+    assert invariants(outside(copy.picture, tmp_path)) == {("N2", copy.ids[LOST])}
+
+
+def test_a_dead_letter_that_was_redriven_has_two_lives(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lives.db"
+    with closing(open_store(url)) as store:
+        store.migrate()
+        (job,) = put(store, spec(retry=tries(1)))
+        lease = open_lease(store)
+        settle(store, claim(store, lease), BROKEN)
+        store.run(store.verbs.operate("redrive", [job], None, "ada", "default"))
+        settle(store, claim(store, lease))
+    check(url, [job])
