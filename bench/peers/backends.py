@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 
 from bench.peers.meters import cpu_seconds
+from bench.peers.redis import RedisServer, program
 from tests.support.servers import PostgresServer
 
 # The same for every subject. Everything else is PostgreSQL's default, autovacuum included.
@@ -75,12 +76,29 @@ class SqlitePlace(Place):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
+class RedisPlace(Place):
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.url = server.url
+
+    def ask(self, question: str) -> int:
+        return sum(self.server.number(part.strip()) for part in question.split("+"))
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.server.process.pid)
+
+
 class Backends:
     """Starts what is needed when it is needed, and ends it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._server: PostgresServer | None = None
+        self._redis: RedisServer | None = None
+
+    def missing(self, backend: str) -> str | None:
+        """Why that backend cannot be had here, if it cannot."""
+        return "no redis-server" if backend == "redis" and program() is None else None
 
     @property
     def postgres(self) -> PostgresServer:
@@ -88,6 +106,12 @@ class Backends:
             self._server = PostgresServer(18, settings=POSTGRES_SETTINGS)
             self._server.start()
         return self._server
+
+    @property
+    def redis(self) -> RedisServer:
+        if self._redis is None:
+            self._redis = RedisServer(self.folder)
+        return self._redis
 
     @contextmanager
     def fresh(self, backend: str, scheme: str = "") -> Iterator[Place]:
@@ -101,6 +125,10 @@ class Backends:
             finally:
                 place.connection.close()
                 self.postgres.drop_database(name)
+        elif backend == "redis":
+            self.redis.forget_all()
+            yield RedisPlace(self.redis)
+            self.redis.forget_all()
         else:
             path = self.folder / f"bench_{number}.db"
             try:
@@ -113,3 +141,6 @@ class Backends:
         if self._server is not None:
             self._server.destroy()
             self._server = None
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None

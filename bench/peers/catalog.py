@@ -11,7 +11,11 @@ Backend = Literal["postgres", "sqlite", "redis"]
 
 @dataclass(frozen=True)
 class Subject:
-    """``left`` asks for jobs not yet settled; ``settled`` for those that are kept as such, where they are kept."""
+    """``left`` asks for jobs not yet settled; ``settled`` for those that are kept as such, where they are kept.
+
+    Where what is left cannot be counted cheaply it is ``{count}`` less the settled, and ``waiting`` asks for what
+    has been enqueued.
+    """
 
     name: str
     title: str
@@ -24,10 +28,14 @@ class Subject:
     work: dict[str, Any] = field(default_factory=dict)
     batch: int = 5000
     scheme: str = ""
+    waiting: str | None = None
     python: bool = True  # whether its users write Python
 
 
-HOLDFAST_LEFT = "select count(*) from {job_state} where state in ('queued', 'in_progress', 'scheduled')"
+AWA_SETTLED = (
+    "(select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)"
+    " + (select coalesce(sum(pruned_completed_count), 0) from awa.queue_terminal_rollups)"
+)
 
 SUBJECTS = (
     Subject(
@@ -69,6 +77,32 @@ SUBJECTS = (
         left="select count(*) from task", settled=None,
         settings="WAL, fsync=True (synchronous FULL), results off",
         work={"workers": 1},
+    ),
+    Subject(
+        name="procrastinate", title="Procrastinate", runtime="python", backend="postgres", folder="procrastinate",
+        left="select count(*) from procrastinate_jobs where status in ('todo', 'doing')",
+        settled="select count(*) from procrastinate_jobs where status = 'succeeded'",
+        settings="psycopg pool, uvloop, batch_defer of 5,000, finished jobs kept (its default)",
+        work={"concurrency": 100, "pool": 10},
+    ),
+    Subject(
+        name="awa", title="awa", runtime="python", backend="postgres", folder="awa",
+        left=f"select {{count}} - ({AWA_SETTLED})", settled=f"select {AWA_SETTLED}",
+        waiting="select count(*) from awa.jobs",
+        settings="queue storage, enqueue_many_copy of 5,000, 1,024 permits, claims of 512",
+        work={"workers": 1024, "poll_ms": 50, "connections": 10},
+    ),
+    Subject(
+        name="celery", title="Celery", runtime="python", backend="redis", folder="celery",
+        left="LLEN celery + HLEN unacked", settled=None,
+        settings="solo pool, prefetch 500, results off, early acknowledgement (its default)",
+        work={"prefetch": 500},
+    ),
+    Subject(
+        name="dramatiq", title="dramatiq", runtime="python", backend="redis", folder="dramatiq",
+        left="HLEN dramatiq:noop.msgs", settled=None,
+        settings="8 threads, prefetch 500, default middleware",
+        work={"threads": 8, "prefetch": 500},
     ),
 )  # fmt: skip
 

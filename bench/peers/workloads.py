@@ -31,8 +31,11 @@ class Bench:
     @contextmanager
     def place(self) -> Iterator[Place]:
         with self.backends.fresh(self.subject.backend, self.subject.scheme) as place:
-            with self.driver(place, "prepare") as driver:
-                driver.expect("end", 60)
+            if self.subject.backend != "redis":  # there is no schema
+                with self.driver(place, "prepare") as driver:
+                    driver.expect("end", 60)
+                    if driver.process.wait(30) != 0:
+                        raise DriverFailed(f"prepare failed: {driver.errors()}")
             yield place
 
     def driver(self, place: Place, verb: str, **options: Any) -> Driver:
@@ -50,7 +53,7 @@ class Bench:
             place.settle_down()
             driver.tell("go")
             seconds: float = driver.expect("done", 600)["seconds"]
-        waiting = place.ask(self.subject.left)
+        waiting = place.ask(self.subject.waiting or self.subject.left)
         if waiting != count:
             raise DriverFailed(f"{waiting} jobs are waiting instead of {count}")
         return seconds
@@ -74,7 +77,7 @@ class Bench:
             for driver in drivers:
                 driver.expect("begun", 10)
             self._await_ran(drivers, count, within=60 + count / 100)
-            end = self._await_settled(place, within=60)
+            end = self._await_settled(place, count, within=60)
             figures = {
                 "seconds": (end - min(each.begun for each in drivers)) / 1e9,
                 "worker_us": (sum(cpu_seconds(each.pid) for each in drivers) - worker_cpu) / count * 1e6,
@@ -104,9 +107,10 @@ class Bench:
                     driver.tell("count")
             time.sleep(0.003)
 
-    def _await_settled(self, place: Place, within: float) -> int:
+    def _await_settled(self, place: Place, count: int, within: float) -> int:
         deadline = time.monotonic() + within
-        while (left := place.ask(self.subject.left)) != 0:
+        question = self.subject.left.replace("{count}", str(count))
+        while (left := place.ask(question)) != 0:
             if time.monotonic() > deadline:
                 raise DriverFailed(f"all jobs ran, but {left} are not settled")
             time.sleep(0.002)
