@@ -1,117 +1,169 @@
-"""W1 … W8 of one subject: prepare, run, check that each job ran once and is settled, and only then a figure."""
+"""W1 … W8: what is done, how often, and which figures come of it."""
 
 from __future__ import annotations
 
-import json
-import tempfile
+import statistics
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from bench.peers import environments
-from bench.peers.backends import Backends, Place
+import psycopg
+
+from bench.peers.backends import Place
+from bench.peers.bench import Bench, Figures, wait_until
 from bench.peers.catalog import Subject
-from bench.peers.meters import cpu_seconds, resident_mib
-from bench.peers.process import Driver, DriverFailed, Runs
+from bench.peers.process import DriverFailed, Runs
 
-Figures = dict[str, float]
+HELD = 1_000  # sleeping jobs at once, for W8
 
 
-class Bench:
-    """Runs drivers of one subject on one fresh database after another."""
+@dataclass(frozen=True)
+class Sizes:
+    """How many jobs each workload takes; ``quick`` has its own."""
 
-    def __init__(self, backends: Backends, subject: Subject) -> None:
-        self.backends = backends
-        self.subject = subject
+    single: int = 3_000
+    bulk: int = 50_000
+    drain: int = 20_000
+    paced: int = 200
+    pause: float = 0.05
+    deep: int = 500_000
+    first: int = 10_000
+    old: int = 100_000
 
-    # --- the pieces ---
 
-    @contextmanager
-    def place(self) -> Iterator[Place]:
-        with self.backends.fresh(self.subject.backend, self.subject.scheme) as place:
-            if self.subject.backend != "redis":  # there is no schema
-                with self.driver(place, "prepare") as driver:
-                    driver.expect("end", 60)
-                    if driver.process.wait(30) != 0:
-                        raise DriverFailed(f"prepare failed: {driver.errors()}")
-            yield place
+QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, first=5_000, old=30_000)
 
-    def driver(self, place: Place, verb: str, **options: Any) -> Driver:
-        folder = Path(tempfile.mkdtemp(dir=self.backends.folder))
-        command = [*environments.command(self.subject), verb, place.url, json.dumps(options)]
-        return Driver(command, environments.variables(), folder)
 
-    def record(self) -> Path:
-        return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
+def w1(bench: Bench, sizes: Sizes) -> Figures:
+    """Single enqueues one after another, each committed."""
+    with bench.place() as place:
+        return {"jobs_s": sizes.single / bench.enqueue(place, "single", sizes.single)}
 
-    def enqueue(self, place: Place, verb: str, count: int) -> float:
-        """Seconds of enqueueing ``count`` jobs; the database must hold them all afterwards."""
-        with self.driver(place, verb, count=count, batch=self.subject.batch) as driver:
-            driver.expect("ready", 60)
-            place.settle_down()
-            driver.tell("go")
-            seconds: float = driver.expect("done", 600)["seconds"]
-        waiting = place.ask(self.subject.waiting or self.subject.left)
-        if waiting != count:
-            raise DriverFailed(f"{waiting} jobs are waiting instead of {count}")
-        return seconds
 
-    def drain(self, place: Place, count: int, processes: int = 1, **options: Any) -> tuple[Figures, Runs]:
-        """From the first take to the last settlement, seen from outside."""
-        records = [self.record() for _ in range(processes)]
-        with ExitStack() as stack:
-            drivers = [
-                stack.enter_context(
-                    self.driver(place, "work", record=str(each), total=count, **{**self.subject.work, **options})
-                )
-                for each in records
-            ]
-            for driver in drivers:
-                driver.expect("ready", 60)
-            place.settle_down()
-            worker_cpu, server_cpu = sum(cpu_seconds(each.pid) for each in drivers), place.cpu()
-            for driver in drivers:
-                driver.tell("go")
-            for driver in drivers:
-                driver.expect("begun", 10)
-            self._await_ran(drivers, count, within=60 + count / 100)
-            end = self._await_settled(place, count, within=60)
-            figures = {
-                "seconds": (end - min(each.begun for each in drivers)) / 1e9,
-                "worker_us": (sum(cpu_seconds(each.pid) for each in drivers) - worker_cpu) / count * 1e6,
-                "server_us": (place.cpu() - server_cpu) / count * 1e6,
-                "rss_mib": sum(resident_mib(each.pid) for each in drivers),
-            }
-            for driver in drivers:
-                driver.tell("stop")
-            for driver in drivers:
-                driver.expect("finished", 60)
-        runs = Runs()
-        for each in records:
-            runs.add(each)
-        runs.check_once(count)
-        if self.subject.settled is not None and (settled := place.ask(self.subject.settled)) != count:
-            raise DriverFailed(f"the database says {settled} of {count} are settled")
-        return figures, runs
+def w2(bench: Bench, sizes: Sizes) -> Figures:
+    """The best bulk API."""
+    with bench.place() as place:
+        return {"jobs_s": sizes.bulk / bench.enqueue(place, "bulk", sizes.bulk)}
 
-    def _await_ran(self, drivers: list[Driver], count: int, within: float) -> None:
-        """Progress comes by itself; only near the end are the drivers asked for the exact number."""
-        deadline = time.monotonic() + within
-        while (ran := sum(each.ran for each in drivers)) < count:
-            if time.monotonic() > deadline or any(each.process.poll() is not None for each in drivers):
-                raise DriverFailed(f"{ran} of {count} jobs ran: {drivers[0].errors()}")
-            if count - ran <= 500 * len(drivers):
-                for driver in drivers:
-                    driver.tell("count")
-            time.sleep(0.003)
 
-    def _await_settled(self, place: Place, count: int, within: float) -> int:
-        deadline = time.monotonic() + within
-        question = self.subject.left.replace("{count}", str(count))
-        while (left := place.ask(question)) != 0:
-            if time.monotonic() > deadline:
-                raise DriverFailed(f"all jobs ran, but {left} are not settled")
-            time.sleep(0.002)
-        return time.monotonic_ns()
+def w3(bench: Bench, sizes: Sizes, processes: int = 1) -> Figures:
+    """Waiting no-ops, one worker process, until the last is durably settled."""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", sizes.drain)
+        figures, _ = bench.drain(place, sizes.drain, processes)
+        return figures
+
+
+def w4(bench: Bench, sizes: Sizes) -> Figures:
+    """The same with two."""
+    return w3(bench, sizes, processes=2)
+
+
+def w5(bench: Bench, sizes: Sizes) -> Figures:
+    """An idle worker; from the enqueue's return to the handler's start, on one clock of the machine."""
+    with bench.place() as place:
+        with bench.workers(place) as team:
+            time.sleep(2.0)  # idle, its first polls behind it
+            returned = bench.record()
+            options = {"count": sizes.paced, "every": sizes.pause, "record": str(returned)}
+            with bench.driver(place, "paced", **options) as producer:
+                producer.expect("ready", 60)
+                producer.tell("go")
+                producer.expect("finished", 60 + sizes.paced * sizes.pause * 3)
+            bench.await_ran(team, sizes.paced, within=30)
+            bench.await_settled(place, sizes.paced, within=30)
+            started = team.stop()
+        enqueued = Runs([returned])
+        started.check_once(sizes.paced)
+        bench.check_settled(place, sizes.paced)
+    at = dict(zip(enqueued.numbers, enqueued.times, strict=True))
+    # A handler may start before the enqueue has returned to its caller: that is no wait at all.
+    waits = [max(0.0, (t - at[n]) / 1e6) for n, t in zip(started.numbers, started.times, strict=True)]
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "max_ms": max(waits)}
+
+
+def w6(bench: Bench, sizes: Sizes) -> Figures:
+    """Very many waiting: the rate of the first ones. The worker is stopped then, and must have lost nothing."""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", sizes.deep)
+        with bench.workers(place) as team:
+            bench.await_ran(team, sizes.first, within=120)
+            runs = team.stop()
+        runs.check_no_twice()
+        _check_rest(bench, place, sizes.deep, len(runs.numbers))
+        return {"jobs_s": sizes.first / ((sorted(runs.times)[sizes.first - 1] - team.begun) / 1e9)}
+
+
+def _check_rest(bench: Bench, place: Place, count: int, ran: int) -> None:
+    if bench.subject.settled is not None:
+        bench.check_settled(place, ran)
+    elif (left := place.ask(bench.subject.left)) != count - ran:
+        raise DriverFailed(f"{left} jobs are left instead of {count - ran}")
+
+
+def w7(bench: Bench, sizes: Sizes) -> Figures:
+    """A transaction with an old snapshot is open all the while: does the end go as fast as the beginning?"""
+    with bench.place() as place, old_snapshot(place):
+        bench.enqueue(place, "bulk", sizes.old)
+        figures, runs = bench.drain(place, sizes.old)
+        times, tenth = sorted(runs.times), sizes.old // 10
+        start = times[0]
+        first, last = times[tenth - 1] - start, times[-1] - times[-tenth - 1]
+        return {"ratio": first / last, "jobs_s": figures["jobs_s"]}
+
+
+@contextmanager
+def old_snapshot(place: Place) -> Iterator[None]:
+    with psycopg.connect(place.url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select pg_current_snapshot()")
+        yield
+        connection.rollback()
+
+
+def w8(bench: Bench, sizes: Sizes) -> Figures:
+    """The worker's memory while a thousand async jobs sleep in it. (After W3 it is a figure of W3.)"""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", HELD)
+        with bench.workers(place, hold=True) as team:
+            bench.await_ran(team, HELD, within=60)
+            time.sleep(0.5)
+            figures = {"held_mib": team.resident_mib()}
+            runs = team.stop()
+        runs.check_once(HELD)
+        wait_until(lambda: place.ask(bench.subject.left) == 0, 10, "the sleepers were not settled")
+        return figures
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    run: Callable[[Bench, Sizes], Figures]
+    heavy: bool = False
+
+    def applies(self, subject: Subject) -> bool:
+        if self.name == "W6":
+            return subject.backend != "redis"
+        if self.name == "W7":
+            return subject.backend == "postgres"
+        if self.name == "W8":
+            return subject.holds
+        return True
+
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload("W1", "single enqueues", w1),
+        Workload("W2", "bulk enqueue", w2),
+        Workload("W3", "drain, one worker process", w3),
+        Workload("W4", "drain, two worker processes", w4),
+        Workload("W5", "pick-up latency, idle worker", w5),
+        Workload("W6", "first 10,000 of 500,000", w6, heavy=True),
+        Workload("W7", "old snapshot: last tenth over first tenth", w7, heavy=True),
+        Workload("W8", "memory with 1,000 sleeping jobs", w8, heavy=True),
+    )
+}
