@@ -38,6 +38,7 @@ class Place(ABC):
 
     def settle_down(self) -> None:
         """Before a measured phase: let nothing of the preparation run into it."""
+        return
 
     def cpu(self) -> float:
         """Processor seconds of the server, if there is one."""
@@ -51,7 +52,7 @@ class PostgresPlace(Place):
         self.connection = psycopg.connect(self.url, autocommit=True)
 
     def ask(self, question: str) -> int:
-        row = self.connection.execute(question).fetchone()  # type: ignore[call-overload]
+        row = self.connection.execute(question).fetchone()
         assert row is not None
         return int(row[0])
 

@@ -34,6 +34,7 @@ class Subject:
     batch: int = 5_000
     scheme: str = ""
     waiting: str | None = None
+    bulk: bool = True  # whether it has a call for many jobs at once; otherwise W2 is a loop, over fewer jobs
     python: bool = True  # whether its users write Python
     holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
 
@@ -94,8 +95,8 @@ SUBJECTS = (
         package="pg-boss",
         left="select count(*) from pgboss.job where state < 'completed'",
         settled="select count(*) from pgboss.job where state = 'completed'",
-        settings="insert() of 5,000; two local workers of batchSize 1,000 (one handler call a batch), burstWhenBatchFull,"
-        " LISTEN/NOTIFY",
+        settings="insert() of 5,000; two local workers of batchSize 1,000 (one handler call a batch),"
+        " burstWhenBatchFull, LISTEN/NOTIFY",
         work={"batch": 1_000, "workers": 2},
         python=False,
     ),
@@ -145,6 +146,7 @@ SUBJECTS = (
         backend="sqlite",
         folder="huey",
         package="huey",
+        bulk=False,
         left="select count(*) from task",
         settled=None,
         settings="write-ahead log, fsync=True (synchronous = FULL), results off, one thread, polls every 1 to 2 ms",
@@ -157,9 +159,11 @@ SUBJECTS = (
         backend="redis",
         folder="celery",
         package="celery",
+        bulk=False,
         left="LLEN celery + HLEN unacked",
         settled=None,
-        settings="solo pool, prefetch 500, results off, no gossip, mingle or heartbeat; acknowledges early (its default)",
+        settings="solo pool, prefetch 500, results off, no gossip, mingle or heartbeat;"
+        " acknowledges early (its default)",
         work={"prefetch": 500},
     ),
     Subject(
@@ -169,6 +173,7 @@ SUBJECTS = (
         backend="redis",
         folder="dramatiq",
         package="dramatiq",
+        bulk=False,
         left="HLEN dramatiq:noop.msgs",
         settled=None,
         settings="4 threads, prefetch 500, default middleware",

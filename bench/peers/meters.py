@@ -1,8 +1,10 @@
-"""What the kernel says about a process: its processor time and its resident memory."""
+"""What the kernel says about a process (processor time, resident memory), and what the disk can do just now."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+import time
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -43,3 +45,14 @@ def resident_mib(pid: int) -> float:
         return total + sum(resident_mib(child) for child in _children(pid))
     except (FileNotFoundError, ProcessLookupError):
         return total
+
+
+def syncs_per_second(folder: Path, seconds: float = 0.25) -> float:
+    """8 kB written and synced, over and over: beside it a reader can tell a slow queue from a busy disk."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        done, start = 0, time.monotonic()
+        while time.monotonic() - start < seconds:
+            os.pwrite(file.fileno(), b"x" * 8192, 0)
+            os.fdatasync(file.fileno())
+            done += 1
+        return done / (time.monotonic() - start)

@@ -122,4 +122,6 @@ class Runs:
     def check_once(self, count: int) -> None:
         """Each of 0 … count-1 exactly once."""
         if sorted(self.numbers) != list(range(count)):
-            raise DriverFailed(f"{len(self.numbers)} runs of {len(set(self.numbers))} jobs instead of {count} once each")
+            raise DriverFailed(
+                f"{len(self.numbers)} runs of {len(set(self.numbers))} jobs instead of {count} once each"
+            )

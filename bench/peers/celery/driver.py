@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -50,10 +51,8 @@ def main() -> None:
             )
             threading.Thread(target=leave, daemon=True).start()
             link.ready()
-            try:
+            with contextlib.suppress(SystemExit):
                 worker.start()
-            except SystemExit:
-                pass
             link.finish()
 
 

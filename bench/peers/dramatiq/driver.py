@@ -9,7 +9,7 @@ import sys
 from link import Link
 
 link = Link(sys.argv)
-os.environ["dramatiq_queue_prefetch"] = str(link.options.get("prefetch", 500))  # read when it is imported
+os.environ["dramatiq_queue_prefetch"] = str(link.options.get("prefetch", 500))  # noqa: SIM112 (its own name)
 
 import dramatiq  # noqa: E402
 from dramatiq.brokers.redis import RedisBroker  # noqa: E402
