@@ -11,8 +11,8 @@ from bench.peers.catalog import OURS, Subject
 from bench.peers.run import Results
 from bench.report import place
 
-WIDTH = 880
-NAMES, BARS, LATENCY = 232, 390, 150  # the three columns
+WIDTH = 980
+NAMES, BARS, LATENCY = 262, 380, 150  # the three columns
 TOP, ROW, THICK = 92, 34, 18
 INK, SOFT, LINE, PAPER = "#1f2933", "#66727f", "#e3e8ed", "#ffffff"
 OUR_COLOUR, PEER_COLOUR, NODE_COLOUR = "#0b7285", "#a5b4c0", "#ced6dd"
@@ -65,6 +65,7 @@ def _row(top: float, rate: float, scale: float, subject: Subject, results: Resul
             f'<circle cx="{a:.1f}" cy="{middle}" r="4.5" fill="{mark}"/>',
             f'<line x1="{b:.1f}" y1="{middle - 5}" x2="{b:.1f}" y2="{middle + 5}" stroke="{mark}" stroke-width="2"/>',
         ]
+        found.append(_text(WIDTH - 24, middle + 4.5, f"{p50:.1f} / {p99:.1f}", 12, INK if ours else SOFT, anchor="end"))
         found.append(f"<title>{escape(name)}: p50 {p50:.2f} ms, p99 {p99:.2f} ms</title>")
     return ["<g>", *found, "</g>"]
 
