@@ -15,6 +15,7 @@ from bench.peers import run as peers
 from bench.peers.backends import Backends
 from bench.peers.catalog import BY_NAME, MAIN, OURS, Subject
 from bench.peers.workloads import QUICK, WORKLOADS, Sizes
+from bench.quiet import Patience
 from bench.timing import Row
 
 QUICK_WORKLOADS = "W1,W2,W3,W5"
@@ -31,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, help="rounds of W1 to W5, medians are shown (3)")
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
+    parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     parser.add_argument("--chart", type=Path, help="also draw W3 and W5 into this SVG file")
     parser.add_argument("--markdown", type=Path, help="also write the table as Markdown")
@@ -81,6 +84,7 @@ def main() -> int:
                     peers.run(
                         backends, usable, workloads, sizes,
                         rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
+                        patience=Patience(options.patience, options.retakes),
                     )  # fmt: skip
                 except KeyboardInterrupt:
                     note("interrupted; what was measured so far:")

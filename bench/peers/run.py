@@ -20,6 +20,7 @@ from bench.peers.environments import EnvironmentFailed
 from bench.peers.meters import syncs_per_second
 from bench.peers.process import DriverFailed
 from bench.peers.workloads import WORKLOADS, Sizes
+from bench.quiet import Patience
 
 
 @dataclass
@@ -82,6 +83,7 @@ def run(
     rounds: int,
     heavy_rounds: int,
     results: Results,
+    patience: Patience,
 ) -> None:
     for name in workloads:
         workload = WORKLOADS[name]
@@ -91,17 +93,17 @@ def run(
             note(f"{name} round {turn + 1}: the disk syncs {syncs:,.0f} times a second, load {os.getloadavg()[0]:.1f}")
             for subject in subjects:
                 if workload.applies(subject):
-                    _measure(backends, subject, name, sizes, turn, results)
+                    _measure(Bench(backends, subject), name, sizes, turn, results, patience)
 
 
-def _measure(backends: Backends, subject: Subject, name: str, sizes: Sizes, turn: int, results: Results) -> None:
+def _measure(bench: Bench, name: str, sizes: Sizes, turn: int, results: Results, patience: Patience) -> None:
+    subject = bench.subject
     outcome = results.outcome(subject.name, name)
     if outcome.failed is not None:
         return
     start = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(dir=backends.folder):
-            figures = WORKLOADS[name].run(Bench(backends, subject), sizes)
+        figures = patience.measure(lambda: WORKLOADS[name].run(bench, sizes))
     except (DriverFailed, OSError) as error:
         outcome.failed = str(error)
         note(f"{name} {subject.name:16} failed: {error}")
