@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,14 @@ def show(subjects: list[Subject], results: peers.Results, held: list[Bar]) -> No
         print(bar.line())
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
+    # Also when it was started in the background, where a shell has interrupts ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     options = arguments()
     rows: list[Row] = []
     results: peers.Results | None = None
