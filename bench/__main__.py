@@ -35,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
+    parser.add_argument("--read", type=Path, action="append", help="measure nothing: show what --json has written")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     parser.add_argument("--chart", type=Path, help="also draw W3 and W5 into this SVG file")
     parser.add_argument("--markdown", type=Path, help="also write the table as Markdown")
@@ -62,6 +63,13 @@ def show(subjects: list[Subject], results: peers.Results, held: list[Bar]) -> No
         print(bar.line())
 
 
+def write(options: argparse.Namespace, subjects: list[Subject], results: peers.Results) -> None:
+    if options.chart:
+        options.chart.write_text(chart.draw(subjects, results))
+    if options.markdown:
+        options.markdown.write_text(report.markdown(subjects, results) + "\n")
+
+
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -77,6 +85,14 @@ def main() -> int:
     subjects, workloads = chosen(options)
     servers: dict[str, Any] = {}
     long: dict[str, Any] | None = None
+    if options.read:
+        results = peers.Results()
+        for path in options.read:
+            results.read(json.loads(path.read_text()))
+        subjects = [each for each in BY_NAME.values() if any(each.name == name for name, _ in results.outcomes)]
+        show(subjects, results, bars(results))
+        write(options, subjects, results)
+        return 0
     if options.only != "peers":
         rows = floor.run(options.store, quick=options.quick)
     with peers.folder() as folder:
@@ -105,10 +121,8 @@ def main() -> int:
     if options.json:
         found = report.document(facts.machine(), servers, subjects, results, held, rows, long)
         options.json.write_text(json.dumps(found, indent=2) + "\n")
-    if options.chart and results is not None:
-        options.chart.write_text(chart.draw(subjects, results))
-    if options.markdown and results is not None:
-        options.markdown.write_text(report.markdown(subjects, results) + "\n")
+    if results is not None:
+        write(options, subjects, results)
     return 0
 
 

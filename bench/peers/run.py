@@ -50,6 +50,16 @@ class Results:
     def outcome(self, subject: str, workload: str) -> Outcome:
         return self.outcomes.setdefault((subject, workload), Outcome(subject, workload))
 
+    def read(self, document: dict[str, Any]) -> None:
+        """Take over what an earlier run has written; what is there already gets further rounds."""
+        for each in document["results"]:
+            outcome = self.outcome(each["subject"], each["workload"])
+            outcome.rounds += each["rounds"]
+            outcome.failed = outcome.failed or each["failed"]
+        for name, subject in document["subjects"].items():
+            if subject["skipped"]:
+                self.skipped[name] = subject["skipped"]
+
     def figure(self, subject: str, workload: str, name: str) -> float | None:
         found = self.outcomes.get((subject, workload))
         median = found.median if found else None
