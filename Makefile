@@ -20,7 +20,7 @@ READY := $(VENV)/.ready-$(PYTHON_VERSION)
 help: ## List the targets
 	@echo 'make <target> [PYTHON=python3.13] [ARGS="..."]'
 	@echo
-	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-12s %s\n", $$1, $$2 }'
 
 .PHONY: demo
 demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
@@ -46,6 +46,10 @@ format: $(READY) ## Format the code and put right what the linter can
 bench: $(READY) ## Measure (ARGS are handed to `python -m bench`)
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: bench-quick
+bench-quick: $(READY) ## The main peers and ourselves in less than three minutes (the first time makes their environments)
+	$(BIN)/python -m bench --quick --only peers $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## Run the tests that take minutes on purpose
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
@@ -63,7 +67,7 @@ build: $(READY) ## Build the sdist and the wheel into dist/
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools have made
-	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environment: the lock with its hashes first, then Holdfast itself, editable.

@@ -1,111 +1,128 @@
-"""``python -m bench``: our verbs beside plain SQL, and a claim beside millions; a table, with ``--json`` a file."""
+"""``python -m bench``: ourselves beside plain SQL (group floor) and beside other queues (group peers)."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import os
-import platform
-import sqlite3
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from bench.depth import MILLION, deepen_postgres, deepen_sqlite, measure
-from bench.subjects import Ours, PlainPostgres, PlainSqlite, Subject
-from bench.timing import Row, in_turn, rate_row, seconds
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from tests.support.servers import PostgresServer
+from bench import chart, facts, floor, longrun, report
+from bench.bars import Bar, bars
+from bench.console import note
+from bench.peers import run as peers
+from bench.peers.backends import Backends
+from bench.peers.catalog import BY_NAME, MAIN, OURS, Subject
+from bench.peers.workloads import QUICK, WORKLOADS, Sizes
+from bench.quiet import Patience
+from bench.timing import Row
 
-
-def floors(name: str, plain: Subject, ours: Ours, bar: float, count: int, rounds: int, batch: int) -> Iterator[Row]:
-    """Each subject's enqueue and drain, taken in turn."""
-    for subject in (plain, ours):  # caches, plans and files warmed alike
-        subject.enqueue(batch * 5, batch)
-        subject.drain(batch * 5, batch)
-
-    def timed(subject: Subject, verb: str) -> float:
-        return seconds(lambda: getattr(subject, verb)(count, batch))
-
-    enqueued = in_turn(rounds, lambda: timed(plain, "enqueue"), lambda: timed(ours, "enqueue"))
-    yield rate_row(name, f"bulk enqueue, batches of {batch}", count, enqueued, bar)
-    drained = in_turn(rounds, lambda: timed(plain, "drain"), lambda: timed(ours, "drain"))
-    yield rate_row(name, f"claim + settle, batches of {batch}", count, drained, bar)
+QUICK_WORKLOADS = "W1,W2,W3,W5"
 
 
-def sqlite_rows(folder: Path, size: int, count: int, rounds: int) -> Iterator[Row]:
-    store = _fresh(f"sqlite:///{folder}/ours.db")
-    pattern = sqlite3.connect(folder / "ours.db")
-    yield from floors("SQLite", PlainSqlite(folder / "plain.db", pattern), Ours(store), 0.5, count, rounds, 200)
-    pattern.close()
-    note(f"filling SQLite with three times {size:,} jobs")
-    deep = deepen_sqlite(folder / "deep.db", size)
-    yield measure("SQLite", _fresh(f"sqlite:///{folder}/empty.db"), deep)
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", choices=("floor", "peers"), help="one group instead of both")
+    parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, the main peers, W1 W2 W3 W5")
+    parser.add_argument("--long", action="store_true", help="also ten million finished jobs, and 10,000 sleeping ones")
+    parser.add_argument("--long-size", type=int, default=10_000_000, help="finished jobs for --long")
+    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both", help="for the group floor")
+    parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
+    parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
+    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5, medians are shown (3)")
+    parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
+    parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
+    parser.add_argument("--read", type=Path, action="append", help="measure nothing: show what --json has written")
+    parser.add_argument("--json", type=Path, help="also write everything to this file")
+    parser.add_argument("--chart", type=Path, help="also draw W3 and W5 into this SVG file")
+    parser.add_argument("--markdown", type=Path, help="also write the table as Markdown")
+    return parser.parse_args()
 
 
-def postgres_rows(size: int, count: int, rounds: int) -> Iterator[Row]:
-    server = PostgresServer(18)
-    server.start()
-    try:
-        for name in ("ours", "empty", "deep"):
-            server.create_database(name)
-            _fresh(server.dsn(name)).close()
-        store = open_store(server.dsn("ours"))
-        yield from floors("PostgreSQL 18", PlainPostgres(server.dsn("ours")), Ours(store), 0.6, count, rounds, 200)
-        note(f"filling PostgreSQL with three times {size:,} jobs")
-        deep = deepen_postgres(server.dsn("deep"), size)
-        yield measure("PostgreSQL 18", open_store(server.dsn("empty")), deep)
-    finally:
-        server.destroy()
+def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
+    default = ",".join(MAIN if options.quick else BY_NAME)
+    names = [*OURS, *(options.peers or default).split(",")]
+    workloads = (options.workloads or (QUICK_WORKLOADS if options.quick else ",".join(WORKLOADS))).split(",")
+    unknown = [each for each in names if each and each not in BY_NAME]
+    unknown += [each for each in workloads if each not in WORKLOADS]
+    if unknown:
+        sys.exit(f"unknown: {', '.join(unknown)}")
+    return [BY_NAME[name] for name in dict.fromkeys(names) if name], workloads
 
 
-def _fresh(url: str) -> Store:
-    store = open_store(url)
-    store.migrate()
-    return store
+def show(subjects: list[Subject], results: peers.Results, held: list[Bar]) -> None:
+    print("\njobs/s; W5 in ms; CPU in µs a job (worker + server) in W3; memory in MiB; × is W3 over ours\n")
+    print(report.text(subjects, results))
+    for failure in report.failures(results):
+        print(f"failed: {failure}")
+    print("\nBars")
+    for bar in held:
+        print(bar.line())
 
 
-def note(text: str) -> None:
-    print(f"… {text}", file=sys.stderr, flush=True)
+def write(options: argparse.Namespace, subjects: list[Subject], results: peers.Results) -> None:
+    if options.chart:
+        options.chart.write_text(chart.draw(subjects, results))
+    if options.markdown:
+        options.markdown.write_text(report.markdown(subjects, results) + "\n")
 
 
-def show(row: Row) -> None:
-    mark = "✓" if row.holds else "✗"
-    numbers = f"floor {row.floor:>10,.1f}  ours {row.ours:>10,.1f} {row.unit:6}"
-    print(f"{row.store:14} {row.what:58} {numbers} ratio {row.ratio:5.2f}  bar {row.bar:6} {mark}", flush=True)
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both")
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, in about a minute")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    options = parser.parse_args()
-    size, count, rounds = (100_000, 4_000, 7) if options.quick else (MILLION, 20_000, 5)
+    # Also when it was started in the background, where a shell has interrupts ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    options = arguments()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        for name, source in (
-            ("sqlite", lambda: sqlite_rows(Path(folder), size, count, rounds)),
-            ("postgres", lambda: postgres_rows(size, count, rounds)),
-        ):
-            if options.store in (name, "both"):
-                note(f"measuring {name}")
-                for row in source():
-                    show(row)
-                    rows.append(row)
+    results: peers.Results | None = None
+    held: list[Bar] = []
+    subjects, workloads = chosen(options)
+    servers: dict[str, Any] = {}
+    long: dict[str, Any] | None = None
+    if options.read:
+        results = peers.Results()
+        for path in options.read:
+            results.read(json.loads(path.read_text()))
+        subjects = [each for each in BY_NAME.values() if any(each.name == name for name, _ in results.outcomes)]
+        show(subjects, results, bars(results))
+        write(options, subjects, results)
+        return 0
+    if options.only != "peers":
+        rows = floor.run(options.store, quick=options.quick)
+    with peers.folder() as folder:
+        backends = Backends(Path(folder))
+        try:
+            if options.only != "floor":
+                results = peers.Results()
+                usable = peers.usable(backends, subjects, results)
+                servers = facts.servers(backends, usable)
+                sizes = QUICK if options.quick else Sizes()
+                rounds = options.rounds or (1 if options.quick else 3)
+                try:
+                    peers.run(
+                        backends, usable, workloads, sizes,
+                        rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
+                        patience=Patience(options.patience, options.retakes),
+                    )  # fmt: skip
+                except KeyboardInterrupt:
+                    note("interrupted; what was measured so far:")
+                held = bars(results)
+                show(subjects, results, held)
+            if options.long:
+                long = longrun.run(backends, options.long_size)
+        finally:
+            backends.close()
     if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-            "cores": os.cpu_count(),
-            "rows": [dataclasses.asdict(row) for row in rows],
-        }
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+        found = report.document(facts.machine(), servers, subjects, results, held, rows, long)
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    if results is not None:
+        write(options, subjects, results)
     return 0
 
 

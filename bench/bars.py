@@ -1,0 +1,70 @@
+"""The bars that the project has set itself: measured, and held or not. A bar without its figures says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.peers.catalog import BY_NAME
+from bench.peers.run import Results
+
+PG, LITE = "holdfast-pg", "holdfast-sqlite"
+
+
+@dataclass(frozen=True)
+class Bar:
+    what: str
+    value: float | None
+    limit: float
+    at_least: bool
+    unit: str = "×"
+
+    @property
+    def held(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def line(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        if self.value is None:
+            return f"  ?       {self.what:66} bar {sign} {self.limit:g} {self.unit}: not measured"
+        word = "held  " if self.held else "MISSED"
+        return f"  {word}  {self.what:66} {self.value:8.2f} {self.unit:5} bar {sign} {self.limit:g}"
+
+
+def over(one: float | None, other: float | None) -> float | None:
+    return None if one is None or not other else one / other
+
+
+def bars(results: Results) -> list[Bar]:
+    figure = results.figure
+
+    def ratio(workload: str, subject: str, peer: str) -> float | None:
+        return over(figure(subject, workload, "jobs_s"), figure(peer, workload, "jobs_s"))
+
+    def own(workload: str, of: str, subject: str) -> float | None:
+        return over(figure(subject, workload, "jobs_s"), figure(subject, of, "jobs_s"))
+
+    best = _best_python_latency(figure)
+    return [
+        Bar("W3 PostgreSQL, over PgQueuer", ratio("W3", PG, "pgqueuer"), 1.5, True),
+        Bar("W3 PostgreSQL, over pg-boss", ratio("W3", PG, "pgboss"), 1.0, True),
+        Bar("W3 SQLite, over huey", ratio("W3", LITE, "huey"), 5.0, True),
+        Bar("W4 PostgreSQL, over own W3", own("W4", "W3", PG), 1.2, True),
+        Bar("W5 PostgreSQL, p50 over the best Python peer's there", over(figure(PG, "W5", "p50_ms"), best), 1.0, False),
+        Bar("W5 PostgreSQL, p99", figure(PG, "W5", "p99_ms"), 10.0, False, "ms"),
+        Bar("W5 SQLite, p50 across processes", figure(LITE, "W5", "p50_ms"), 10.0, False, "ms"),
+        Bar("W1 PostgreSQL, over PgQueuer", ratio("W1", PG, "pgqueuer"), 0.8, True),
+        Bar("W2 PostgreSQL, over PgQueuer", ratio("W2", PG, "pgqueuer"), 0.8, True),
+        Bar("W6 PostgreSQL, over own W3", own("W6", "W3", PG), 0.9, True),
+        Bar("W7 PostgreSQL, last tenth over first tenth", figure(PG, "W7", "ratio"), 0.9, True),
+        Bar("W8 PostgreSQL, 1,000 sleeping jobs, memory over PgQueuer",
+            over(figure(PG, "W8", "held_mib"), figure("pgqueuer", "W8", "held_mib")), 1.5, False),
+    ]  # fmt: skip
+
+
+def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
+    peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
+    known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]
+    return min(known, default=None)

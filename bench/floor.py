@@ -1,0 +1,87 @@
+"""The group ``floor``: our verbs beside plain SQL, and a claim beside millions. A line for each measurement."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.console import note
+from bench.depth import MILLION, deepen_postgres, deepen_sqlite, measure
+from bench.subjects import Ours, PlainPostgres, PlainSqlite, Subject
+from bench.timing import Row, in_turn, rate_row, seconds
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.servers import PostgresServer
+
+
+def floors(name: str, plain: Subject, ours: Ours, bar: float, count: int, rounds: int, batch: int) -> Iterator[Row]:
+    """Each subject's enqueue and drain, taken in turn."""
+    for subject in (plain, ours):  # caches, plans and files warmed alike
+        subject.enqueue(batch * 5, batch)
+        subject.drain(batch * 5, batch)
+
+    def timed(subject: Subject, verb: str) -> float:
+        return seconds(lambda: getattr(subject, verb)(count, batch))
+
+    enqueued = in_turn(rounds, lambda: timed(plain, "enqueue"), lambda: timed(ours, "enqueue"))
+    yield rate_row(name, f"bulk enqueue, batches of {batch}", count, enqueued, bar)
+    drained = in_turn(rounds, lambda: timed(plain, "drain"), lambda: timed(ours, "drain"))
+    yield rate_row(name, f"claim + settle, batches of {batch}", count, drained, bar)
+
+
+def sqlite_rows(folder: Path, size: int, count: int, rounds: int) -> Iterator[Row]:
+    store = _fresh(f"sqlite:///{folder}/ours.db")
+    pattern = sqlite3.connect(folder / "ours.db")
+    yield from floors("SQLite", PlainSqlite(folder / "plain.db", pattern), Ours(store), 0.5, count, rounds, 200)
+    pattern.close()
+    note(f"filling SQLite with three times {size:,} jobs")
+    deep = deepen_sqlite(folder / "deep.db", size)
+    yield measure("SQLite", _fresh(f"sqlite:///{folder}/empty.db"), deep)
+
+
+def postgres_rows(size: int, count: int, rounds: int) -> Iterator[Row]:
+    server = PostgresServer(18)
+    server.start()
+    try:
+        for name in ("ours", "empty", "deep"):
+            server.create_database(name)
+            _fresh(server.dsn(name)).close()
+        store = open_store(server.dsn("ours"))
+        yield from floors("PostgreSQL 18", PlainPostgres(server.dsn("ours")), Ours(store), 0.6, count, rounds, 200)
+        note(f"filling PostgreSQL with three times {size:,} jobs")
+        deep = deepen_postgres(server.dsn("deep"), size)
+        yield measure("PostgreSQL 18", open_store(server.dsn("empty")), deep)
+    finally:
+        server.destroy()
+
+
+def _fresh(url: str) -> Store:
+    store = open_store(url)
+    store.migrate()
+    return store
+
+
+def show(row: Row) -> None:
+    mark = "✓" if row.holds else "✗"
+    numbers = f"floor {row.floor:>10,.1f}  ours {row.ours:>10,.1f} {row.unit:6}"
+    print(f"{row.store:14} {row.what:58} {numbers} ratio {row.ratio:5.2f}  bar {row.bar:6} {mark}", flush=True)
+
+
+def run(store: str, *, quick: bool) -> list[Row]:
+    """Every measurement of the group, shown as it comes."""
+    size, count, rounds = (100_000, 4_000, 7) if quick else (MILLION, 20_000, 5)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        sources: dict[str, Callable[[], Iterator[Row]]] = {
+            "sqlite": lambda: sqlite_rows(Path(folder), size, count, rounds),
+            "postgres": lambda: postgres_rows(size, count, rounds),
+        }
+        for name, source in sources.items():
+            if store in (name, "both"):
+                note(f"measuring {name} against its floor")
+                for row in source():
+                    show(row)
+                    rows.append(row)
+    return rows

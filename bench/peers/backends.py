@@ -1,0 +1,147 @@
+"""Where the jobs lie: a fresh database for each subject and workload, and what the harness asks of it."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+
+from bench.peers.meters import cpu_seconds
+from bench.peers.redis import RedisServer, program
+from tests.support.servers import PostgresServer
+
+# The same for every subject. Everything else is PostgreSQL's default, autovacuum included.
+POSTGRES_SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+}
+
+_numbers = itertools.count(1)
+
+
+class Place(ABC):
+    """One fresh database."""
+
+    url: str
+
+    @abstractmethod
+    def ask(self, question: str) -> int:
+        """The one number that answers it."""
+
+    def settle_down(self) -> None:
+        """Before a measured phase: let nothing of the preparation run into it."""
+        return
+
+    def cpu(self) -> float:
+        """Processor seconds of the server, if there is one."""
+        return 0.0
+
+
+class PostgresPlace(Place):
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.url = server.dsn(name)
+        self.connection = psycopg.connect(self.url, autocommit=True)
+
+    def ask(self, question: str) -> int:
+        row = self.connection.execute(question).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def settle_down(self) -> None:
+        self.connection.execute("checkpoint")
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.server.pid)
+
+
+class SqlitePlace(Place):
+    def __init__(self, path: Path, scheme: str) -> None:
+        self.path = path
+        self.url = f"{scheme}{path}"
+
+    def ask(self, question: str) -> int:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            return int(connection.execute(question).fetchone()[0])
+
+    def settle_down(self) -> None:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+class RedisPlace(Place):
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.url = server.url
+
+    def ask(self, question: str) -> int:
+        return sum(self.server.number(part.strip()) for part in question.split("+"))
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.server.process.pid)
+
+
+class Backends:
+    """Starts what is needed when it is needed, and ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server: PostgresServer | None = None
+        self._redis: RedisServer | None = None
+
+    def missing(self, backend: str) -> str | None:
+        """Why that backend cannot be had here, if it cannot."""
+        return "no redis-server" if backend == "redis" and program() is None else None
+
+    @property
+    def postgres(self) -> PostgresServer:
+        if self._server is None:
+            self._server = PostgresServer(18, settings=POSTGRES_SETTINGS)
+            self._server.start()
+        return self._server
+
+    @property
+    def redis(self) -> RedisServer:
+        if self._redis is None:
+            self._redis = RedisServer(self.folder)
+        return self._redis
+
+    @contextmanager
+    def fresh(self, backend: str, scheme: str = "") -> Iterator[Place]:
+        number = next(_numbers)
+        if backend == "postgres":
+            name = f"bench_{number}"
+            self.postgres.create_database(name)
+            place = PostgresPlace(self.postgres, name)
+            try:
+                yield place
+            finally:
+                place.connection.close()
+                self.postgres.drop_database(name)
+        elif backend == "redis":
+            self.redis.forget_all()
+            yield RedisPlace(self.redis)
+            self.redis.forget_all()
+        else:
+            path = self.folder / f"bench_{number}.db"
+            try:
+                yield SqlitePlace(path, scheme)
+            finally:
+                for each in self.folder.glob(f"{path.name}*"):
+                    each.unlink()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.destroy()
+            self._server = None
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None

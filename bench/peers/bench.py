@@ -1,0 +1,154 @@
+"""One subject at work on fresh databases: enqueue, drain, hold, wait. Each step is checked before it counts.
+
+The harness decides when a clock starts (the driver is connected and has said so) and when it ends (the database
+itself says that nothing is left), so that no subject times itself.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.peers import environments
+from bench.peers.backends import Backends, Place
+from bench.peers.catalog import Subject
+from bench.peers.meters import cpu_seconds, resident_mib
+from bench.peers.process import Driver, DriverFailed, Runs
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Team:
+    """Worker processes that have begun, with what they and the server had used until then."""
+
+    drivers: list[Driver]
+    records: list[Path]
+    worker_cpu: float
+    server_cpu: float
+
+    @property
+    def begun(self) -> int:
+        return min(each.begun for each in self.drivers)
+
+    def cpu(self) -> float:
+        return sum(cpu_seconds(each.pid) for each in self.drivers) - self.worker_cpu
+
+    def resident_mib(self) -> float:
+        return sum(resident_mib(each.pid) for each in self.drivers)
+
+    def stop(self) -> Runs:
+        """Gracefully; what ran is on record then."""
+        for driver in self.drivers:
+            driver.tell("stop")
+        for driver in self.drivers:
+            driver.expect("finished", 120)
+        return Runs(self.records)
+
+
+class Bench:
+    def __init__(self, backends: Backends, subject: Subject) -> None:
+        self.backends = backends
+        self.subject = subject
+
+    @contextmanager
+    def place(self) -> Iterator[Place]:
+        """A fresh database with the subject's schema."""
+        with self.backends.fresh(self.subject.backend, self.subject.scheme) as place:
+            if self.subject.backend != "redis":  # there is no schema
+                with self.driver(place, "prepare") as driver:
+                    driver.expect("end", 60)
+                    if driver.process.wait(30) != 0:
+                        raise DriverFailed(f"prepare failed: {driver.errors()}")
+            yield place
+
+    def driver(self, place: Place, verb: str, **options: Any) -> Driver:
+        folder = Path(tempfile.mkdtemp(dir=self.backends.folder))
+        command = [*environments.command(self.subject), verb, place.url, json.dumps(options)]
+        return Driver(command, environments.variables(), folder)
+
+    def record(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
+
+    def enqueue(self, place: Place, verb: str, count: int) -> float:
+        """Seconds of enqueueing ``count`` jobs; the database must hold them all afterwards."""
+        with self.driver(place, verb, count=count, batch=self.subject.batch) as driver:
+            driver.expect("ready", 60)
+            place.settle_down()
+            driver.tell("go")
+            seconds: float = driver.expect("done", 60 + count / 100)["seconds"]
+        waiting = place.ask(self.subject.waiting or self.subject.left)
+        if waiting != count:
+            raise DriverFailed(f"{waiting} jobs are waiting instead of {count}")
+        return seconds
+
+    @contextmanager
+    def workers(self, place: Place, processes: int = 1, **options: Any) -> Iterator[Team]:
+        """Worker processes that are connected and have begun to take."""
+        records = [self.record() for _ in range(processes)]
+        with ExitStack() as stack:
+            drivers = [
+                stack.enter_context(self.driver(place, "work", record=str(each), **{**self.subject.work, **options}))
+                for each in records
+            ]
+            for driver in drivers:
+                driver.expect("ready", 60)
+            place.settle_down()
+            team = Team(drivers, records, sum(cpu_seconds(each.pid) for each in drivers), place.cpu())
+            for driver in drivers:
+                driver.tell("go")
+            for driver in drivers:
+                driver.expect("begun", 10)
+            yield team
+
+    def drain(self, place: Place, count: int, processes: int = 1, **options: Any) -> tuple[Figures, Runs]:
+        """From the first take to the moment at which the database says that all are settled."""
+        with self.workers(place, processes, **options) as team:
+            self.await_ran(team, count, within=60 + count / 100)
+            seconds = (self.await_settled(place, count, within=60) - team.begun) / 1e9
+            figures = {
+                "jobs_s": count / seconds,
+                "worker_us": team.cpu() / count * 1e6,
+                "server_us": (place.cpu() - team.server_cpu) / count * 1e6,
+                "rss_mib": team.resident_mib(),
+            }
+            runs = team.stop()
+        runs.check_once(count)
+        self.check_settled(place, count)
+        return figures, runs
+
+    def check_settled(self, place: Place, count: int) -> None:
+        if self.subject.settled is not None:
+            question = self.subject.settled
+            wait_until(lambda: place.ask(question) == count, 5, "the database does not say that all are settled")
+
+    def await_ran(self, team: Team, count: int, within: float) -> None:
+        """Progress comes by itself; only near the end are the drivers asked for the exact number."""
+        drivers = team.drivers
+        deadline = time.monotonic() + within
+        while (ran := sum(each.ran for each in drivers)) < count:
+            if time.monotonic() > deadline or any(each.process.poll() is not None for each in drivers):
+                raise DriverFailed(f"{ran} of {count} jobs ran: {drivers[0].errors()}")
+            if count - ran <= 500 * len(drivers):
+                for driver in drivers:
+                    driver.tell("count")
+            time.sleep(0.003)
+
+    def await_settled(self, place: Place, count: int, within: float) -> int:
+        question = self.subject.left.replace("{count}", str(count))
+        wait_until(lambda: place.ask(question) == 0, within, "all jobs ran, but not all are settled")
+        return time.monotonic_ns()
+
+
+def wait_until(true: Callable[[], bool], within: float, complaint: str) -> None:
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            raise DriverFailed(complaint)
+        time.sleep(0.002)

@@ -1,0 +1,186 @@
+"""The subjects: what each is, with which settings it is at its best, and how to ask its database what is left.
+
+Settings were chosen by each project's own documentation on throughput, then by trying the values around them on
+20,000 no-ops and keeping the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Runtime = Literal["project", "python", "node"]
+Backend = Literal["postgres", "sqlite", "redis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """``left`` asks for jobs not yet settled; ``settled`` for those that are kept as such, where they are kept.
+
+    Where what is left cannot be counted cheaply it is ``{count}`` less the settled, and ``waiting`` asks for what
+    has been enqueued. ``work`` and ``batch`` go to the driver.
+    """
+
+    name: str
+    title: str
+    runtime: Runtime
+    backend: Backend
+    folder: str
+    package: str
+    left: str
+    settled: str | None
+    settings: str
+    work: dict[str, Any] = field(default_factory=dict)
+    batch: int = 5_000
+    scheme: str = ""
+    waiting: str | None = None
+    bulk: bool = True  # whether it has a call for many jobs at once; otherwise W2 is a loop, over fewer jobs
+    python: bool = True  # whether its users write Python
+    holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
+
+
+AWA_SETTLED = (
+    "(select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)"
+    " + (select coalesce(sum(pruned_completed_count), 0) from awa.queue_terminal_rollups)"
+)
+
+SUBJECTS = (
+    Subject(
+        name="holdfast-pg",
+        title="Holdfast",
+        runtime="project",
+        backend="postgres",
+        folder="holdfast",
+        package="holdfast",
+        left="select count(*) from holdfast.job_state where state <> 'succeeded'",
+        settled="select count(*) from holdfast.job_state where state = 'succeeded'",
+        settings="enqueue_many of 5,000; concurrency 1,000",
+        work={"concurrency": 1_000},
+        holds=True,
+    ),
+    Subject(
+        name="holdfast-sqlite",
+        title="Holdfast",
+        runtime="project",
+        backend="sqlite",
+        folder="holdfast",
+        package="holdfast",
+        left="select count(*) from job_state where state <> 'succeeded'",
+        settled="select count(*) from job_state where state = 'succeeded'",
+        settings="enqueue_many of 5,000; concurrency 1,000; write-ahead log, synchronous = FULL",
+        work={"concurrency": 1_000},
+        scheme="sqlite:///",
+        holds=True,
+    ),
+    Subject(
+        name="pgqueuer",
+        title="PgQueuer",
+        runtime="python",
+        backend="postgres",
+        folder="pgqueuer",
+        package="pgqueuer",
+        left="select count(*) from pgqueuer",
+        settled="select count(*) from pgqueuer_log where status = 'successful'",
+        settings="asyncpg, uvloop, `pgq autovac` applied; enqueue of 10,000; batch_size 500",
+        work={"batch": 500, "managers": 1},
+        batch=10_000,
+        holds=True,
+    ),
+    Subject(
+        name="pgboss",
+        title="pg-boss",
+        runtime="node",
+        backend="postgres",
+        folder="pgboss",
+        package="pg-boss",
+        left="select count(*) from pgboss.job where state < 'completed'",
+        settled="select count(*) from pgboss.job where state = 'completed'",
+        settings="insert() of 5,000; two local workers of batchSize 1,000 (one handler call a batch),"
+        " burstWhenBatchFull, LISTEN/NOTIFY",
+        work={"batch": 1_000, "workers": 2},
+        python=False,
+    ),
+    Subject(
+        name="graphile",
+        title="graphile-worker",
+        runtime="node",
+        backend="postgres",
+        folder="graphile",
+        package="graphile-worker",
+        left="select count(*) from graphile_worker._private_jobs",
+        settled=None,
+        settings="addJobs() of 10,000; concurrentJobs 24, localQueue 500, completeJobBatchDelay 0",
+        work={"concurrency": 24, "localQueue": 500},
+        batch=10_000,
+        python=False,
+    ),
+    Subject(
+        name="awa",
+        title="awa",
+        runtime="python",
+        backend="postgres",
+        folder="awa",
+        package="awa-pg",
+        left=f"select {{count}} - ({AWA_SETTLED})",
+        settled=f"select {AWA_SETTLED}",
+        waiting="select count(*) from awa.jobs",
+        settings="queue storage; enqueue_many_copy of 5,000; max_workers 1,024, claim_batch_size 512, poll 50 ms",
+        work={"workers": 1_024, "poll_ms": 50, "connections": 10},
+    ),
+    Subject(
+        name="procrastinate",
+        title="Procrastinate",
+        runtime="python",
+        backend="postgres",
+        folder="procrastinate",
+        package="procrastinate",
+        left="select count(*) from procrastinate_jobs where status in ('todo', 'doing')",
+        settled="select count(*) from procrastinate_jobs where status = 'succeeded'",
+        settings="psycopg pool of 10, uvloop; batch_defer of 5,000; concurrency 100, finished jobs kept",
+        work={"concurrency": 100, "pool": 10},
+    ),
+    Subject(
+        name="huey",
+        title="huey",
+        runtime="python",
+        backend="sqlite",
+        folder="huey",
+        package="huey",
+        bulk=False,
+        left="select count(*) from task",
+        settled=None,
+        settings="write-ahead log, fsync=True (synchronous = FULL), results off, one thread, polls every 1 to 2 ms",
+        work={"workers": 1},
+    ),
+    Subject(
+        name="celery",
+        title="Celery",
+        runtime="python",
+        backend="redis",
+        folder="celery",
+        package="celery",
+        bulk=False,
+        left="LLEN celery + HLEN unacked",
+        settled=None,
+        settings="solo pool, prefetch 500, results off, no gossip, mingle or heartbeat;"
+        " acknowledges early (its default)",
+        work={"prefetch": 500},
+    ),
+    Subject(
+        name="dramatiq",
+        title="dramatiq",
+        runtime="python",
+        backend="redis",
+        folder="dramatiq",
+        package="dramatiq",
+        bulk=False,
+        left="HLEN dramatiq:noop.msgs",
+        settled=None,
+        settings="4 threads, prefetch 500, default middleware",
+        work={"threads": 4, "prefetch": 500},
+    ),
+)
+
+BY_NAME = {subject.name: subject for subject in SUBJECTS}
+OURS = ("holdfast-pg", "holdfast-sqlite")
+MAIN = (*OURS, "pgqueuer", "pgboss", "graphile", "huey")

@@ -1,0 +1,63 @@
+"""Holdfast by its public names only: the app, ``enqueue``, ``enqueue_many``, and a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from link import Link, chunks
+
+import holdfast
+from holdfast.runtime.worker import WorkerOptions
+
+
+def main() -> None:
+    link = Link(sys.argv)
+    app = holdfast.App(link.url)
+    released = asyncio.Event()
+    hold = bool(link.options.get("hold"))
+
+    @app.job()
+    async def noop(number: int) -> None:
+        link.record.ran(number)
+        if hold:
+            await released.wait()
+
+    def bulk() -> None:
+        for numbers in chunks(link.options["count"], link.options["batch"]):
+            app.enqueue_many(noop.prepare(number) for number in numbers)
+
+    def single() -> None:
+        for number in range(link.options["count"]):
+            noop.enqueue(number)
+
+    async def work() -> None:
+        worker = app.worker(WorkerOptions(concurrency=link.options["concurrency"]))
+        await link.aready()
+        running = asyncio.create_task(worker.run())
+        await link.await_stop()
+        released.set()
+        worker.stop()
+        await running
+        await app.store.leave_loop()
+
+    match link.command:
+        case "prepare":
+            app.store.migrate()
+        case "single":
+            app.health()  # the connection is open before the clock starts
+            link.timed(single)
+        case "bulk":
+            app.health()
+            link.timed(bulk)
+        case "paced":
+            app.health()
+            link.paced(noop.enqueue)
+        case "work":
+            app.health()
+            asyncio.run(work())
+            link.finish()
+    app.close()
+
+
+main()

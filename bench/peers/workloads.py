@@ -1,0 +1,170 @@
+"""W1 … W8: what is done, how often, and which figures come of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from bench.peers.backends import Place
+from bench.peers.bench import Bench, Figures, wait_until
+from bench.peers.catalog import Subject
+from bench.peers.process import DriverFailed, Runs
+
+HELD = 1_000  # sleeping jobs at once, for W8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many jobs each workload takes; ``quick`` has its own."""
+
+    single: int = 3_000
+    bulk: int = 50_000
+    drain: int = 20_000
+    paced: int = 200
+    pause: float = 0.05
+    deep: int = 500_000
+    first: int = 10_000
+    old: int = 100_000
+
+
+QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, first=5_000, old=30_000)
+
+
+def w1(bench: Bench, sizes: Sizes) -> Figures:
+    """Single enqueues one after another, each committed."""
+    with bench.place() as place:
+        return {"jobs_s": sizes.single / bench.enqueue(place, "single", sizes.single)}
+
+
+def w2(bench: Bench, sizes: Sizes) -> Figures:
+    """The best bulk API."""
+    count = sizes.bulk if bench.subject.bulk else sizes.bulk // 5
+    with bench.place() as place:
+        return {"jobs_s": count / bench.enqueue(place, "bulk", count)}
+
+
+def w3(bench: Bench, sizes: Sizes, processes: int = 1) -> Figures:
+    """Waiting no-ops, one worker process, until the last is durably settled."""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", sizes.drain)
+        figures, _ = bench.drain(place, sizes.drain, processes)
+        return figures
+
+
+def w4(bench: Bench, sizes: Sizes) -> Figures:
+    """The same with two."""
+    return w3(bench, sizes, processes=2)
+
+
+def w5(bench: Bench, sizes: Sizes) -> Figures:
+    """An idle worker; from the enqueue's return to the handler's start, on one clock of the machine."""
+    with bench.place() as place:
+        with bench.workers(place) as team:
+            time.sleep(2.0)  # idle, its first polls behind it
+            returned = bench.record()
+            options = {"count": sizes.paced, "every": sizes.pause, "record": str(returned)}
+            with bench.driver(place, "paced", **options) as producer:
+                producer.expect("ready", 60)
+                producer.tell("go")
+                producer.expect("finished", 60 + sizes.paced * sizes.pause * 3)
+            bench.await_ran(team, sizes.paced, within=30)
+            bench.await_settled(place, sizes.paced, within=30)
+            started = team.stop()
+        enqueued = Runs([returned])
+        started.check_once(sizes.paced)
+        bench.check_settled(place, sizes.paced)
+    at = dict(zip(enqueued.numbers, enqueued.times, strict=True))
+    # A handler may start before the enqueue has returned to its caller: that is no wait at all.
+    waits = [max(0.0, (t - at[n]) / 1e6) for n, t in zip(started.numbers, started.times, strict=True)]
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "max_ms": max(waits)}
+
+
+def w6(bench: Bench, sizes: Sizes) -> Figures:
+    """Very many waiting: the rate of the first ones. The worker is stopped then, and must have lost nothing."""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", sizes.deep)
+        with bench.workers(place) as team:
+            bench.await_ran(team, sizes.first, within=120)
+            runs = team.stop()
+        runs.check_no_twice()
+        _check_rest(bench, place, sizes.deep, len(runs.numbers))
+        return {"jobs_s": sizes.first / ((sorted(runs.times)[sizes.first - 1] - team.begun) / 1e9)}
+
+
+def _check_rest(bench: Bench, place: Place, count: int, ran: int) -> None:
+    if bench.subject.settled is not None:
+        bench.check_settled(place, ran)
+    elif (left := place.ask(bench.subject.left)) != count - ran:
+        raise DriverFailed(f"{left} jobs are left instead of {count - ran}")
+
+
+def w7(bench: Bench, sizes: Sizes) -> Figures:
+    """A transaction with an old snapshot is open all the while: does the end go as fast as the beginning?"""
+    with bench.place() as place, old_snapshot(place):
+        bench.enqueue(place, "bulk", sizes.old)
+        figures, runs = bench.drain(place, sizes.old)
+        times, tenth = sorted(runs.times), sizes.old // 10
+        start = times[0]
+        first, last = times[tenth - 1] - start, times[-1] - times[-tenth - 1]
+        return {"ratio": first / last, "jobs_s": figures["jobs_s"]}
+
+
+@contextmanager
+def old_snapshot(place: Place) -> Iterator[None]:
+    with psycopg.connect(place.url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select pg_current_snapshot()")
+        yield
+        connection.rollback()
+
+
+def w8(bench: Bench, sizes: Sizes) -> Figures:
+    """The worker's memory while a thousand async jobs sleep in it. (After W3 it is a figure of W3.)"""
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", HELD)
+        with bench.workers(place, hold=True) as team:
+            bench.await_ran(team, HELD, within=60)
+            time.sleep(0.5)
+            figures = {"held_mib": team.resident_mib()}
+            runs = team.stop()
+        runs.check_once(HELD)
+        wait_until(lambda: place.ask(bench.subject.left) == 0, 10, "the sleepers were not settled")
+        return figures
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    run: Callable[[Bench, Sizes], Figures]
+    heavy: bool = False
+
+    def applies(self, subject: Subject) -> bool:
+        if self.name == "W6":
+            return subject.backend != "redis"
+        if self.name == "W7":
+            return subject.backend == "postgres"
+        if self.name == "W8":
+            return subject.holds
+        return True
+
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload("W1", "single enqueues", w1),
+        Workload("W2", "bulk enqueue", w2),
+        Workload("W3", "drain, one worker process", w3),
+        Workload("W4", "drain, two worker processes", w4),
+        Workload("W5", "pick-up latency, idle worker", w5),
+        Workload("W6", "first 10,000 of 500,000", w6, heavy=True),
+        Workload("W7", "old snapshot: last tenth over first tenth", w7, heavy=True),
+        Workload("W8", "memory with 1,000 sleeping jobs", w8, heavy=True),
+    )
+}
