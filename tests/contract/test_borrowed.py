@@ -1,0 +1,63 @@
+"""A transaction of the caller's own on every store: with row-level security in force, on the oldest server, on a file."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.errors import StaleLease
+from holdfast.stores.base import Store
+from tests.support.stores import claim, job, open_lease, put_one, spec
+
+pytestmark = pytest.mark.req("HF-3")
+
+
+def connect(store: Store) -> Any:
+    if store.embedded:
+        return closing(sqlite3.connect(store.url.removeprefix("sqlite:///")))
+    return closing(psycopg.connect(store.url))
+
+
+def test_a_batch_is_there_when_the_transaction_commits(store: Store) -> None:
+    specs = [spec(), spec(key="k"), spec(key="k"), spec(content_key="c", dedupe="skip"), spec(tags=("a",))]
+    with connect(store) as connection:
+        for end in (connection.rollback, connection.commit):
+            answers = store.run_borrowed(connection, store.borrowed.enqueue(specs, "acme"))
+            assert [answer.created for answer in answers] == [True, True, False, True, True]
+            assert store.run(store.verbs.get(specs[0].id, "acme")) is None
+            end()
+    found = store.run(store.verbs.counts("acme"))
+    assert found[State.QUEUED] == 4
+    assert sum(store.run(store.verbs.counts("default")).values()) == 0
+
+
+def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:
+    job_id = put_one(store, tenant="acme")
+    taken = claim(store, open_lease(store))[0]
+    settlement = Settlement(taken.id, taken.attempt, "succeeded", result='{"n":1}')
+    with connect(store) as connection:
+        for end in (connection.rollback, connection.commit):
+            assert store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "*"))
+            assert job(store, job_id, tenant="acme").state is State.IN_PROGRESS
+            end()
+        assert job(store, job_id, tenant="acme").state is State.SUCCEEDED
+        assert not store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "*"))
+        connection.rollback()
+
+
+@pytest.mark.req("JF-1", "DP-8")
+def test_another_tenants_lease_settles_nothing(store: Store) -> None:
+    job_id = put_one(store, tenant="acme")
+    taken = claim(store, open_lease(store, tenant="acme"), tenant="acme")[0]
+    settlement = Settlement(taken.id, taken.attempt, "succeeded")
+    with connect(store) as connection:
+        with pytest.raises(StaleLease):
+            store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "other"))
+        connection.commit()
+    assert job(store, job_id, tenant="acme").state is State.IN_PROGRESS
