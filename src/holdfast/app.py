@@ -50,8 +50,10 @@ class App:
         schema: str = "holdfast",
         enqueued_by: str | None = None,
         secret_names: Sequence[str] = (),
+        answer_within: Duration | None = None,
     ) -> None:
-        self.store = open_store(config.database_url(url), schema=schema)
+        limit = None if answer_within is None else seconds(answer_within, "answer_within")
+        self.store = open_store(config.database_url(url), schema=schema, answer_within=limit)
         self.schema = schema
         self.client = Client(
             self.store,

@@ -18,6 +18,8 @@ from holdfast.stores.flow import Flow, Steps
 R = TypeVar("R")
 
 PART = 1000
+# The transaction lasts as long as the calls take to be prepared, which is up to whoever makes them.
+LONGEST = 3600.0
 
 
 def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
@@ -129,4 +131,4 @@ def _transaction(client: Client, feed: _Feed, tenant: str) -> Flow[list[Enqueued
                 answers += yield from client.verbs.enqueue(part, tenant).start()
         return answers
 
-    return Flow(steps)
+    return Flow(steps, patience=LONGEST)

@@ -12,6 +12,7 @@ from holdfast.domain.errors import Conflict, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.policies import retry_limit
+from holdfast.domain.settlement import storable
 from holdfast.handle import Handle
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
@@ -104,23 +105,23 @@ class Client:
     ) -> list[Verdict]:
         """Cancel, redrive (with a new limit, if one is given) or discard; one verdict an id."""
         limit = retry_limit(max_attempts)
-        return self.run(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant, limit))
+        return self.run(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant, limit))
 
     async def aoperate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
-        return await self.arun(self.verbs.operate(verb, ids, reason, self.actor, tenant or self.tenant))
+        return await self.arun(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant))
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         """Give waiting jobs another time; one verdict an id."""
-        return self.run(self.verbs.reschedule(ids, when, reason, self.actor, tenant or self.tenant))
+        return self.run(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
 
     async def areschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
-        return await self.arun(self.verbs.reschedule(ids, when, reason, self.actor, tenant or self.tenant))
+        return await self.arun(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
 
     # --- the ledger ---
 

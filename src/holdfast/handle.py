@@ -15,6 +15,7 @@ from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.domain.job import Event, Job, Result, Verdict
 from holdfast.domain.progress import Progress
+from holdfast.domain.settlement import storable
 from holdfast.domain.states import State
 from holdfast.stores.base import Reschedule
 from holdfast.stores.flow import Flow, Steps, flow
@@ -161,7 +162,7 @@ class Handle(Generic[R]):
         return self.client.verbs.checkpoints(self.id, self.tenant)
 
     def _reschedule(self, when: Reschedule, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.verbs.reschedule([self.id], when, reason, self.client.actor, self.tenant)
+        return self.client.verbs.reschedule([self.id], when, storable(reason), self.client.actor, self.tenant)
 
     def _get(self) -> Flow[Job | None]:
         return self.client.verbs.get(self.id, self.tenant)
@@ -170,7 +171,7 @@ class Handle(Generic[R]):
         return self.client.verbs.watch(self.id, self.tenant, seconds)
 
     def _cancel(self, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.verbs.operate("cancel", [self.id], reason, self.client.actor, self.tenant)
+        return self.client.verbs.operate("cancel", [self.id], storable(reason), self.client.actor, self.tenant)
 
     @flow(writes=False)
     def _outcome(self) -> Steps[tuple[Job, Result | None]]:

@@ -1,4 +1,4 @@
-"""A transaction of the caller's own on every store: with row-level security in force, on the oldest server, on a file."""
+"""A transaction of the caller's own on every store: under row-level security, on the oldest server, on a file."""
 
 from __future__ import annotations
 

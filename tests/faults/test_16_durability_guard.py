@@ -72,9 +72,6 @@ def test_the_doctor_names_each_setting(weak_server: PostgresServer) -> None:
     assert "synchronous_commit = off" in said.stdout
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="health looks at jobs and leases only; settings are the doctor's alone"
-)
 def test_health_says_so_too(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         name = admin.info.dbname

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State
-from holdfast.domain.errors import InvalidInput, StoreError
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.outcome import Failed, Snoozed
 from holdfast.stores.base import Store
 from tests.app.running import work_off
@@ -157,11 +157,6 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
     check(app.store.url, [*(handle.id for handle in bad.values()), good.id])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the worker logs an error's message whole and as it is, megabytes and control characters included",
-)
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_what_a_handler_says_does_not_flood_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job(retry=ONCE)
@@ -190,11 +185,8 @@ def test_reasons_and_errors_of_any_text(app: App, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
-def test_an_operators_reason_of_any_text(app: App, name: str, request: pytest.FixtureRequest) -> None:
+def test_an_operators_reason_of_any_text(app: App, name: str) -> None:
     """Kept, or refused as a mistake of the caller's; no error of the driver's comes through."""
-    if not app.store.embedded and name != "two megabytes":
-        why = "an operator's reason is not checked: NUL is a store_error, a lone surrogate a bare UnicodeEncodeError"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=(StoreError, UnicodeEncodeError), reason=why))
     waiting = put_one(app.store)
     try:
         app.cancel(waiting, reason=REFUSED[name])
@@ -270,11 +262,6 @@ def test_what_sql_lets_in_can_be_looked_at(url: str) -> None:
         look(app, *(text for name, text in RAW.items() if name != DIGITS))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="a job is read with Python's limit of 4,300 digits: the whole page ends in a bare ValueError",
-)
 def test_a_number_of_5000_digits_can_be_looked_at(url: str) -> None:
     with closing(App(url)) as app:
         look(app, RAW[DIGITS])

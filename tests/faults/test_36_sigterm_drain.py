@@ -74,12 +74,6 @@ def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -
     check(app.store.url, ids, folder=folder, within=10.0)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=subprocess.TimeoutExpired,
-    reason="where reading works and writing does not, a result that cannot be settled keeps the worker from leaving:"
-    " each comparison with the store takes its doubt away, and without one it does not look at its grace",
-)
 def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder: Path) -> None:
     """It has been asked to stop and its grace is over: the lease will lapse, and somebody else will see to the job."""
     url = f"sqlite:///{tiny_disk}/jobs.db"

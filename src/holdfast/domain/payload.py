@@ -84,6 +84,16 @@ def decode(text: str | bytes) -> JsonValue:
     return value
 
 
+def look_at(text: str | bytes) -> Any:
+    """Read JSON that is only to be shown, whatever somebody has put into the database: nothing in it is refused, and a
+    number with more digits than Python converts stays text."""
+    return _LENIENT.decode(text if isinstance(text, str) else str(text, "utf-8"))
+
+
+def _digits(digits: str) -> int | str:
+    return int(digits) if len(digits) <= MAX_DIGITS else digits
+
+
 def _read(source: str) -> JsonValue:
     """``_READER.decode`` without its search for white space around what nearly always has none."""
     try:
@@ -244,3 +254,4 @@ def _read_float(digits: str) -> float:
 _READER: Final = json.JSONDecoder(parse_int=_read_int, parse_float=_read_float, parse_constant=_read_float)
 _scan: Final[Callable[[str, int], tuple[JsonValue, int]]] = _READER.scan_once  # type: ignore[attr-defined]
 _decode: Final[Callable[[str], JsonValue]] = _READER.decode
+_LENIENT: Final = json.JSONDecoder(parse_int=_digits)

@@ -109,6 +109,11 @@ def _backoff(claim: Claim) -> Backoff:
         return Backoff()
 
 
+def storable(text: str | None) -> str | None:
+    """Why somebody did something to a job, as every store can keep it."""
+    return None if text is None else safe_text(text, MESSAGE_LIMIT)
+
+
 def _bounded(delay: float) -> float:
     """A delay that every store can add to the present: whatever a handler asked for, its attempt must end."""
     return min(delay, LONGEST_DELAY) if delay > 0 else 0.0  # not a number is not greater than zero

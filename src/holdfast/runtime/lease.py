@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.stores.base import Store
@@ -43,7 +44,9 @@ class Heartbeat:
         while not self._stop.wait(pause):
             started = time.monotonic()
             try:
-                kept = self._store.run(self._store.verbs.renew_lease(self._lease, self._ttl, self._tenant))
+                renewal = self._store.verbs.renew_lease(self._lease, self._ttl, self._tenant)
+                # An answer that comes after the lease has run out is of no use.
+                kept = self._store.run(replace(renewal, patience=self._ttl))
             except HoldfastError as error:
                 # Not knowing is not losing: the lease may outlive the outage. The next beat comes sooner.
                 log.warning("heartbeat failed: %s", error)

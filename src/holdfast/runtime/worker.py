@@ -94,6 +94,7 @@ class Worker:
         self._stopping = False
         self._deadline: float | None = None
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
+        self._failing = False  # the last turn did
         self._lost = False  # the lease is
         self._lease = ""
         self._heartbeat: Heartbeat | None = None
@@ -190,6 +191,7 @@ class Worker:
             return
         finally:
             self._asked -= want
+        self._failing = False
         for job_id in turn.stale:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
         if lease != self._lease:
@@ -207,7 +209,7 @@ class Worker:
         if lease != self._lease:
             return
         self._slots.ended[:0] = ended
-        self._doubt = self._hungry = True
+        self._doubt = self._failing = self._hungry = True
         if isinstance(error, StaleLease):
             self._lost = True
         else:
@@ -221,7 +223,7 @@ class Worker:
             raise error
 
     def _done(self) -> bool:
-        if self._stopping and self._doubt and not self._turns and not self._slots.running and self._grace_is_over():
+        if self._stopping and self._failing and not self._turns and not self._slots.running and self._grace_is_over():
             log.error("the store is away: %s outcomes are not recorded, the lease lapses", len(self._slots.ended))
             return True
         if self._slots.running or self._slots.ended or self._turns:
@@ -308,7 +310,9 @@ class Worker:
 
     async def _open_lease(self) -> None:
         options = self.options
-        opening = self.store.verbs.open_lease(self.name, options.lease_ttl, options.tenant, options.executor)
+        opening = self.store.verbs.open_lease(
+            self.name, options.lease_ttl, options.tenant, options.executor, tuple(self.handlers)
+        )
         lease = await self.store.arun(opening)
         self._lease = lease.id
         loop = asyncio.get_running_loop()

@@ -42,7 +42,8 @@ class Flow(Generic[T_co]):
     statement, which then needs no explicit transaction. ``peek`` reads first, where the write lock is dear: an
     answer of its own means that there is nothing to write. ``tells`` is for what others in the process wait for.
     ``repeat`` is how to go on when the connection was lost and nobody knows whether ``start`` was carried out: it
-    finds out, does what is missing, and answers the same.
+    finds out, does what is missing, and answers the same. ``patience`` is how many seconds an answer may take, where
+    it is not the store's own.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -51,6 +52,7 @@ class Flow(Generic[T_co]):
     peek: Callable[[], Steps[T_co | None]] | None = None
     tells: bool = False
     repeat: Callable[[], Steps[T_co]] | None = None
+    patience: float | None = None
 
     def again(self) -> Flow[T_co]:
         """The flow to run after a lost connection."""

@@ -6,8 +6,11 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.stores.base import Store
 
 
-def open_store(url: object, *, schema: str = "holdfast") -> Store:
-    """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``."""
+def open_store(url: object, *, schema: str = "holdfast", answer_within: float | None = None) -> Store:
+    """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
+
+    ``answer_within`` is how many seconds a server may take to answer before its connection is given up.
+    """
     url = url if isinstance(url, str) else ""
     scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
@@ -15,9 +18,9 @@ def open_store(url: object, *, schema: str = "holdfast") -> Store:
 
         return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
-        from holdfast.stores.postgres.store import PostgresStore
+        from holdfast.stores.postgres.store import ANSWER_WITHIN, PostgresStore
 
-        return PostgresStore(url, schema=schema)
+        return PostgresStore(url, schema=schema, answer_within=answer_within or ANSWER_WITHIN)
     raise InvalidSetting(
         f"{url!r} is not a database URL",
         code="invalid_url",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
+from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
@@ -26,9 +27,11 @@ from holdfast.stores.postgres.verbs import PostgresVerbs
 try:
     import psycopg
     import psycopg_pool
+    from psycopg.types.json import set_json_loads
     from psycopg.types.string import TextLoader
 
     from holdfast.stores.postgres.ear import PostgresEar
+    from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
     raise InvalidSetting(
         "PostgreSQL support is not installed",
@@ -44,13 +47,17 @@ T = TypeVar("T")
 # Never one that others use: migrating puts policies on every table of the schema and takes all grants from PUBLIC.
 SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_]{0,40}")
 RETRIES = 6
+# Nothing a queue asks for takes this long, unless nobody is there to answer.
+ANSWER_WITHIN = 30.0
 
 
 class PostgresStore(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
 
-    def __init__(self, url: str, *, schema: str = "holdfast", pool_size: int = 8) -> None:
+    def __init__(
+        self, url: str, *, schema: str = "holdfast", pool_size: int = 8, answer_within: float = ANSWER_WITHIN
+    ) -> None:
         if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
@@ -68,6 +75,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._pools: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
         ] = weakref.WeakKeyDictionary()
+        self._answer_within = answer_within
+        self._watchdog = Watchdog()
         self._ear = PostgresEar(url, schema, CONNECTION)
         self._owner = os.getpid()
         self._inherited: object = None
@@ -75,25 +84,33 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
+        patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
-                with self._sync_pool().connection() as connection:
+                with self._sync_pool().connection() as connection, self._watchdog.over(connection, patience):
                     return run_on(connection, flow)
             except Exception as error:
-                if not self._again(error, flow, attempt):
+                if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             time.sleep(_pause(attempt))
         raise AssertionError("unreachable")  # the last attempt returns or raises
 
+    def _patience(self, flow: Flow[Any]) -> tuple[float, float]:
+        """How long to wait for an answer, and until when to try again."""
+        patience = flow.patience or self._answer_within
+        return patience, time.monotonic() + 2 * patience
+
     async def arun(self, flow: Flow[T]) -> T:
+        patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
                 pool = await self._async_pool()
                 async with pool.connection() as connection:
-                    return await arun_on(connection, flow)
+                    with self._watchdog.over(connection, patience):
+                        return await arun_on(connection, flow)
             except Exception as error:
-                if not self._again(error, flow, attempt):
+                if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             await asyncio.sleep(_pause(attempt))
@@ -265,6 +282,7 @@ CONNECTION: dict[str, Any] = {
 def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     """Ids come as text: making UUID objects of them only to print them again is most of the cost of a claim."""
     connection.adapters.register_loader("uuid", TextLoader)
+    set_json_loads(look_at, connection)
 
 
 def run_on(connection: Connection[Any], flow: Flow[T]) -> T:

@@ -18,6 +18,10 @@ from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_documen
 from holdfast.stores.reads import Dialect, Reads
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
+WEAK_SETTINGS = (
+    "select name || ' = off' from pg_settings"
+    " where name in ('fsync', 'synchronous_commit', 'full_page_writes') and setting = 'off' order by name"
+)
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
@@ -29,6 +33,7 @@ class PostgresVerbs(Reads):
             self._s,
             percent=True,
             bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
+            weak_settings=WEAK_SETTINGS,
         )
 
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:
@@ -82,8 +87,13 @@ class PostgresVerbs(Reads):
         return [job_id for job_id in stale if job_id not in ours]
 
     @flow(single=True)
-    def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
-        rows = yield self._call("open_lease", "%s, make_interval(secs => %s), %s, %s", holder, ttl, name, tenant)
+    def open_lease(
+        self, holder: str, ttl: float, tenant: str, name: str = "worker", kinds: Sequence[str] | None = None
+    ) -> Steps[Lease]:
+        known = None if kinds is None else list(kinds)
+        rows = yield self._call(
+            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[]", holder, ttl, name, tenant, known
+        )
         return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
 
     @flow(single=True)

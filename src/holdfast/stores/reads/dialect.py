@@ -23,6 +23,8 @@ class Dialect:
     percent: bool
     bind: Callable[[str], Statement | None]
     """Binds the transaction to a tenant, where the database itself keeps tenants apart."""
+    weak_settings: str | None = None
+    """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 
     def read(self, text: str, **params: object) -> Statement:
         return Statement(_written(text, self.schema, self.percent), params)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.domain.states import State
 from holdfast.stores.base import Health
-from holdfast.stores.flow import Steps, flow
+from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
@@ -45,15 +45,26 @@ class OverviewReads(Reader):
             tenant,
             f"select distinct s.kind from {{job_state}} s where {_CLAIMABLE} and {own} order by s.kind",
         )
+        serving = yield from self._ask(
+            tenant, f"select l.kinds from {{lease}} l where l.ended_at is null and l.until > :now and {leases}", now=now
+        )
+        weak = yield from self._weak_settings()
         codec = self.dialect.codec
+        served: set[str] = set()
+        for (known,) in serving:
+            served.update(codec.tags(known) if known is not None else (row[0] for row in kinds))
+        unserved = [str(row[0]) for row in kinds if row[0] not in served]
         age = None if oldest is None else (codec.time(now) - codec.time(oldest)) / timedelta(seconds=1)
         reasons = []
         if backlog and not alive:
             reasons.append(f"{backlog} jobs wait and no worker is alive")
         elif age is not None and age > stale_after:
             reasons.append(f"the oldest waiting job has waited {age:.0f} s")
+        if unserved and alive:
+            reasons.append(f"no living worker has a handler for {', '.join(unserved)}")
         if dead:
             reasons.append(f"{dead} dead letters wait for somebody to redrive or discard them")
+        reasons += [f"{setting}: what was accepted can be lost when the machine fails" for setting in weak]
         return Health(
             backlog,
             scheduled,
@@ -65,6 +76,13 @@ class OverviewReads(Reader):
             "attention" if reasons else "ok",
             tuple(reasons),
         )
+
+    def _weak_settings(self) -> Steps[list[str]]:
+        """Settings with which a commit that was acknowledged need not last, in words."""
+        if self.dialect.weak_settings is None:
+            return []
+        rows = yield Statement(self.dialect.weak_settings)
+        return [str(row[0]) for row in rows]
 
     def _now(self) -> Steps[object]:
         """The store's present, in the store's own form."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.job import JobSpec
+from holdfast.domain.payload import look_at
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement
@@ -20,7 +21,7 @@ class SqliteCodec:
         return from_micros(value)
 
     def json(self, value: Any) -> Any:
-        return json.loads(value)
+        return look_at(value)
 
     def id(self, value: str) -> str:
         return value

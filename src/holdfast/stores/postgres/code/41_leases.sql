@@ -1,7 +1,8 @@
 -- A lease is a worker's word that it is alive. Jobs name the lease that holds them; the fence of every later
 -- write is (lease, attempt). One renewal a process, however many jobs it runs (DP-7).
 create or replace function open_lease(holder text, ttl interval default '30 s', name text default 'worker',
-                                      for_tenant text default null, token uuid default null)
+                                      for_tenant text default null, token uuid default null,
+                                      kinds text[] default null)
 returns table (lease uuid, until timestamptz)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -11,8 +12,8 @@ declare
     v_scope text := enter(open_lease.for_tenant);
 begin
     return query
-    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at)
-    values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now)
+    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds)
+    values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now, open_lease.kinds)
     returning l.id, l.until;
 end $$;
 

@@ -56,6 +56,6 @@ begin
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note) on job_state to %I', v_role);
-        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why) on lease to %I', v_role);
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds) on lease to %I', v_role);
     end loop;
 end $$;

@@ -32,5 +32,9 @@ create table watch (
 );
 create index watch_until on watch (until);
 
+-- The kinds a worker has handlers for, so that it can be said which jobs wait for nobody. Null: whatever there is.
+alter table lease add column kinds text[];
+
+drop function if exists open_lease(text, interval, text, text, uuid);
 -- Its answer has one column more.
 drop function if exists claim_many(uuid, text[], integer, boolean, text[], text);

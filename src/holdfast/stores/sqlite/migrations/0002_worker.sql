@@ -22,6 +22,9 @@ DROP INDEX held;
 CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
 CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
 
+-- The kinds a worker has handlers for, so that it can be said which jobs wait for nobody. Null: whatever there is.
+ALTER TABLE lease ADD COLUMN kinds TEXT;
+
 -- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs.
 CREATE TABLE recall (
     lease TEXT    NOT NULL PRIMARY KEY,

@@ -16,7 +16,9 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
-_OPEN = "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OPEN = (
+    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _RENEW = (
     "UPDATE lease SET until = max(until, :until), renewed_at = :now"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
@@ -111,10 +113,13 @@ class LeaseVerbs:
         return Record.decoder(Claim, SqliteCodec(), raw=("payload",))
 
     @flow()
-    def open_lease(self, holder: str, ttl: float, tenant: str, name: str = "worker") -> Steps[Lease]:
+    def open_lease(
+        self, holder: str, ttl: float, tenant: str, name: str = "worker", kinds: Sequence[str] | None = None
+    ) -> Steps[Lease]:
         now = yield from sign(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
-        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now))
+        known = None if kinds is None else ids_json(kinds)
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known))
         yield from unsign()
         return Lease(lease, from_micros(until))
 

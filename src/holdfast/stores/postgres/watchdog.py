@@ -1,0 +1,75 @@
+"""Ends the wait for an answer that does not come.
+
+A server that is cut off without a word (a dead link, a firewall that forgets) leaves sockets open on which nothing ever
+arrives; a driver that waits in C cannot be interrupted. One thread a store looks twice a second at what is being waited
+for, and shuts the socket of whoever has waited too long: the driver then finds its connection closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+PACE = 0.5
+# The thread outlives what it watches: one call after another must not mean one thread after another.
+LINGER = 10.0
+
+
+class Watchdog:
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waits: dict[int, tuple[float, int]] = {}
+        self._number = 0
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+
+    @contextlib.contextmanager
+    def over(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float) -> Iterator[None]:
+        """The connection must not be used by anybody else meanwhile."""
+        until = time.monotonic() + seconds
+        with self._guard:
+            if self._thread is None or self._owner != os.getpid():
+                self._begin()
+            self._number = number = self._number + 1
+            self._waits[number] = (until, connection.fileno())
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._waits.pop(number, None)
+
+    def _begin(self) -> None:
+        if self._owner != os.getpid():  # in a forked child: neither the thread nor those who wait are here
+            self._waits, self._owner = {}, os.getpid()
+        self._thread = threading.Thread(target=self._watch, name="holdfast-watchdog", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            time.sleep(PACE)
+            now = time.monotonic()
+            with self._guard:
+                if self._waits:
+                    idle_since = now
+                elif now - idle_since > LINGER:
+                    self._thread = None
+                    return
+                # Under the lock, so that the number of the socket is still that connection's.
+                for number, (until, fileno) in list(self._waits.items()):
+                    if now > until:
+                        del self._waits[number]
+                        _shut(fileno)
+
+
+def _shut(fileno: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fileno)) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
