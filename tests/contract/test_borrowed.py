@@ -1,4 +1,4 @@
-"""A transaction of the caller's own on every store: with row-level security in force, on the oldest server, on a file."""
+"""A transaction of the caller's own on every store: under row-level security, on the oldest server, on a file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:
         connection.rollback()
 
 
-@pytest.mark.req("JF-1", "DP-8")
+@pytest.mark.req("JF-1", "DP-7")
 def test_another_tenants_lease_settles_nothing(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     taken = claim(store, open_lease(store, tenant="acme"), tenant="acme")[0]
