@@ -94,7 +94,7 @@ def test_a_rollback_takes_the_success_back(app: App, url: str, borrower: Borrowe
     assert (state_of(app, ctx), concluded(ctx)) == (State.SUCCEEDED, True)
 
 
-@pytest.mark.req("DP-8")
+@pytest.mark.req("DP-7")
 def test_a_stale_completion_is_told_and_leaves_the_transaction_usable(app: App, url: str, borrower: Borrower) -> None:
     ctx = in_hand(app)
     lose(app, ctx)

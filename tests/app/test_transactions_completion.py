@@ -140,7 +140,7 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
     assert "no longer ours" not in log()
 
 
-@pytest.mark.req("DP-8")
+@pytest.mark.req("DP-7")
 def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: str) -> None:
     ctx = in_hand(app)
     lose(app, ctx)
@@ -149,7 +149,7 @@ def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: st
     assert (notes(url), state_of(app, ctx)) == ([], State.RETRY_WAITING)
 
 
-@pytest.mark.req("DP-8")
+@pytest.mark.req("DP-7")
 async def test_and_in_async_code(app: App, url: str) -> None:
     ctx = in_hand(app)
     lose(app, ctx)
@@ -160,7 +160,7 @@ async def test_and_in_async_code(app: App, url: str) -> None:
     await app.aclose()
 
 
-@pytest.mark.req("DP-8")
+@pytest.mark.req("DP-7")
 def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
     """Taken, lost to the clock and taken again by the same worker: the first attempt is stale all the same."""
     ctx = in_hand(app)

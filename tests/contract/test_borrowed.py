@@ -51,7 +51,7 @@ def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:
         connection.rollback()
 
 
-@pytest.mark.req("JF-1", "DP-8")
+@pytest.mark.req("JF-1", "DP-7")
 def test_another_tenants_lease_settles_nothing(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     taken = claim(store, open_lease(store, tenant="acme"), tenant="acme")[0]
