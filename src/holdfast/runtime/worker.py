@@ -154,7 +154,9 @@ class Worker:
     def _begin_turn(self) -> bool:
         """Start a turn if there is a reason for one: something has ended, or there is room and maybe work."""
         room = self._room()
-        if self._doubt or self._lost or not (self._slots.ended or (self._hungry and room > 0)):
+        if self._doubt or self._lost or self._gives_up():
+            return False
+        if not self._slots.ended and not (self._hungry and room > 0):
             return False
         # Half of the slots at most: the other half has something to run meanwhile.
         want = max(0, min(room, LARGEST_TURN, -(-self.options.concurrency // 2)))
@@ -223,7 +225,7 @@ class Worker:
             raise error
 
     def _done(self) -> bool:
-        if self._stopping and self._failing and not self._turns and not self._slots.running and self._grace_is_over():
+        if self._gives_up() and not self._turns:
             log.error("the store is away: %s outcomes are not recorded, the lease lapses", len(self._slots.ended))
             return True
         if self._slots.running or self._slots.ended or self._turns:
@@ -234,6 +236,10 @@ class Worker:
             or (self.options.burst and self._search.exhausted and not self._hungry)
             or (limit is not None and self.taken >= limit)
         )
+
+    def _gives_up(self) -> bool:
+        """It was asked to stop, its grace is over, and what has ended cannot be settled."""
+        return self._stopping and self._failing and not self._slots.running and self._grace_is_over()
 
     def _grace_is_over(self) -> bool:
         now = asyncio.get_running_loop().time()

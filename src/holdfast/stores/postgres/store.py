@@ -49,6 +49,7 @@ SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_
 RETRIES = 6
 # Nothing a queue asks for takes this long, unless nobody is there to answer.
 ANSWER_WITHIN = 30.0
+CONNECT_WITHIN = 15.0
 
 
 class PostgresStore(PostgresBorrowing, PostgresLending):
@@ -87,8 +88,9 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
-                with self._sync_pool().connection() as connection, self._watchdog.over(connection, patience):
-                    return run_on(connection, flow)
+                pool = self._sync_pool()
+                with pool.connection(min(patience, CONNECT_WITHIN)) as conn, self._watchdog.over(conn, patience):
+                    return run_on(conn, flow)
             except Exception as error:
                 if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
@@ -106,7 +108,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         for attempt in range(RETRIES + self._size):
             try:
                 pool = await self._async_pool()
-                async with pool.connection() as connection:
+                async with pool.connection(min(patience, CONNECT_WITHIN)) as connection:
                     with self._watchdog.over(connection, patience):
                         return await arun_on(connection, flow)
             except Exception as error:
@@ -148,7 +150,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                         kwargs=CONNECTION,
                         configure=prepare_connection,
                         open=True,
-                        timeout=15,
+                        timeout=CONNECT_WITHIN,
                         name="holdfast",
                     )
         return self._pool
@@ -169,7 +171,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 kwargs=CONNECTION,
                 configure=prepare,
                 open=False,
-                timeout=15,
+                timeout=CONNECT_WITHIN,
                 name="holdfast",
             )
             self._pools[loop] = pool
