@@ -112,9 +112,12 @@ def played(
 ) -> Iterator[dict[object, Future[None]]]:
     """The ends of all points that were chosen for this run."""
 
+    base = tmp_path_factory.mktemp("points")  # here: the factory is not for several threads
+
     def one(case: tuple[str, Point]) -> None:
         store, point = case
-        place = tmp_path_factory.mktemp("point")
+        place = base / f"{store} {point}"
+        place.mkdir()
         with ExitStack() as stack:
             url = f"sqlite:///{place}/jobs.db"
             if store == "postgres":
