@@ -60,6 +60,10 @@ class Wire:
             near.close()
             return
         self._sockets.append(far)
+        if self._closed:  # meanwhile: nobody will come by to close these
+            near.close()
+            far.close()
+            return
         threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
         self._pump(far, near)
 
@@ -76,7 +80,7 @@ class Wire:
     def close(self) -> None:
         self._closed = True
         self._flowing.set()
-        for each in (self._listener, *self._sockets):
+        for each in (self._listener, *list(self._sockets)):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

@@ -63,19 +63,18 @@ async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
 
 async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
     stop = Stop(handler.timeout, claim.deadline_at)
-    stop.limit = limit = asyncio.timeout(handler.timeout)
     try:
-        async with limit:
-            try:
-                answer = await handler.call(claim, stop)
-                return answer if isinstance(answer, Settled) else Succeeded(answer)
-            except asyncio.CancelledError as error:
-                stop.cancelled(error)
-                raise
+        if handler.timeout is None:  # nearly always, and a limit is not for nothing
+            answer = await _call(handler, claim, stop)
+        else:
+            stop.limit = asyncio.timeout(handler.timeout)
+            async with stop.limit:
+                answer = await _call(handler, claim, stop)
+        return Succeeded(answer) if answer is None or isinstance(answer, str) else answer
     except Ended as end:
         return _without_secrets(handler, claim, end.outcome)
     except TimeoutError as error:
-        if not limit.expired():
+        if stop.limit is None or not stop.limit.expired():
             return _raised(handler, claim, error)
         late = f"the handler was not done after {handler.timeout} s"
         return Failed("timeout", late, final=handler.retry.is_final(error))
@@ -87,6 +86,14 @@ async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
     except BaseException as error:
         # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
         return _raised(handler, claim, error)
+
+
+async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Settled | None:
+    try:
+        return await handler.call(claim, stop)
+    except asyncio.CancelledError as error:
+        stop.cancelled(error)
+        raise
 
 
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
