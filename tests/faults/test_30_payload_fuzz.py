@@ -98,12 +98,7 @@ def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App) -> None:
 
 
 @pytest.mark.parametrize("value", [1.7976931348623157e308, 1e23, -0.0])
-def test_a_float_stays_a_float(elsewhere: App, value: float, request: pytest.FixtureRequest) -> None:
-    if not elsewhere.store.embedded:
-        why = (
-            "results are jsonb, which writes 1e23 out as the integer 10^23 (another number) and drops the sign of -0.0"
-        )
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=why))
+def test_a_float_stays_a_float(elsewhere: App, value: float) -> None:
     handle = elsewhere.enqueue("echo", {"value": value})
     work_off(elsewhere)
     assert repr(handle.job().payload["value"]) == repr(value)

@@ -188,7 +188,7 @@ class Worker:
         )
         try:
             turn = await self.store.arun(self.store.verbs.turn(ended, request))
-        except HoldfastError as error:
+        except Exception as error:  # whatever it is: what has ended must not be lost with it
             await self._turn_failed(ended, lease, error)
             return
         finally:
@@ -206,7 +206,7 @@ class Worker:
         if not turn.live:
             await self._revive()
 
-    async def _turn_failed(self, ended: list[Settlement], lease: str, error: HoldfastError) -> None:
+    async def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
         """What has ended is kept, and settled when the store is back, if the lease still holds."""
         if lease != self._lease:
             return
@@ -214,9 +214,10 @@ class Worker:
         self._doubt = self._failing = self._hungry = True
         if isinstance(error, StaleLease):
             self._lost = True
-        else:
-            log.warning("the store cannot be used, trying again: %s", error)
-            await asyncio.sleep(random.uniform(0.1, 0.5))
+            return
+        known = isinstance(error, HoldfastError)
+        log.warning("the store cannot be used, trying again: %s", error, exc_info=None if known else error)
+        await asyncio.sleep(random.uniform(0.1, 0.5))
 
     def _turn_over(self, turn: asyncio.Task[None]) -> None:
         self._turns.discard(turn)

@@ -111,7 +111,7 @@ class PostgresVerbs(Reads):
         places = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
             f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
-            "%s, %s::uuid[], %s::int[], %s::text[], %s::jsonb[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c",
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c",
             (
                 request.lease,
                 *_endings(settlements),
@@ -166,7 +166,7 @@ class PostgresVerbs(Reads):
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         rows = yield self._call(
             "settle_many",
-            "%s, %s::uuid[], %s::int[], %s::text[], %s::jsonb[], %s",
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s",
             lease,
             *_endings(settlements),
             tenant,
@@ -178,7 +178,7 @@ class PostgresVerbs(Reads):
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Steps[bool]:
         rows = yield self._call(
-            "save_checkpoint", "%s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, value, tenant
+            "save_checkpoint", "%s, %s, %s, %s, %s::json, %s", claim_id, lease, attempt, name, value, tenant
         )
         return bool(rows[0][0])
 

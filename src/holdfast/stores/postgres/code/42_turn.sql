@@ -9,7 +9,7 @@
 -- The rows are picked and locked first, then updated where they lie (ctid): they cannot move while they are locked,
 -- and a limit is a limit, whatever the planner thinks of. Finding nothing writes nothing.
 create or replace function turn(
-    lease uuid, jobs uuid[], attempts integer[], outcomes text[], details jsonb[],
+    lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
     queues text[], want integer, begin boolean default true, kinds text[] default null,
     after_priority smallint[] default null, after_position bigint[] default null, for_tenant text default null)
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,

@@ -3,7 +3,7 @@
 --   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}}
 -- Answers with the ids whose attempt was no longer this lease's: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
-                                       details jsonb[] default null, for_tenant text default null)
+                                       details json[] default null, for_tenant text default null)
 returns setof uuid
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -13,7 +13,7 @@ declare
     v_jobs     uuid[];
     v_tenants  text[];
     v_outcomes text[];
-    v_details  jsonb[];
+    v_details  json[];
 begin
     perform act_under(settle_many.lease, settle_many.for_tenant);
     -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
@@ -35,7 +35,7 @@ begin
                error_code = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'code' end,
                error_message = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'message' end,
                crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
-               note = o.detail -> 'note'
+               note = (o.detail -> 'note')::jsonb
           from offered o
          where s.id = o.id and s.lease is not distinct from settle_many.lease and s.attempt = o.attempt
            and s.state is not distinct from 'in_progress'
@@ -53,7 +53,7 @@ begin
         insert into result as r (job_id, tenant, value, ref)
         select o.id, o.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
           from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
-         where o.outcome = 'succeeded' and (o.detail ? 'result' or o.detail ? 'result_ref')
+         where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
         on conflict (job_id) do update set value = excluded.value, ref = excluded.ref;
 
         -- `failed` passes on at once, in the same transaction.

@@ -1,5 +1,5 @@
 -- Save progress under a name (CX-8). The hot row is read, locked against a change of hands, and not rewritten.
-create or replace function save_checkpoint(job uuid, lease uuid, attempt integer, name text, value jsonb,
+create or replace function save_checkpoint(job uuid, lease uuid, attempt integer, name text, value json,
                                            for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$

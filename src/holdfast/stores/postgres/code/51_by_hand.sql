@@ -51,7 +51,7 @@ begin
     if not found then
         return query select p_job, null::state, true, 'not_found';
     elsif v_row.lease is distinct from p_lease or not exists (select from lease l where l.id = p_lease and l.tenant = v_scope)
-       or exists (select from settle_many(p_lease, array[p_job], array[v_row.attempt], array[p_outcome], array[p_detail], v_scope)) then
+       or exists (select from settle_many(p_lease, array[p_job], array[v_row.attempt], array[p_outcome], array[p_detail::json], v_scope)) then
         return query select p_job, s.state, true, 'stale_lease' from job_state s where s.id = p_job;
     else
         update lease l set ended_at = clock_now(), ended_why = 'settled', swept_at = clock_now()
@@ -110,7 +110,7 @@ declare
     v_saved boolean := false;
 begin
     if exists (select from lease l where l.id = progress.lease and l.tenant = v_scope) then
-        select save_checkpoint(progress.job, progress.lease, s.attempt, progress.name, progress.value, v_scope) into v_saved
+        select save_checkpoint(progress.job, progress.lease, s.attempt, progress.name, progress.value::json, v_scope) into v_saved
           from job_state s where s.id = progress.job;
     end if;
     v_saved := coalesce(v_saved, false);

@@ -35,6 +35,12 @@ create index watch_until on watch (until);
 -- The kinds a worker has handlers for, so that it can be said which jobs wait for nobody. Null: whatever there is.
 alter table lease add column kinds text[];
 
+-- As they were given: jsonb makes 1e23 an integer, which is another number (see docs/adr/0006).
+alter table result alter column value type json using value::json;
+alter table checkpoint alter column value type json using value::json;
+drop function if exists settle_many(uuid, uuid[], integer[], text[], jsonb[], text);
+drop function if exists save_checkpoint(uuid, uuid, integer, text, jsonb, text);
+
 drop function if exists open_lease(text, interval, text, text, uuid);
 -- Its answer has one column more.
 drop function if exists claim_many(uuid, text[], integer, boolean, text[], text);
