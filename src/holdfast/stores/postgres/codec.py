@@ -63,7 +63,7 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
 
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
     """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
-    first = specs[0].alike if len(specs) > 1 else None
+    first = specs[0].alike if specs else None
     if first is None or any(spec.alike is not first for spec in specs):
         return None
     shared = "{" + _shared(specs[0])[1:] + "}"

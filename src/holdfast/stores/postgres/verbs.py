@@ -60,7 +60,9 @@ class PostgresVerbs(Reads):
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         together = alike(specs)
         if together is not None:
-            yield self._call("enqueue_alike", "%s::json, %s::uuid[], %s::json, %s", *together, tenant)
+            # Without a column there is nothing to describe, to fetch and to decode.
+            call = f"select from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
+            yield Statement(call, (*together, tenant))
             return [Enqueued(spec.id, True) for spec in specs]
         plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
