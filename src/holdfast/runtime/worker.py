@@ -240,7 +240,8 @@ class Worker:
 
     def _gives_up(self) -> bool:
         """It was asked to stop, its grace is over, and what has ended cannot be settled."""
-        return self._stopping and self._failing and not self._slots.running and self._grace_is_over()
+        away = self._failing or self._doubt  # with two turns under way, one may come through and the other not
+        return self._stopping and away and not self._slots.running and self._grace_is_over()
 
     def _grace_is_over(self) -> bool:
         now = asyncio.get_running_loop().time()
