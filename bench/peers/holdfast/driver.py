@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from link import Link, chunks
+from link import Link
 
 import holdfast
 from holdfast.runtime.worker import WorkerOptions
@@ -24,8 +24,7 @@ def main() -> None:
             await released.wait()
 
     def bulk() -> None:
-        for numbers in chunks(link.options["count"], link.options["batch"]):
-            app.enqueue_many(noop.prepare(number) for number in numbers)
+        app.enqueue_many(noop.prepare(number) for number in range(link.options["count"]))
 
     def single() -> None:
         for number in range(link.options["count"]):
