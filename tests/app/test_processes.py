@@ -197,7 +197,8 @@ def test_what_a_stopping_worker_hands_back_is_killed(labour: ModuleType, tmp_pat
         beside.ask_to_stop()
     until_gone(child, grandchild)
     job = handle.job()
-    assert (job.state, job.retries, job.crashes) == (State.RETRY_WAITING, 0, 0)
+    assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
+    assert (job.retries, job.crashes) == (0, 0)
 
 
 @pytest.mark.req("CX-10")

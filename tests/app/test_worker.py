@@ -239,9 +239,10 @@ def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, new_app: 
         beside.ask_to_stop()
         until(lambda: not beside.alive, "the worker has ended")
     job = handle.job()
-    assert (job.state, job.retries, job.crashes) == (State.RETRY_WAITING, 0, 0)
-    assert handle.history()[-1].verb == "snooze"
-    assert handle.history()[-1].meta["reason"] == "worker_stopped"
+    assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
+    assert (job.retries, job.crashes) == (0, 0)
+    (handed_back,) = [event for event in handle.history() if event.verb == "snooze"]
+    assert handed_back.meta["reason"] == "worker_stopped"
 
 
 @pytest.mark.req("DP-22")

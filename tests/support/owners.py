@@ -6,6 +6,7 @@ databases are migrated and used by a plain role: what a policy or a missing gran
 
 from __future__ import annotations
 
+import itertools
 import os
 from contextlib import closing
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -34,12 +35,15 @@ def ensure_roles(connection: psycopg.Connection[object], *names: str) -> None:
             connection.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
 
 
+_NUMBERS = itertools.count()
+
+
 class OwnedDatabases(TemplateDatabases):
     """Fresh databases whose schema was migrated by `owner`, who is no superuser."""
 
     def __init__(self, server: Databases) -> None:
         super().__init__(server, self._migrate_as_owner)
-        self.owner = f"holdfast_owner_{os.getpid()}"
+        self.owner = f"holdfast_owner_{os.getpid()}_{next(_NUMBERS)}"
 
     def _migrate_as_owner(self, dsn: str) -> None:
         name = urlsplit(dsn).path.lstrip("/")

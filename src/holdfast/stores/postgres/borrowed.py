@@ -49,7 +49,7 @@ class PostgresBorrowedVerbs:
             answer="cast(count(*) as text)",
             call=f'"{schema}".settle_many(cast(cast($1 as text) as uuid), array[cast(cast($2 as text) as uuid)],'
             " array[cast(cast($3 as text) as integer)], array[cast($4 as text)],"
-            " case when cast($5 as text) is not null then array[cast(cast($5 as text) as jsonb)] end,"
+            " case when cast($5 as text) is not null then array[cast(cast($5 as text) as json)] end,"
             " (array[cast($6 as text), was.tenant])[1]) as stale",
         )
 
