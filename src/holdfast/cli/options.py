@@ -46,7 +46,7 @@ Queues = Annotated[
         "--queues", metavar="A,B", help="The queues to serve, the first first; mail:3,default shares out by weight."
     ),
 ]
-Concurrency = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=1000, help="Jobs at a time.")]
+Concurrency = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="Jobs at a time.")]
 Served = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant (or HOLDFAST_TENANT).")]
 ServeAll = Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")]
 Lease = Annotated[str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")]

@@ -99,7 +99,7 @@ end $$;
 create or replace function enqueue_many(jobs json, for_tenant text default null, actor text default null,
                                         plain boolean default false)
 returns table (id uuid, state state, created boolean, reason text)
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
@@ -172,7 +172,7 @@ end $$;
 -- caller vouches, as with `plain`, that they have no key, no content key and no parent.
 create or replace function enqueue_alike(shared json, ids uuid[], payloads json, for_tenant text default null)
 returns void
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();

@@ -8,6 +8,9 @@
 --
 -- The rows are picked and locked first, then updated where they lie (ctid): they cannot move while they are locked,
 -- and a limit is a limit, whatever the planner thinks of. Finding nothing writes nothing.
+--
+-- One plan serves all calls (plan_cache_mode, here and in what it calls): to plan each of them anew took a quarter of
+-- the time of a turn with one job, and could only find the same indexes.
 create or replace function turn(
     lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
     queues text[], want integer, begin boolean default true, kinds text[] default null,
@@ -16,7 +19,7 @@ returns table (id uuid, tenant text, kind text, queue text, payload text, attemp
                crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
                workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer)
-language plpgsql security definer set search_path from current
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare

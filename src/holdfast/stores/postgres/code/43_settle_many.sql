@@ -5,7 +5,7 @@
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
                                        details json[] default null, for_tenant text default null)
 returns setof uuid
-language plpgsql security definer set search_path from current
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
