@@ -1,0 +1,88 @@
+"""Many jobs in one call: in parts on their way while the next are prepared, and still all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import App, Kind, State, bulk
+from holdfast.domain.errors import Conflict, InvalidArguments
+from holdfast.kind import Prepared
+
+pytestmark = pytest.mark.req("HF-5", "SC-19")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PART", 20)
+
+
+@pytest.fixture
+def double(app: App) -> Kind[..., Any]:
+    @app.job()
+    async def double(n: int) -> int:
+        return 2 * n
+
+    return double
+
+
+def stored(app: App) -> list[int]:
+    """The numbers that were enqueued, in the order of their ids."""
+    found, before = [], None
+    while page := app.jobs(tenant="*", limit=100, before=before):
+        found += [job.payload["n"] for job in page]
+        before = page[-1].id
+    return found[::-1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 95])
+def test_handles_come_in_the_order_of_the_calls(app: App, double: Kind[..., Any], count: int) -> None:
+    handles = app.enqueue_many(double.prepare(n) for n in range(count))
+    assert [handle.job().payload["n"] for handle in handles] == list(range(count))
+    assert all(handle.created and handle.state() is State.QUEUED for handle in handles)
+    assert stored(app) == list(range(count))
+
+
+def test_keys_tenants_and_plain_ones_mixed(app: App, double: Kind[..., Any]) -> None:
+    first = double.using(key="k").enqueue(1)
+
+    def calls() -> Iterator[Prepared[Any]]:
+        for n in range(60):
+            if n % 10 == 3:
+                yield double.using(tenant="other").prepare(n)
+            elif n == 25:
+                yield double.using(key="k").prepare(1)
+            else:
+                yield double.prepare(n)
+
+    handles = app.enqueue_many(calls())
+    assert [handle.tenant for handle in handles] == ["other" if n % 10 == 3 else "default" for n in range(60)]
+    assert (handles[25].id, handles[25].created, handles[25].reason) == (first.id, False, "duplicate_key")
+    assert [h.job().payload["n"] for n, h in enumerate(handles) if n != 25] == [n for n in range(60) if n != 25]
+
+
+def test_a_call_that_cannot_be_made_leaves_nothing_behind(app: App, double: Kind[..., Any]) -> None:
+    def calls() -> Iterator[Prepared[Any]]:
+        for n in range(70):
+            yield double.prepare("no number" if n == 65 else n)
+
+    with pytest.raises(InvalidArguments):
+        app.enqueue_many(calls())
+    assert stored(app) == []
+
+
+def test_a_part_that_is_refused_takes_the_others_with_it(app: App, double: Kind[..., Any]) -> None:
+    seen = double.enqueue(-1)
+
+    def calls() -> Iterator[Prepared[Any]]:
+        for n in range(70):
+            prepared = double.prepare(n)
+            if n == 45:
+                prepared.spec.id = seen.id
+            yield prepared
+
+    with pytest.raises(Conflict):
+        app.enqueue_many(calls())
+    assert stored(app) == [-1]
