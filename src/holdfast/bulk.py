@@ -17,7 +17,7 @@ from holdfast.stores.flow import Flow, Steps
 
 R = TypeVar("R")
 
-PART = 2_000
+PART = 1_000
 # The transaction lasts as long as the calls take to be prepared, which is up to whoever makes them.
 LONGEST = 3600.0
 
@@ -81,7 +81,7 @@ def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[
     """One transaction that is fed from here. Those of other tenants come after it, in transactions of their own."""
     tenant = first[0].tenant
     feed = _Feed()
-    calls, others, made = list[Prepared[R]](), list[Prepared[R]](), list[Handle[R]]()
+    calls, others = list[Prepared[R]](), list[Prepared[R]]()
     with ThreadPoolExecutor(1, "holdfast-bulk") as beside:
         client.make_ready()
         sent = beside.submit(client.run, _transaction(client, feed, tenant))
@@ -92,20 +92,12 @@ def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[
                 calls += part
                 others += [call for call in part if call.tenant != tenant]
                 feed.give([call.spec for call in part if call.tenant == tenant])
-                # Without keys and parents the answer is known, if there is one; it is written down while there is time.
-                made += [
-                    Handle(call.spec.id, tenant, True, None, client, call.decode)
-                    for call in part
-                    if call.spec.alike is not None
-                ]
                 part = list(islice(rest, PART))
         except BaseException as error:
             feed.give(error)  # which rolls back what was sent
             raise
         feed.give(None)
         answers = {tenant: iter(sent.result())}
-    if len(made) == len(calls) and not others:
-        return made
     answers |= _answers(client, others)
     return _handles(client, calls, answers)
 
