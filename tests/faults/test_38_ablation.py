@@ -206,7 +206,7 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
 def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
     """The count of runs that `test_28_loop_block.py` looks at."""
     worker = start_call(_serve_without_heartbeats, app.store.url, str(folder))
-    (job,) = load(app, 1, nap=1.5)
+    (job,) = load(app, 1, nap=4.0)  # time for another process to start
     try:
         until(lambda: effects(folder), "it has begun")
         other = start(app.store.url, folder, burst=False)

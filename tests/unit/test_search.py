@@ -58,7 +58,7 @@ def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clo
 
 def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
     search = Search(("default",))
-    search.learn(Turn([taken(n) for n in range(500)], [], True, 14_000), want=500, narrowed=False)
+    search.learn(Turn([taken(n) for n in range(500)], [], True, 11_000), want=500, narrowed=False)
     assert search.after() == {}
 
 

@@ -16,7 +16,7 @@ from holdfast.domain.job import Turn
 from holdfast.domain.queues import drawn_order
 
 # A look is slow when it takes this long, and more for each job it found.
-PATIENCE_US = 5_000
+PATIENCE_US = 2_000
 PER_JOB_US = 20
 # After a slow look, looks begin behind the last job for this many times as long as it took.
 RESPITE = 20
