@@ -76,6 +76,8 @@ def finish(app: App, url: str, producer: Producer, folder: Path) -> None:
 def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: random.Random, crashes: int) -> None:
     with closing(App(url)) as app, Crew(url, folder, lease=2.0) as crew:
         workers = crew.start(2)
+        # One that finds no server when it starts says so and ends; from its first lease on it must come back by itself.
+        until(lambda: app.health().lease_active == 2, "both workers have begun")
         with Producer(app) as producer:
             for number in range(crashes):
                 before = len(effects(folder))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Sweep
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
@@ -47,7 +46,7 @@ async def run_once(duty: Duty, store: Store) -> int:
             total += done
             if done < BATCH:
                 return total
-    except HoldfastError as error:
+    except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)
         return total
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
+from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.queues import check_weights
 from holdfast.domain.settlement import Settlement
@@ -300,7 +300,7 @@ class Worker:
                 if count != seen.setdefault(lease, 0):
                     seen[lease] = count
                     await self._stop_recalled(running, lease)
-            except HoldfastError as error:
+            except Exception as error:
                 log.debug("could not ask for recalls: %s", error)
             await asyncio.sleep(LEAST_RECALL_PAUSE)
 
@@ -344,7 +344,7 @@ class Worker:
                 self._call()
             else:
                 self._lose(self._lease)
-        except HoldfastError as error:
+        except Exception as error:
             log.warning("the lease could not be renewed: %s", error)
 
     async def _replace_lease(self) -> None:
@@ -359,7 +359,7 @@ class Worker:
         while not self._stopping:
             try:
                 return await self._open_lease()
-            except StoreError as error:
+            except Exception as error:  # whatever it is, a worker without a lease has nothing else to do
                 log.warning("no new lease could be opened, trying again: %s", error)
                 await asyncio.sleep(random.uniform(0.2, 1.0))
 
@@ -371,7 +371,7 @@ class Worker:
         except StaleLease:
             self._lost = True
             return
-        except HoldfastError as error:
+        except Exception as error:
             log.warning("the store cannot be used, trying again: %s", error)
             await asyncio.sleep(random.uniform(0.1, 0.5))
             return
