@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.queues import check_weights
 from holdfast.domain.settlement import Settlement
@@ -113,7 +113,7 @@ class Worker:
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        await self._open_lease()
+        await self._open_first_lease()
         hush = self.store.listen(self._heard) if self.options.notify else None
         options = self.options
         duties = (
@@ -315,6 +315,16 @@ class Worker:
                 self._call()
 
     # --- the lease, and leaving ---
+
+    async def _open_first_lease(self) -> None:
+        """A server that is just being restarted is waited for; one that is not there is an error."""
+        for pause in (0.2, 0.4, 0.8, 1.6):
+            try:
+                return await self._open_lease()
+            except StoreError as error:
+                log.warning("no lease could be opened, trying again: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        await self._open_lease()
 
     async def _open_lease(self) -> None:
         options = self.options
