@@ -1,13 +1,18 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
 from holdfast.app import App
-from holdfast.context import Context, current
+from holdfast.context import Context, SyncContext, current
 from holdfast.domain.control import Cancel, Reject, Stopped
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
+from holdfast.domain.gates import Gate
 from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
+from holdfast.domain.steps import Step
+from holdfast.durable.approvals import ApprovalNotice, Decision
+from holdfast.durable.plan import step_key
+from holdfast.durable.values import AppEvent
 from holdfast.handle import Handle
 from holdfast.kind import Kind
 
@@ -15,11 +20,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "AppEvent",
+    "ApprovalNotice",
     "Attempt",
     "Backoff",
     "Cancel",
     "Context",
+    "Decision",
     "Event",
+    "EventTimeout",
+    "Gate",
     "Handle",
     "HoldfastError",
     "Job",
@@ -28,7 +38,12 @@ __all__ = [
     "Reject",
     "Retry",
     "State",
+    "Step",
+    "StepFailed",
+    "StepsChanged",
     "Stopped",
+    "SyncContext",
     "__version__",
     "current",
+    "step_key",
 ]

@@ -12,9 +12,10 @@ from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
 from holdfast.connectors.settings import CommandSettings, command_parts
-from holdfast.context import Context
+from holdfast.context import Context, SyncContext
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.gates import GateState
 from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
@@ -22,16 +23,21 @@ from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_p
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
+from holdfast.durable.approvals import Asking, asking
+from holdfast.durable.drivers import Lent
+from holdfast.features.approvals import Approvals
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
+from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter, Reschedule
+from holdfast.stores.base import Health, JobFilter, Reschedule, Sent
+from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
 P = ParamSpec("P")
@@ -62,6 +68,7 @@ class App:
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
         self.kinds: dict[str, Declared] = {}
+        self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
 
     # --- declaring ---
@@ -80,12 +87,14 @@ class App:
         memory: Size | None = None,
         recycle: int | None = None,
         niceness: int | None = None,
+        requires_approval: bool | Asking = False,
     ) -> JobDecorator:
         """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
 
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
+        With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
@@ -95,7 +104,8 @@ class App:
         options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
-        return JobDecorator(self, name, options, limit, at_most_once, way)
+        gate = asking(requires_approval)
+        return JobDecorator(self, name, options, limit, at_most_once, way, gate)
 
     @overload
     def command(
@@ -120,12 +130,13 @@ class App:
         timeout: float | None,
         at_most_once: bool = False,
         way: Way | None = None,
+        approval: Asking | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         signature = Signature(function, kind, skip=int(wants_context(function)))
-        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once)
+        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once, approval)
         if isinstance(way, ProcessOptions):
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way)
@@ -219,6 +230,76 @@ class App:
     def health(self) -> Health:
         return self.client.run(self.client.verbs.health(self.client.tenant))
 
+    # --- telling jobs, and deciding for them ---
+
+    def send_event(
+        self,
+        name: str,
+        data: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        job: str | None = None,
+        tenant: str | None = None,
+    ) -> Sent:
+        """Tell of something that happened: jobs that wait for it go on. With a ``key`` it is told once, however often
+        it is sent; with a ``job`` it is for that one alone."""
+        return self.client.run(self._telling(name, data, key, job, tenant))
+
+    async def asend_event(
+        self,
+        name: str,
+        data: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        job: str | None = None,
+        tenant: str | None = None,
+    ) -> Sent:
+        return await self.client.arun(self._telling(name, data, key, job, tenant))
+
+    def _telling(
+        self, name: str, data: dict[str, Any] | None, key: str | None, job: str | None, tenant: str | None
+    ) -> Flow[Sent]:
+        if data is not None and not isinstance(data, dict):
+            raise InvalidSetting("the data of an event is an object of names and values", code="invalid_event")
+        text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
+        known = None if key is None else check_name(key, "key", limit=255)
+        whose = tenant or self.client.tenant
+        return self.client.verbs.send_event(check_name(name, "event"), text, known, job, self.client.actor, whose)
+
+    @property
+    def approvals(self) -> Approvals:
+        """What waits for people: ``app.approvals.list()``, ``.show(gate)``, ``.token(gate)``."""
+        return Approvals(self.client)
+
+    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
+        """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
+        return self.approvals.decide("approve", gate, by, comment=comment, data=data)
+
+    async def aapprove(
+        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
+    ) -> GateState:
+        return await self.approvals.adecide("approve", gate, by, comment=comment, data=data)
+
+    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+        return self.approvals.decide("deny", gate, by, comment=comment)
+
+    async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+        return await self.approvals.adecide("deny", gate, by, comment=comment)
+
+    def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
+        """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
+
+        It is a job like any other, enqueued when a gate opens, reminds or escalates; options are those of ``job``.
+        """
+        name = options.pop("name", "approval_notice")
+
+        def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+            kind: Kind[..., Any] = self.job(name, **options)(function)
+            self.notifier = kind.name
+            return kind
+
+        return declare
+
     # --- running ---
 
     def repository(self, *, ttl: Duration = 60.0) -> JobRepository:
@@ -243,7 +324,9 @@ class App:
 
     def _handlers(self, tenant: str, children: Children) -> dict[str, Handler]:
         serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        means = Means(serving, Threads(), children, self.schema, self._child, self._knowing())
+        threads = Threads()
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+        means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
         return {name: declared.handler(means) for name, declared in self.kinds.items()}
 
     def _knowing(self) -> Redactor:
@@ -318,8 +401,10 @@ class JobDecorator:
         timeout: float | None,
         at_most_once: bool = False,
         way: Way | None = None,
+        approval: Asking | None = None,
     ) -> None:
         self._app = app
+        self._approval = approval
         self._at_most_once = at_most_once
         self._name = name
         self._options = options
@@ -331,11 +416,15 @@ class JobDecorator:
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R]) -> Kind[P, R]: ...
     @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R]) -> Kind[P, R]: ...
+    @overload
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._app.declare(function, self._name, self._options, self._timeout, self._at_most_once, self._way)
+        return self._app.declare(
+            function, self._name, self._options, self._timeout, self._at_most_once, self._way, self._approval
+        )
 
 
 def _as_it_is(value: Any) -> Any:

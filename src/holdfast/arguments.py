@@ -138,6 +138,24 @@ def _from_json(adapter: Any, value: Any) -> Any:
         return adapter.validate_json(encode(value))
 
 
+def adapter_for(annotation: Any) -> Any | None:
+    """What checks and describes values of a type; None without pydantic, or for what it does not know."""
+    return _adapter(annotation)
+
+
+def rebuilt(annotation: Any, value: Any, what: str) -> Any:
+    """A value from JSON as its type, or ``InvalidPayload``."""
+    adapter = _adapter(annotation)
+    if adapter is None:
+        return value
+    try:
+        return _from_json(adapter, value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidPayload(f"{what} does not fit: {where}: {first['msg']}", code="form_invalid") from None
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,12 +12,15 @@ from typing import Any, assert_never
 
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
-from holdfast.context import Context, enter
+from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
+from holdfast.durable.approvals import Asking
+from holdfast.durable.drivers import Durable, Lent
+from holdfast.durable.plan import Plan
 from holdfast.kind import Kind, Prepared
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children
@@ -40,6 +44,7 @@ class Means:
     children: Children
     schema: str
     prepare: Prepare
+    lent: Lent
     redact: Redactor = field(default_factory=Redactor)
 
 
@@ -60,12 +65,14 @@ class Declared:
             case None:
                 call, timeout = _caller(kind, means), self.timeout
             case ProcessOptions() as options:
-                recipe = recipe_for(means.client, means.schema, options)
+                recipe = recipe_for(means.client, means.schema, options, means.lent.notify())
                 call = _elsewhere(process_caller(kind, options, self.timeout, means.children, recipe))
             case Program() as program:
                 call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
             case _:
                 assert_never(self.way)
+        if kind.approval is not None:
+            call = _approved(call, kind.approval, means)
         return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact)
 
 
@@ -77,11 +84,24 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
+def _approved(call: Call, asking: Asking, means: Means) -> Call:
+    """Ask before the handler is run at all. A job that is not approved never comes further than here."""
+
+    async def gated(claim: Claim, stop: Stop) -> str | Settled | None:
+        redact = JobRedactor(means.redact, claim.payload)
+        plan = Plan(Durable(claim, means.client, means.lent, redact))
+        await plan.before_all("run", f"Run {claim.kind} ({claim.id})", asking)
+        return await call(claim, stop)
+
+    return gated
+
+
 def _caller(kind: Kind[..., Any], means: Means) -> Call:
     """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
+    kind_of_context: type[Context | SyncContext] = Context if is_async else SyncContext
 
     write = partial(_write, means.client)
     pack = partial(kind.signature.pack_result, limit=RESULT_LIMIT)
@@ -89,7 +109,11 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     async def call(claim: Claim, stop: Stop) -> str | Settled | None:
         reporter = Reporter(claim, write)
         redact = JobRedactor(means.redact, claim.payload)
-        context = Context(claim, means.client, logger, stop, redact, reporter, means.prepare, Completion(pack))
+        context = kind_of_context(
+            claim, means.client, logger, stop, redact, reporter, means.prepare, Completion(pack), means.lent
+        )
+        if isinstance(context, SyncContext):
+            context.loop = asyncio.get_running_loop()
         enter(context)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
@@ -108,12 +132,13 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 await reporter.close()
         if await completed(context):
             return Settled()
+        context.forgotten()
         return pack(value)
 
     return call
 
 
-async def completed(context: Context, error: BaseException | None = None) -> bool:
+async def completed(context: BaseContext, error: BaseException | None = None) -> bool:
     """Whether the handler's own transaction has ended the job already: nothing that came after changes that."""
     if context.completion.stage is Stage.NONE:
         return False
@@ -147,6 +172,6 @@ def wants_context(function: Callable[..., Any]) -> bool:
     first = parameters[0]
     if first.annotation is inspect.Parameter.empty:
         return first.name == "ctx"
-    return first.annotation is Context or (
-        isinstance(first.annotation, str) and first.annotation.split(".")[-1] == "Context"
-    )
+    if isinstance(first.annotation, str):
+        return first.annotation.split(".")[-1] in ("Context", "SyncContext")
+    return first.annotation in (Context, SyncContext)

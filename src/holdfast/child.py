@@ -32,12 +32,14 @@ from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import in_words
+from holdfast.durable.drivers import Lent
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.runtime.children import within
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.children.wire import Message, frame, outcome_to_json, record_from_json
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.failures import failure
+from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 from holdfast.stores.open import open_store
@@ -51,6 +53,7 @@ class Bench:
     threads: Threads
     handlers: dict[str, Handler]
     memory: int | None
+    notify: str | None = None
     spent: bool = False
 
 
@@ -86,7 +89,7 @@ def _set_up(hello: Message) -> Bench:
     store = open_store(hello["url"], schema=hello["schema"])
     client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"])
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
-    return Bench(client, Threads(), {}, hello["memory"])
+    return Bench(client, Threads(), {}, hello["memory"], hello["notify"])
 
 
 async def _answer(bench: Bench, message: Message) -> Message:
@@ -110,7 +113,9 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     signature = Signature(function, kind, skip=int(wants_context(function)))
     declared = Declared(Kind(kind, bench.client, signature, function, defaults))
     # The worker looks for secrets once more: it knows those that were told to its app.
-    handler = declared.handler(Means(bench.client, bench.threads, Children(1), "", partial(_prepare, bench.client)))
+    client, prepare = bench.client, partial(_prepare, bench.client)
+    lent = Lent(Recorder(client.store, client.tenant), bench.threads, lambda: bench.notify)
+    handler = declared.handler(Means(client, bench.threads, Children(1), "", prepare, lent))
 
     async def call(claim: Claim, stop: Stop) -> str | Settled | None:
         try:

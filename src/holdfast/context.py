@@ -7,18 +7,22 @@ import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting, StaleLease
-from holdfast.domain.job import Claim
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.redaction import Redact, Redactor
+from holdfast.durable.awaited import AwaitedCalls
+from holdfast.durable.blocking import BlockingCalls, Here
+from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
+from holdfast.durable.drivers import Durable, Lent
+from holdfast.durable.plan import Plan
+from holdfast.facts import Facts
 from holdfast.handle import Handle
 from holdfast.joblog import JobLog
 from holdfast.runtime.stopping import Stop
@@ -28,99 +32,14 @@ from holdfast.transaction import Completion, Ending, Transaction
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
-CHECKPOINT_LIMIT = 1_048_576
-
-_current: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
+_current: ContextVar[BaseContext | None] = ContextVar("holdfast_context", default=None)
 
 
 @dataclass(slots=True, eq=False)
-class Facts:
-    """What is fixed for this attempt, as it was claimed."""
-
-    claim: Claim
-
-    @property
-    def job_id(self) -> str:
-        return self.claim.id
-
-    @property
-    def tenant(self) -> str:
-        return self.claim.tenant
-
-    @property
-    def kind(self) -> str:
-        return self.claim.kind
-
-    @property
-    def queue(self) -> str:
-        return self.claim.queue
-
-    @property
-    def priority(self) -> int:
-        return self.claim.priority
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self.claim.tags
-
-    @property
-    def agent(self) -> str | None:
-        return self.claim.agent
-
-    @property
-    def attempt(self) -> int:
-        """The first is 1. Everything that began the handler counts: failures, lost workers, snoozes, redrives."""
-        return self.claim.attempt
-
-    @property
-    def retries(self) -> int:
-        """How many tries failed before, since the last redrive."""
-        return self.claim.retries
-
-    @property
-    def crashes(self) -> int:
-        """How many workers were lost with this job in their hands, since the last redrive."""
-        return self.claim.crashes
-
-    @property
-    def max_attempts(self) -> int:
-        return self.claim.max_retries + 1
-
-    @property
-    def is_last_attempt(self) -> bool:
-        """If it fails now, it is a dead letter."""
-        return self.claim.retries >= self.claim.max_retries
-
-    @property
-    def created_at(self) -> datetime:
-        return self.claim.created_at
-
-    @property
-    def deadline_at(self) -> datetime | None:
-        return self.claim.deadline_at
-
-    @property
-    def correlation_id(self) -> str | None:
-        return self.claim.correlation_id
-
-    @property
-    def parent_id(self) -> str | None:
-        return self.claim.parent_id
-
-    @property
-    def workflow_id(self) -> str | None:
-        return self.claim.workflow_id
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same in every attempt: give it to the outside world."""
-        return f"{self.claim.tenant}:{self.claim.kind}:{self.claim.id}"
-
-
-@dataclass(slots=True, eq=False)
-class Context(Facts):
+class BaseContext(Facts):
     """The job in hand. Whatever writes needs the lease the job was claimed under, and raises ``StaleLease`` if that
-    is lost. ``report`` and ``prepare`` are lent by the runtime: how progress is written, how a child is made."""
+    is lost. ``report``, ``prepare`` and ``lent`` come from the runtime: how progress is written, how a child is made,
+    what durable calls are carried out with."""
 
     client: Client = field(repr=False)
     logger: logging.Logger = field(repr=False)
@@ -129,6 +48,24 @@ class Context(Facts):
     report: Callable[[str], None] | None = field(default=None, repr=False)
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
     completion: Completion = field(default_factory=Completion, repr=False)
+    lent: Lent | None = field(default=None, repr=False)
+    _plan: Plan | None = field(default=None, init=False, repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        """The durable calls of this attempt; most have none."""
+        if self._plan is None:
+            if self.lent is None:
+                raise InvalidSetting("durable calls are made in a worker", code="no_worker")
+            self._plan = Plan(Durable(self.claim, self.client, self.lent, self.redact))
+        return self._plan
+
+    def forgotten(self) -> None:
+        """Say so when the handler ended without calls that it made in an earlier attempt."""
+        for step in () if self._plan is None else self._plan.durable.script.left:
+            self.log.warning(
+                "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
+            )
 
     @property
     def log(self) -> JobLog:
@@ -183,20 +120,6 @@ class Context(Facts):
         self.progress(fraction, message)
         await asyncio.sleep(0)
 
-    def save(self, value: Any, name: str = "progress") -> None:
-        """Keep a checkpoint where a later attempt finds it."""
-        self._kept(self.client.run(self._checkpoint(value, name)))
-
-    async def asave(self, value: Any, name: str = "progress") -> None:
-        self._kept(await self.client.arun(self._checkpoint(value, name)))
-
-    def load(self, name: str = "progress", default: Any = None) -> Any:
-        """What was saved under this name, in this attempt or an earlier one."""
-        return self.client.run(self._saved()).get(name, default)
-
-    async def aload(self, name: str = "progress", default: Any = None) -> Any:
-        return (await self.client.arun(self._saved())).get(name, default)
-
     def artifact(self, name: str, ref: str, meta: dict[str, Any] | None = None) -> None:
         """Note something this attempt has made, and where it is. A name is given once an attempt."""
         self._kept(self.client.run(self._artifact(name, ref, meta)))
@@ -249,11 +172,6 @@ class Context(Facts):
 
     # --- the flows ---
 
-    def _checkpoint(self, value: Any, name: str) -> Flow[bool]:
-        if name == RESERVED:
-            raise InvalidSetting(f"the name {RESERVED!r} is ctx.progress's own", code="reserved_name")
-        return self._save(encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), name)
-
     def _save(self, text: str, name: str) -> Flow[bool]:
         # Under the lease the job was claimed with, whose scope may be every tenant.
         claim = self.claim
@@ -266,19 +184,46 @@ class Context(Facts):
             encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too much
         return self.client.verbs.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, meta)
 
-    def _saved(self) -> Flow[dict[str, Any]]:
-        return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)
-
     def _kept(self, kept: bool) -> None:
         if not kept:
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
 
 
-def current() -> Context | None:
+class Context(AwaitedCalls, BaseContext):
+    """What an async handler is given."""
+
+    __slots__ = ()
+
+    @property
+    def checkpoint(self) -> Checkpoints:
+        return Checkpoints(self.claim, self.client)
+
+
+@dataclass(slots=True, eq=False)
+class SyncContext(BlockingCalls, BaseContext):
+    """What a handler that is no coroutine is given: durable calls return when they are done."""
+
+    loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
+    _here: Here | None = field(default=None, init=False, repr=False)
+
+    @property
+    def here(self) -> Here:
+        if self._here is None:
+            plan = self.plan
+            assert self.loop is not None  # whoever lends the rest lends it
+            self._here = Here(plan, self.loop, self.stop)
+        return self._here
+
+    @property
+    def checkpoint(self) -> SyncCheckpoints:
+        return SyncCheckpoints(self.claim, self.client)
+
+
+def current() -> BaseContext | None:
     """The context of the handler that is running here, if one is."""
     return _current.get()
 
 
-def enter(context: Context) -> None:
+def enter(context: BaseContext) -> None:
     """Bind the context to this task or thread; it ends with it."""
     _current.set(context)

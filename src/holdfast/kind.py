@@ -18,6 +18,7 @@ from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
+from holdfast.durable.approvals import Asking
 from holdfast.handle import Handle
 
 P = ParamSpec("P")
@@ -70,6 +71,8 @@ class Kind(Generic[P, R]):
     function: Callable[..., Any] = dataclasses.field(repr=False)
     defaults: Options = dataclasses.field(default_factory=Options)
     at_most_once: bool = False
+    approval: Asking | None = None
+    """What is asked before a job of this kind is run at all."""
     # What is the same in every job of it, once the first has been made and checked.
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 

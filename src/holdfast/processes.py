@@ -80,7 +80,7 @@ def target_of(kind: str, function: Callable[..., Any]) -> Message:
     return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
 
 
-def recipe_for(client: Client, schema: str, options: ProcessOptions) -> Recipe:
+def recipe_for(client: Client, schema: str, options: ProcessOptions, notify: str | None = None) -> Recipe:
     if client.store.url.endswith(":memory:"):
         raise InvalidSetting(
             "a database in memory cannot be shared with another process",
@@ -94,6 +94,7 @@ def recipe_for(client: Client, schema: str, options: ProcessOptions) -> Recipe:
         "name": client.name,
         "actor": client.actor,
         "argv": sys.argv,
+        "notify": notify,
         "memory": options.memory,
         "niceness": options.niceness,
         "log": describe_logging(),

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Backoff, Cancel, Context, Reject, Retry
+from holdfast import App, Backoff, Cancel, Context, Reject, Retry, SyncContext
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -43,9 +43,9 @@ async def echo(ctx: Context, value: Any) -> Any:
 
 
 @app.job(process=True)
-def keeps(ctx: Context) -> Any:
-    seen = ctx.load(default=0)
-    ctx.save(seen + 1)
+def keeps(ctx: SyncContext) -> Any:
+    seen = ctx.checkpoint.load(default=0)
+    ctx.checkpoint.save(seen + 1)
     child = in_here.enqueue()
     if seen == 0:
         raise ValueError("saved, and failed")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Context, Retry, State
+from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.errors import InvalidPayload
 from tests.app.conftest import NewApp
 from tests.app.running import working
@@ -60,20 +60,20 @@ def test_progress_is_there_in_the_next_attempt(app: App, new_app: NewApp) -> Non
     elsewhere = new_app()
 
     @elsewhere.job(retry=AGAIN)
-    def pages(ctx: Context) -> list[int]:
-        done: list[int] = ctx.load(default=[])
-        ctx.save([*done, ctx.attempt])
+    def pages(ctx: SyncContext) -> list[int]:
+        done: list[int] = ctx.checkpoint.load(default=[])
+        ctx.checkpoint.save([*done, ctx.attempt])
         if ctx.attempt < 3:
             raise ConnectionError("busy")
-        loaded: list[int] = ctx.load()
+        loaded: list[int] = ctx.checkpoint.load()
         return loaded
 
     @elsewhere.job(retry=AGAIN)
     async def apages(ctx: Context) -> Any:
-        await ctx.asave({"page": ctx.attempt}, "place")
+        await ctx.checkpoint.save({"page": ctx.attempt}, "place")
         if ctx.attempt < 2:
             raise ConnectionError("busy")
-        return [await ctx.aload("place"), await ctx.aload("nothing", "default")]
+        return [await ctx.checkpoint.load("place"), await ctx.checkpoint.load("nothing", "default")]
 
     with working(elsewhere):
         assert app.enqueue("pages", retry=AGAIN).result(timeout=20) == [1, 2, 3]
@@ -86,10 +86,10 @@ def test_progress_that_is_no_json_is_refused(app: App, new_app: NewApp) -> None:
     elsewhere = new_app()
 
     @elsewhere.job()
-    def save(ctx: Context) -> None:
+    def save(ctx: SyncContext) -> None:
         for value in (object(), float("nan"), "x" * 1_048_577, "\x00"):
             try:
-                ctx.save(value)
+                ctx.checkpoint.save(value)
             except InvalidPayload as error:
                 caught.append(error.code)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, State
+from holdfast import App, Context, State, SyncContext
 from holdfast.errors import StaleLease
 from tests.app.conftest import NewApp
 from tests.app.running import working
@@ -73,14 +73,14 @@ def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: 
     refused: list[str] = []
 
     @elsewhere.job()
-    def saves(ctx: Context) -> None:
+    def saves(ctx: SyncContext) -> None:
         if ctx.attempt > 1:
             return
-        ctx.save("mine")
+        ctx.checkpoint.save("mine")
         begun.set()
         assert freed.wait(20)
         try:
-            ctx.save("stale")
+            ctx.checkpoint.save("stale")
         except StaleLease as error:
             refused.append(error.code)
 

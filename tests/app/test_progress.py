@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Handle, Progress, Retry, State
+from holdfast import App, Context, Handle, Progress, Retry, State, SyncContext
 from holdfast.domain.job import Claim
 from holdfast.domain.progress import RESERVED
 from holdfast.errors import StoreUnavailable
@@ -166,8 +166,8 @@ def test_hostile_words_are_kept_as_far_as_they_can_be(app: App) -> None:
 
 def test_its_name_is_reserved(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    def saves(ctx: Context) -> None:
-        ctx.save(1, RESERVED)
+    def saves(ctx: SyncContext) -> None:
+        ctx.checkpoint.save(1, RESERVED)
 
     handle: Handle[None] = saves.enqueue()
     assert handle.progress() is None

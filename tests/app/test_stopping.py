@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State, Stopped
+from holdfast import App, Context, Retry, State, Stopped, SyncContext
 from holdfast.domain.outcome import Failed
 from holdfast.errors import StaleLease
 from holdfast.runtime.execution import Handler, execute
@@ -56,12 +56,12 @@ def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -
     elsewhere, begun, seen = new_app(), threading.Event(), []
 
     @elsewhere.job()
-    def loops(ctx: Context) -> None:
+    def loops(ctx: SyncContext) -> None:
         begun.set()
         ctx.stop.wait(60)
         seen.append(ctx.stop_reason)
         with pytest.raises(StaleLease):
-            ctx.save("too late")
+            ctx.checkpoint.save("too late")
         seen.append("refused")
 
     with working(elsewhere):

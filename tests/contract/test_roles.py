@@ -13,28 +13,32 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role, ensure_roles
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
-VIEWER, PRODUCER, EXECUTOR, ADMIN = ROLES
+VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
+    *("projection", "fits_form"),
 }
-PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many"}
+PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event"}
 EXECUTES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("promote_due", "expire_overdue", "reap_lapsed"),
+    *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
-RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many"}
+RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"}
+APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token"}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,
     PRODUCER: READS | PRODUCES,
     EXECUTOR: READS | EXECUTES,
-    ADMIN: READS | PRODUCES | EXECUTES | RESOLVES,
+    APPROVER: READS | APPROVES,
+    ADMIN: READS | PRODUCES | EXECUTES | APPROVES | RESOLVES,
 }
 
 

@@ -27,7 +27,7 @@ from tests.support.ways import bring
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
-VIEWER, PRODUCER, EXECUTOR, ADMIN = ROLES
+VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State
+from holdfast import App, Retry, State, SyncContext
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.outcome import Failed, Snoozed
 from holdfast.stores.base import Store
@@ -126,12 +126,12 @@ def test_names_and_keys_that_cannot_be_kept_are_refused(app: App, name: str) -> 
 @pytest.mark.parametrize("how", ["returned", "raised", "saved"])
 def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, how: str) -> None:
     @app.job(retry=ONCE)
-    def hostile(ctx: Context, name: str) -> Any:
+    def hostile(ctx: SyncContext, name: str) -> Any:
         value = REFUSED[name]
         if how == "raised":
             raise RuntimeError(value if isinstance(value, str) else type(value).__name__)
         if how == "saved":
-            ctx.save(value)
+            ctx.checkpoint.save(value)
         return value
 
     @app.job(retry=ONCE)

@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast import App, Backoff, Context, Retry
+from holdfast import App, Backoff, Context, Retry, SyncContext
 from tests.faults import skew
 from tests.faults.effects import leave
 from tests.support.crew import FOLDER_VARIABLE
@@ -27,7 +27,7 @@ app = App(name="victim", enqueued_by="tester")
 AT_ONCE = Backoff(base=0.05, factor=1.0, cap=0.05, jitter=False)
 
 
-def _begin(ctx: Context) -> None:
+def _begin(ctx: Context | SyncContext) -> None:
     leave(FOLDER, ctx.job_id, ctx.attempt)
 
 
@@ -72,20 +72,20 @@ async def ahold(ctx: Context, number: int = 0) -> int:
 async def save(ctx: Context, steps: int = 3) -> int:
     """Goes on from where it was, step by step."""
     _begin(ctx)
-    done = int(await ctx.aload(default=0))
+    done = int(await ctx.checkpoint.load(default=0))
     for step in range(done + 1, steps + 1):
-        await ctx.asave(step)
+        await ctx.checkpoint.save(step)
         leave(FOLDER, ctx.job_id, ctx.attempt, f"step {step}")
     return steps
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100, backoff=AT_ONCE))
-def flaky(ctx: Context, fails: int = 1) -> int:
+def flaky(ctx: SyncContext, fails: int = 1) -> int:
     """Fails that many times, then succeeds."""
     _begin(ctx)
-    before = int(ctx.load("failures", 0))
+    before = int(ctx.checkpoint.load("failures", 0))
     if before < fails:
-        ctx.save(before + 1, "failures")
+        ctx.checkpoint.save(before + 1, "failures")
         raise RuntimeError(f"failure {before + 1} of {fails}")
     return before
 

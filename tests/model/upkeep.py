@@ -11,7 +11,7 @@ from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import OperatorVerb, Reschedule
 from tests.model.world import ModelJob, World, moment, seconds
 
-LATE = ("deadline_passed", "the deadline passed before the job was started")
+LATE = ("deadline_passed", "the deadline passed before the job was done")
 LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from holdfast.stores.open import open_store
 from tests.support.databases import Databases, TemplateDatabases
 
-ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_admin")
+ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
 def as_role(url: str, role: str) -> str:

@@ -12,6 +12,9 @@
     │   └── IllegalTransition   the database refused a step that is not in the table
     ├── JobFailed               raised by ``result()`` of a job that did not succeed
     ├── WaitTimeout             the job had not ended in time; it goes on
+    ├── StepsChanged            the handler's steps are not those that the job has behind it
+    ├── StepFailed              a step failed before; the type of its error is not known here any more
+    ├── EventTimeout            the event a handler waited for did not come in time
     └── StoreError              the database could not be used
         ├── StoreUnavailable    cannot connect, connection lost, disk full
         └── SchemaMismatch      not migrated, or migrated by a newer release
@@ -83,6 +86,18 @@ class JobFailed(HoldfastError):
 
 class WaitTimeout(HoldfastError):
     default_code = "wait_timeout"
+
+
+class StepsChanged(HoldfastError):
+    default_code = "steps_changed"
+
+
+class StepFailed(HoldfastError):
+    default_code = "step_failed"
+
+
+class EventTimeout(HoldfastError):
+    default_code = "event_timeout"
 
 
 class StoreError(HoldfastError):

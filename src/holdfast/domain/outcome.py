@@ -57,8 +57,19 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The handler waits for a time, an event or people, and holds nothing meanwhile: it is run again then.
+
+    ``pause`` is a ``Pause`` as JSON, ``steps`` are entries to be remembered with it (``domain/steps.py``).
+    """
+
+    pause: dict[str, Any]
+    steps: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The job's success was committed with the handler's own transaction: there is nothing left to settle."""
 
 
-Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled
+Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused

@@ -11,11 +11,11 @@ from typing import Any, Literal, assert_never
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
 from holdfast.domain.policies import Backoff
 
-Ending = Literal["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
+Ending = Literal["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel", "pause", "ask"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -35,6 +35,8 @@ class Settlement:
     message: str | None = None
     result: str | None = None
     note: dict[str, Any] | None = None
+    pause: dict[str, Any] | None = None
+    steps: list[dict[str, Any]] | None = None
 
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
@@ -49,6 +51,8 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
             # An operator's cancel says who it was by its actor; here that is the worker, hence the mark.
             note = {"by": "handler"} | ({"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else {})
             return Settlement(claim.id, claim.attempt, "cancel", note=note)
+        case Paused(pause, steps):
+            return _waiting(claim, pause, steps)
         case Failed():
             return _after_failure(claim, outcome, random01)
         case Crashed(code, message, note):
@@ -64,6 +68,19 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
             )
         case _:
             assert_never(outcome)
+
+
+def _waiting(claim: Claim, pause: dict[str, Any], steps: list[dict[str, Any]]) -> Settlement:
+    name = pause["name"]
+    if pause["kind"] == "approval":
+        note = {"gate": name}
+        return Settlement(claim.id, claim.attempt, "ask", note=note, pause=pause, steps=steps or None)
+    if pause["kind"] == "step":
+        note = {"step": name, "tries": pause["tries"], "error": pause["error"]["message"]}
+    else:
+        note = {"sleeps": name} if pause["kind"] == "sleep" else {"waits_for": name}
+    bounded = pause if "until" in pause else pause | {"delay": _bounded(pause.get("delay", LONGEST_DELAY))}
+    return Settlement(claim.id, claim.attempt, "pause", note=note, pause=bounded, steps=steps or None)
 
 
 def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:

@@ -70,7 +70,8 @@ class TickOptions:
 class TickSummary:
     """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
 
-    ``retried`` will be tried again later, ``dead`` are dead letters now, ``crashed`` lost a process of their own and
+    ``paused`` wait for a time, an event or people, ``retried`` will be tried again later, ``dead`` are dead letters
+    now, ``crashed`` lost a process of their own and
     are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
     else. ``more``: call again at once, there is work.
     """
@@ -85,6 +86,7 @@ class TickSummary:
     failed: int = 0
     crashed: int = 0
     snoozed: int = 0
+    paused: int = 0
     handed_back: int = 0
     cancelled: int = 0
     lost: int = 0

@@ -63,6 +63,9 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.WAITING_FOR_APPROVAL, V.APPROVE, S.QUEUED),
     Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.FAILED),
     Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.FAILED),
+    # Where the handler itself wants to deal with a no.
+    Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.QUEUED),
+    Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.QUEUED),
     Transition(S.FAILED, V.RETRY, S.RETRY_WAITING),
     Transition(S.FAILED, V.BURY, S.DEAD_LETTER),
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),

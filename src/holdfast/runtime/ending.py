@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.outcome import Outcome
+from holdfast.domain.outcome import Outcome, Paused
 
 
 class Ended(Exception):
@@ -10,4 +10,15 @@ class Ended(Exception):
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
+        self.outcome = outcome
+
+
+class Suspended(BaseException):
+    """The handler waits for something and lets go of its worker; it is run again when that has come.
+
+    Not an ``Exception``: a handler that carries on after errors must not carry on after this.
+    """
+
+    def __init__(self, outcome: Paused) -> None:
+        super().__init__(f"waits for {outcome.pause['kind']} {outcome.pause['name']}")
         self.outcome = outcome

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidArguments, InvalidPayload
+from holdfast.domain.errors import InvalidArguments, InvalidPayload, StepsChanged
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.domain.states import State
-from holdfast.runtime.ending import Ended
+from holdfast.runtime.ending import Ended, Suspended
 from holdfast.runtime.failures import failure, message_of, traceback_of
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
@@ -71,6 +71,8 @@ async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
             async with stop.limit:
                 answer = await _call(handler, claim, stop)
         return Succeeded(answer) if answer is None or isinstance(answer, str) else answer
+    except Suspended as wait:
+        return wait.outcome
     except Ended as end:
         return _without_secrets(handler, claim, end.outcome)
     except TimeoutError as error:
@@ -85,7 +87,18 @@ async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
         return _raised(handler, claim, error)  # the handler's own doing: something it awaited was cancelled
     except BaseException as error:
         # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
-        return _raised(handler, claim, error)
+        return _suspended(error) or _raised(handler, claim, error)
+
+
+def _suspended(error: BaseException) -> Outcome | None:
+    """A task group wraps what its tasks raise: if that is nothing but waiting, the handler waits."""
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    waits, others = error.split(Suspended)
+    first: BaseException | None = waits
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first.outcome if others is None and isinstance(first, Suspended) else None
 
 
 async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Settled | None:
@@ -108,7 +121,7 @@ def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
             return Failed(error.code, redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact), final=True)
         case Retry():
             return _asked_again(error, redact)
-        case InvalidArguments() | InvalidPayload():
+        case InvalidArguments() | InvalidPayload() | StepsChanged():
             # The same payload will not fit next time either.
             return Failed(error.code, redact(error.message, MESSAGE_LIMIT), final=True)
         case Stopped():

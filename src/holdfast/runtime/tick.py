@@ -46,6 +46,8 @@ _FIELDS: dict[Ending, str] = {
     "fail": "failed",
     "crash": "crashed",
     "snooze": "snoozed",
+    "pause": "paused",
+    "ask": "paused",
     "cancel": "cancelled",
 }
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.job import (
     EVERY_TENANT,
     Artifact,
@@ -33,6 +34,7 @@ from holdfast.domain.job import (
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
+from holdfast.domain.steps import Saved, Step, StepEntry
 from holdfast.stores.flow import Flow
 
 T = TypeVar("T")
@@ -132,6 +134,16 @@ class Finding:
     fix: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An event that was told: ``created`` is False when one with the same key was sent before; ``woke`` counts the
+    jobs that waited for it."""
+
+    id: str
+    created: bool
+    woke: int
+
+
 class Verbs(Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
@@ -170,6 +182,30 @@ class Verbs(Protocol):
         tenant: str,
         meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
+    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
+        """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
+        ...
+
+    def steps(self, job_id: str, tenant: str) -> Flow[list[Step]]: ...
+    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Flow[int | None]:
+        """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
+        ...
+
+    def send_event(
+        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
+    ) -> Flow[Sent]: ...
+    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
+    def keep_gate_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> Flow[str | None]:
+        """None when it is kept, or the reason why not."""
+        ...
+
+    def gate_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+    def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+    def gate(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
+    def gates(self, wanted: GateFilter) -> Flow[list[Gate]]: ...
+    def votes(self, gate_id: str, tenant: str) -> Flow[list[Vote]]: ...
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...

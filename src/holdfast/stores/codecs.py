@@ -48,8 +48,9 @@ class Record:
     (``*_id``, ``*_at``, ``meta``), its type otherwise.
     """
 
-    ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "parent_id", "workflow_id", "lease"})
-    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value"})
+    ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
+    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
+    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
@@ -69,14 +70,16 @@ class Record:
             if name in cls.ids:
                 if not codec.ids_are_text:
                     wanted.append((index, codec.id))
-            elif name == "tags":
+            elif name in cls.lists:
                 wanted.append((index, codec.tags))
             elif name in cls.documents:
                 wanted.append((index, codec.json))
             elif hints[name] in (State, State | None):
                 wanted.append((index, State))
-            elif name.endswith("_at") or name in ("at", "until", "process_after"):
+            elif name.endswith("_at") or name in ("at", "until", "process_after", "now"):
                 wanted.append((index, codec.time))
+            elif hints[name] is bool:
+                wanted.append((index, bool))
 
         meta = names.index("meta") if "meta" in names else None
 

@@ -9,7 +9,7 @@ from holdfast.stores.base import Finding, SchemaStatus
 if TYPE_CHECKING:
     from psycopg import Connection
 
-ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_admin")
+ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
 def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> list[Finding]:

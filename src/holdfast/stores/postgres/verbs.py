@@ -15,9 +15,11 @@ from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
+from holdfast.stores.postgres.gates import GateVerbs
+from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.reads import Dialect, Reads
 
-VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
+VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 WEAK_SETTINGS = (
     "select name || ' = off' from pg_settings"
     " where name in ('fsync', 'synchronous_commit', 'full_page_writes') and setting = 'off' order by name"
@@ -25,7 +27,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(Reads):
+class PostgresVerbs(StepVerbs, GateVerbs, Reads):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(
@@ -33,11 +35,10 @@ class PostgresVerbs(Reads):
             self._s,
             percent=True,
             bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
+            has=lambda column, parameter: f"{parameter} = any ({column})",
+            nobody="{}",
             weak_settings=WEAK_SETTINGS,
         )
-
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self._s}{name}({arguments})", params)
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         """Ids are ours, so a job that has one of them is the very job: the batch came through, and was not answered."""
@@ -303,5 +304,12 @@ def detail_of(item: Settlement) -> str | None:
         parts = [] if item.result is None else [f'"result":{item.result}']
         parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
         return f"{{{','.join(parts)}}}" if parts else None
-    detail = {"delay": item.delay, "code": item.code, "message": item.message, "note": item.note}
+    detail = {
+        "delay": item.delay,
+        "code": item.code,
+        "message": item.message,
+        "note": item.note,
+        "pause": item.pause,
+        "steps": item.steps,
+    }
     return json.dumps({name: value for name, value in detail.items() if value is not None})

@@ -23,6 +23,10 @@ class Dialect:
     percent: bool
     bind: Callable[[str], Statement | None]
     """Binds the transaction to a tenant, where the database itself keeps tenants apart."""
+    has: Callable[[str, str], str]
+    """The condition that a list column holds a parameter."""
+    nobody: str
+    """A list column's value without anything in it."""
     weak_settings: str | None = None
     """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 

@@ -10,18 +10,24 @@ from holdfast.stores.reads import Dialect, Reads
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
+from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
+from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 
 
-class SqliteVerbs(EnqueueVerb, TurnVerb, SettleVerb, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads):
+class SqliteVerbs(
+    EnqueueVerb, TurnVerb, SettleVerb, StepVerbs, GateVerbs, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads
+):
     dialect = Dialect(
         SqliteCodec(),
         "",
         percent=False,
         bind=lambda tenant: None,
+        has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
+        nobody="[]",
     )
 
     @flow()

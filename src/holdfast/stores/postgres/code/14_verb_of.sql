@@ -15,7 +15,7 @@ return case now_is
         when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
         when 'queued' then 'reschedule'
         when 'dead_letter' then 'redrive'
-        else 'approve' end
+        else case note ->> 'verdict' when 'denied' then 'deny' when 'expired' then 'expire' else 'approve' end end
     when 'dead_letter' then 'bury'
     when 'cancelled' then case was when 'dead_letter' then 'discard' else 'cancel' end
     when 'waiting_for_approval' then 'ask'

@@ -1,6 +1,7 @@
 -- End attempts, each with its settlement (domain/settlement.py decides; nothing is decided here).
--- `outcomes`: succeeded, retry, bury, fail (final), crash, snooze, cancel. `details`: null, or what goes with it:
---   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}}
+-- `outcomes`: succeeded, retry, bury, fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time
+-- or an event) and ask (people). `details`: null, or what goes with it:
+--   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}, "steps": …, "pause": …}
 -- Answers with the ids whose attempt was no longer this lease's: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
                                        details json[] default null, for_tenant text default null)
@@ -16,6 +17,12 @@ declare
     v_details  json[];
 begin
     perform act_under(settle_many.lease, settle_many.for_tenant);
+    if 'pause' = any (settle_many.outcomes) then
+        -- Before any row is locked: whoever sends an event takes its locks in this order, too.
+        perform lock_event_names(array_agg(s.tenant), array_agg(o.detail -> 'pause' ->> 'name'), true)
+           from unnest(settle_many.jobs, settle_many.details) as o(id, detail) join job_state s on s.id = o.id
+          where o.detail -> 'pause' ->> 'kind' = 'event';
+    end if;
     -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
     -- it would be read from end to end for every settlement.
     -- In ascending order of id, as every batch locks; of several settlements of one attempt the first one counts.
@@ -27,13 +34,16 @@ begin
     ), ended as (
         update job_state s
            set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
+                       when 'pause' then 'retry_waiting' when 'ask' then 'waiting_for_approval'
                        when 'cancel' then 'cancelled' else 'failed' end::state,
                lease = null, settled_by = settle_many.lease,
-               finished_at = case when o.outcome <> 'snooze' then v_now end,
-               due_at = case when o.outcome = 'snooze'
-                        then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
-               error_code = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'code' end,
-               error_message = case when o.outcome not in ('succeeded', 'snooze', 'cancel') then o.detail ->> 'message' end,
+               finished_at = case when o.outcome not in ('snooze', 'pause', 'ask') then v_now end,
+               due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
+                        when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
+                                                   v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
+               gate_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
+               error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
+               error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
                crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
                note = (o.detail -> 'note')::jsonb
           from offered o
@@ -66,6 +76,12 @@ begin
                note = null
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
          where s.id = o.id and o.outcome in ('retry', 'bury', 'crash');
+
+        if v_outcomes && array['pause', 'ask'] then
+            perform suspend(array_agg(o.id), array_agg(o.tenant), array_agg(o.detail), v_now)
+               from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
+              where o.outcome in ('pause', 'ask');
+        end if;
     end if;
 
     if coalesce(cardinality(v_jobs), 0) < cardinality(settle_many.jobs) then

@@ -35,19 +35,24 @@ language plpgsql security definer set search_path from current
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(expire_overdue.for_tenant, 'promoter');
+    v_jobs  uuid[];
     v_count integer;
 begin
     with overdue as materialized (
         select s.id from job_state s
-         where s.deadline_at <= v_now and s.deadline_at is not null and s.state in ('queued', 'retry_waiting')
+         where s.deadline_at <= v_now and s.deadline_at is not null
+           and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
            and (v_scope = '*' or s.tenant = v_scope)
          order by s.deadline_at limit expire_overdue.want for update skip locked
+    ), expired as (
+        update job_state s
+           set state = 'failed', due_at = null, gate_id = null, finished_at = v_now, note = null,
+               error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'
+          from overdue where s.id = overdue.id
+        returning s.id
     )
-    update job_state s
-       set state = 'failed', due_at = null, finished_at = v_now, note = null,
-           error_code = 'deadline_passed', error_message = 'the deadline passed before the job was started'
-      from overdue where s.id = overdue.id;
-    get diagnostics v_count = row_count;
+    select count(*), array_agg(id) into v_count, v_jobs from expired;
+    perform withdraw_gates(v_jobs, v_now);
     return v_count;
 end $$;
 

@@ -4,7 +4,7 @@ do $$
 declare
     v_role text;
 begin
-    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         if not exists (select from pg_roles where rolname = v_role) then
             begin
                 execute format('create role %I nologin', v_role);
@@ -21,13 +21,15 @@ do $$
 declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after',
-                              'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job'];
-    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many'];
+                              'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job', 'projection', 'fits_form'];
+    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor'];
-    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many'];
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
+                              'keep_gate_token'];
+    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'rewind'];
     v_routine record;
     v_role    text;
 begin
@@ -38,20 +40,22 @@ begin
           from pg_proc p where p.pronamespace = v_schema::regnamespace
     loop
         execute format('revoke all on function %s from public', v_routine.signature);
-        foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+        foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
             continue when not exists (select from pg_roles where rolname = v_role);
             if v_routine.name = any (v_reads)
                or v_role = 'holdfast_producer' and v_routine.name = any (v_produce)
                or v_role = 'holdfast_executor' and v_routine.name = any (v_execute)
-               or v_role = 'holdfast_admin' and v_routine.name = any (v_produce || v_execute || v_admin) then
+               or v_role = 'holdfast_approver' and v_routine.name = any (v_approve)
+               or v_role = 'holdfast_admin' and v_routine.name = any (v_produce || v_execute || v_approve || v_admin) then
                 execute format('grant execute on function %s to %I', v_routine.signature, v_role);
             end if;
         end loop;
     end loop;
-    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_admin'] loop
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        execute format('grant select on job, job_tag, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present to %I', v_role);
+        execute format('grant select on job, job_tag, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+            ' step, app_event, gate, vote to %I', v_role);
         execute format('grant select on sequence event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'

@@ -30,7 +30,7 @@ BEGIN
                        CASE WHEN json_extract(NEW.note, '$.rescheduled') IS NOT NULL THEN 'reschedule' ELSE 'due' END
                    WHEN 'queued' THEN 'reschedule'
                    WHEN 'dead_letter' THEN 'redrive'
-                   ELSE 'approve' END
+                   ELSE CASE json_extract(NEW.note, '$.verdict') WHEN 'denied' THEN 'deny' WHEN 'expired' THEN 'expire' ELSE 'approve' END END
                WHEN 'dead_letter' THEN 'bury'
                WHEN 'cancelled' THEN CASE OLD.state WHEN 'dead_letter' THEN 'discard' ELSE 'cancel' END
                WHEN 'waiting_for_approval' THEN 'ask'

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.gates import withdraw_gates
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PROMOTE = (
@@ -20,18 +21,18 @@ _IS_DUE = (
 )
 _IS_OVERDUE = (
     "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting') LIMIT 1"
+    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') LIMIT 1"
 )
 _IS_LAPSED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
     " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
 )
 _EXPIRE = (
-    "UPDATE job_state SET state = 'failed', due_at = NULL, finished_at = :now, note = NULL,"
-    " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was started' WHERE n IN ("
+    "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
+    " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
     "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting') AND (:any OR tenant = :tenant) ORDER BY deadline_at LIMIT :want)"
-    " RETURNING 1"
+    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND (:any OR tenant = :tenant)"
+    " ORDER BY deadline_at LIMIT :want) RETURNING id"
 )
 _LAPSE = (
     "UPDATE lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
@@ -90,6 +91,7 @@ class DutyVerbs:
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield withdraw_gates((row[0] for row in rows), now)
         yield from unsign()
         return len(rows)
 

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.steps import due, suspend
 from holdfast.stores.sqlite.operations.writer import act_under, ids_json, unsign
 
 # The plus signs keep the index of leases out of it: it would read all jobs of the lease again for each of them.
@@ -20,7 +21,7 @@ _SUCCEED = (
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
-    " error_code = :code, error_message = :message, note = :note, crashes = crashes + :crashed"
+    " error_code = :code, error_message = :message, note = :note, crashes = crashes + :crashed, gate_id = :gate"
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress' RETURNING id"
 )
 _PASS_ON = (
@@ -73,6 +74,8 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                     # `failed` passes on at once, in the same transaction.
                     if item.ending in ("retry", "bury"):
                         yield Statement(_PASS_ON, _passing_on(item, now))
+                    elif item.pause is not None:
+                        yield from suspend(item, now)
                     elif item.ending == "crash":
                         yield Statement(_AFTER_CRASH, {"id": item.id, "now": now, "due": _due(item, now)})
     results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
@@ -89,20 +92,31 @@ def _plain(item: Settlement) -> bool:
     return item.ending == "succeeded" and item.note is None
 
 
+_WAITING = {"snooze": "retry_waiting", "pause": "retry_waiting", "ask": "waiting_for_approval"}
+_ENDED = {"cancel": "cancelled", "succeeded": "succeeded"}
+
+
+def _again(item: Settlement, now: int) -> int | None:
+    """When a job that waits is to go on by itself."""
+    if item.ending == "pause":
+        return due(item.pause or {}, now)
+    return _due(item, now) if item.ending == "snooze" else None
+
+
 def _due(item: Settlement, now: int) -> int:
     return now + in_micros(item.delay)
 
 
 def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
-    snoozed = item.ending == "snooze"
-    states = {"snooze": "retry_waiting", "cancel": "cancelled", "succeeded": "succeeded"}
+    waits = item.ending in _WAITING
     return {
         "id": item.id,
         "attempt": item.attempt,
         "lease": lease,
-        "state": states.get(item.ending, "failed"),
-        "finished": None if snoozed else now,
-        "due": _due(item, now) if snoozed else None,
+        "state": _WAITING.get(item.ending) or _ENDED.get(item.ending, "failed"),
+        "finished": None if waits else now,
+        "due": _again(item, now),
+        "gate": item.pause["gate"]["id"] if item.ending == "ask" and item.pause else None,
         "code": item.code,
         "message": item.message,
         "note": None if item.note is None else json.dumps(item.note),

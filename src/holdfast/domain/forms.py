@@ -1,0 +1,110 @@
+"""Whether data fits a form: the part of JSON Schema that forms are made of, as pydantic and people write it.
+
+``type``, ``enum``, ``const``, bounds of numbers, texts and lists, ``pattern``, ``properties``, ``required``,
+``additionalProperties``, ``items``, ``anyOf``, ``oneOf``, ``allOf``, and ``$ref`` within the schema. What is not known
+is passed over: a form is made by whoever asks, and the typed value is checked once more where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "number": (int, float),
+    "integer": (int,),
+}
+DEEPEST: Final = 20
+
+
+def violations(schema: Mapping[str, Any], value: Any) -> Iterator[str]:
+    """What does not fit, in words, one by one."""
+    yield from _look(schema, value, "", schema, 0)
+
+
+def _look(rule: Any, value: Any, where: str, root: Mapping[str, Any], depth: int) -> Iterator[str]:
+    if not isinstance(rule, Mapping) or depth > DEEPEST:
+        return
+    if "$ref" in rule:
+        yield from _look(_referred(rule["$ref"], root), value, where, root, depth + 1)
+    at = where or "the form"
+    kinds = rule.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if isinstance(kinds, list) and not any(_is(kind, value) for kind in kinds):
+        yield f"{at} must be {' or '.join(map(str, kinds))}"
+        return
+    if "enum" in rule and not any(_same(value, choice) for choice in rule["enum"]):
+        yield f"{at} must be one of {', '.join(map(str, rule['enum']))}"
+    if "const" in rule and not _same(value, rule["const"]):
+        yield f"{at} must be {rule['const']}"
+    yield from _bounds(rule, value, at)
+    if isinstance(value, dict):
+        yield from _fields(rule, value, where, root, depth)
+    if isinstance(value, list) and "items" in rule:
+        for index, item in enumerate(value):
+            yield from _look(rule["items"], item, f"{where}[{index}]", root, depth + 1)
+    for part in rule.get("allOf", ()):
+        yield from _look(part, value, where, root, depth + 1)
+    for word in ("anyOf", "oneOf"):
+        choices = rule.get(word)
+        if choices and not any(not [*_look(choice, value, where, root, depth + 1)] for choice in choices):
+            yield f"{at} fits none of what it may be"
+
+
+def _fields(rule: Mapping[str, Any], value: dict[str, Any], where: str, root: Any, depth: int) -> Iterator[str]:
+    properties = rule.get("properties", {})
+    for name in rule.get("required", ()):
+        if name not in value:
+            yield f"{where}{'.' if where else ''}{name} is missing"
+    for name, item in value.items():
+        path = f"{where}.{name}" if where else name
+        if name in properties:
+            yield from _look(properties[name], item, path, root, depth + 1)
+        elif rule.get("additionalProperties") is False:
+            yield f"{path} is not part of the form"
+
+
+def _bounds(rule: Mapping[str, Any], value: Any, at: str) -> Iterator[str]:
+    if isinstance(value, str | list):
+        what = "characters" if isinstance(value, str) else "items"
+        least, most = ("minLength", "maxLength") if isinstance(value, str) else ("minItems", "maxItems")
+        if len(value) < rule.get(least, 0):
+            yield f"{at} must have at least {rule[least]} {what}"
+        if len(value) > rule.get(most, len(value)):
+            yield f"{at} must have at most {rule[most]} {what}"
+    if isinstance(value, str) and "pattern" in rule and not re.search(rule["pattern"], value):
+        yield f"{at} must match {rule['pattern']}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < rule.get("minimum", value):
+            yield f"{at} must be at least {rule['minimum']}"
+        if value > rule.get("maximum", value):
+            yield f"{at} must be at most {rule['maximum']}"
+        if "exclusiveMinimum" in rule and value <= rule["exclusiveMinimum"]:
+            yield f"{at} must be more than {rule['exclusiveMinimum']}"
+        if "exclusiveMaximum" in rule and value >= rule["exclusiveMaximum"]:
+            yield f"{at} must be less than {rule['exclusiveMaximum']}"
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if isinstance(value, bool):  # an int to Python, and never meant as a number
+        return bool(kind == "boolean")
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES.get(kind, (object,)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _referred(ref: Any, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for part in str(ref).removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found

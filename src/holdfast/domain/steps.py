@@ -1,0 +1,205 @@
+"""Durable steps: what a handler did is remembered in the order in which it did it, and is not done again (HF-6).
+
+A handler that goes on after a crash, a sleep or an answer runs again from its top. Each of its durable calls takes
+the next place in order; what is remembered for that place is the call's result, if the name is the same. If it is
+not, the code has changed since, and no result can be trusted: ``Script`` says so instead of guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from holdfast.domain.errors import InvalidSetting, StepsChanged
+from holdfast.domain.keys import check_name
+from holdfast.domain.payload import canonical
+
+StepKind = Literal["step", "sleep", "event", "approval", "patch"]
+
+VALUE_LIMIT: Final = 1_048_576
+MATCH_LIMIT: Final = 1_000
+NAME_LIMIT: Final = 200
+BEFORE_ALL: Final = 0
+"""The place of the gate before the handler: its own calls begin at 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One durable call as it is remembered. ``ended_at`` is None while it waits, or is to be tried again."""
+
+    job_id: str
+    n: int
+    name: str
+    kind: StepKind
+    value: Any
+    error: dict[str, Any] | None
+    tries: int
+    attempt: int
+    started_at: datetime
+    wake_at: datetime | None
+    ended_at: datetime | None
+    now: datetime = field(compare=False)
+    """When it was read, by the store's clock."""
+
+    @property
+    def over(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Its time has come: a sleep is over, an event did not come, a try may be made."""
+        return self.wake_at is not None and self.wake_at <= self.now
+
+
+@dataclass(slots=True)
+class StepEntry:
+    """A step that is over, about to be written. ``value`` is JSON text; ``took`` is how long it ran, in seconds."""
+
+    n: int
+    name: str
+    kind: StepKind
+    value: str | None = None
+    error: dict[str, Any] | None = None
+    tries: int = 1
+    took: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the value, which is text already."""
+        facts = {"n": self.n, "name": self.name, "kind": self.kind, "tries": self.tries, "took": round(self.took, 6)}
+        return facts | ({"error": self.error} if self.error is not None else {})
+
+
+@dataclass(slots=True)
+class Saved:
+    """What is out of the ordinary about an entry: the attempt is no longer ours, or the step was over already."""
+
+    job_id: str
+    n: int
+    fate: Literal["stale", "kept"]
+    value: Any = None
+
+
+@dataclass(slots=True)
+class Pause:
+    """What an attempt ends for, to go on later: a time, an event, people. ``delay`` None waits as long as it takes."""
+
+    n: int
+    name: str
+    kind: StepKind
+    delay: float | None = None
+    until: datetime | None = None
+    tries: int = 1
+    error: dict[str, Any] | None = None
+    wanted: dict[str, Any] | None = None
+    since: float = 0.0
+    gate: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a settlement carries, and the child of a worker sends over its socket."""
+        values = {
+            "n": self.n,
+            "name": self.name,
+            "kind": self.kind,
+            "delay": self.delay,
+            "until": None if self.until is None else self.until.isoformat(),
+            "tries": self.tries,
+            "error": self.error,
+            "wanted": self.wanted,
+            "since": self.since or None,
+            "gate": self.gate,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Script:
+    """The durable calls of one attempt beside those that are remembered from earlier ones.
+
+    What need not be written at once (a failure its handler may yet catch, the answer to ``patched``) is put off until a
+    call is written that was made afterwards: then the handler has gone on from there. If there is none, nothing has
+    come to depend on it. A place may be empty though later ones are not: of steps that run at once, any may be done
+    first.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._remembered: dict[int, Step] = {}
+        self._last = BEFORE_ALL
+        self._taken = BEFORE_ALL
+        self._put_off: list[tuple[int, StepEntry]] = []
+
+    def remember(self, steps: Sequence[Step]) -> None:
+        self._remembered = {step.n: step for step in steps}
+        self._last = max(self._remembered, default=BEFORE_ALL)
+
+    def take_place(self) -> int:
+        """The place of the next call, taken when it is made: of calls that run at once, the code's order counts."""
+        self._taken += 1
+        return self._taken
+
+    def at(self, n: int, name: str, kind: StepKind) -> Step | None:
+        """What is remembered of the call at this place, which must be the one it was."""
+        step = self._remembered.get(n)
+        if step is not None and (step.name, step.kind) != (name, kind):
+            raise StepsChanged(
+                f"job {self._job_id}: call {n} of its handler was {step.kind} {step.name!r},"
+                f" and is {kind} {name!r} now: the code has changed since it began",
+                fix="Put the old order back, or keep both ways apart with ctx.patched(…).",
+            )
+        return step
+
+    def patched(self, name: str) -> bool:
+        """Whether this attempt goes the new way. An attempt that passed this place by the old code goes the old way."""
+        n = self._taken + 1
+        step = self._remembered.get(n)
+        if step is not None:
+            if (step.name, step.kind) != (name, "patch"):
+                return False
+        elif n < self._last:
+            return False
+        else:
+            self._taken = n
+            self.put_off(StepEntry(n, name, "patch"))
+        self._taken = n
+        return True
+
+    def put_off(self, entry: StepEntry) -> None:
+        self._put_off.append((self._taken, entry))
+
+    def take_put_off(self, n: int) -> list[StepEntry]:
+        """What is to be written with the call at this place."""
+        due = [entry for taken, entry in self._put_off if taken < n]
+        self._put_off = [(taken, entry) for taken, entry in self._put_off if taken >= n]
+        return due
+
+    @property
+    def left(self) -> list[Step]:
+        """What is remembered and was not asked for: of steps that the handler has no more."""
+        return [step for n, step in sorted(self._remembered.items()) if n > self._taken]
+
+
+def check_step_name(name: object) -> str:
+    return check_name(name, "name of the step", limit=NAME_LIMIT)
+
+
+def check_match(match: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """What an event must have: names with plain values, compared as they are."""
+    values = dict(match or {})
+    for name, value in values.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | bool | None):
+            raise InvalidSetting(
+                "match is an object of names with text, whole numbers, booleans or null", code="invalid_match"
+            )
+    if len(canonical(values)) > MATCH_LIMIT:
+        raise InvalidSetting(f"match is larger than {MATCH_LIMIT:,} characters", code="invalid_match")
+    return values
+
+
+def projection(data: Mapping[str, Any], shape: Sequence[str]) -> dict[str, Any]:
+    """What of an event a wait looks at: the names in ``shape`` with their values, null where there is none.
+
+    7.0 is 7 here: every store compares numbers by their value.
+    """
+    found = {name: data.get(name) for name in shape}
+    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in found.items()}

@@ -1,0 +1,115 @@
+"""What a step returned, as JSON and back as its type; what it raised, as data and back as an error."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from holdfast.arguments import Signature
+from holdfast.domain.errors import InvalidSetting, StepFailed
+from holdfast.domain.payload import decode, encode
+from holdfast.domain.redaction import Redact
+from holdfast.domain.settlement import MESSAGE_LIMIT
+from holdfast.domain.steps import VALUE_LIMIT, Step
+
+
+@dataclass(frozen=True, slots=True)
+class AppEvent:
+    """What ``ctx.wait_for_event`` answers: the event as it was sent."""
+
+    id: str
+    name: str
+    data: dict[str, Any]
+    sent_by: str
+    sent_at: datetime
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> AppEvent:
+        sent_at = datetime.fromisoformat(told["sent_at"])
+        return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
+
+
+@lru_cache(maxsize=1024)
+def _signature(function: Callable[..., Any]) -> Signature | None:
+    try:
+        return Signature(function, getattr(function, "__name__", "step"))
+    except (TypeError, ValueError):  # a builtin that does not say what it takes
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """How the results of one function are kept. What comes back is what a later attempt will see: never the object
+    itself, but what its JSON says, in the type the function promises."""
+
+    name: str
+    signature: Signature | None
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> Value:
+        try:
+            return cls(name, _signature(function))
+        except TypeError:  # it cannot be hashed
+            return cls(name, None)
+
+    def pack(self, value: Any) -> str | None:
+        if self.signature is not None:
+            return self.signature.pack_result(value, limit=VALUE_LIMIT)
+        return None if value is None else encode(value, limit=VALUE_LIMIT, what=f"result of step {self.name}")
+
+    def unpack(self, value: Any) -> Any:
+        return value if self.signature is None else self.signature.unpack_result(value)
+
+    def again(self, text: str | None) -> Any:
+        return None if text is None else self.unpack(decode(text))
+
+
+def describe(error: BaseException, redact: Redact) -> dict[str, Any]:
+    kind = type(error)
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(str(error), MESSAGE_LIMIT)}
+
+
+def remembered(step: Step) -> Exception:
+    """The error of a step that failed in an earlier attempt: of its own type, if that is loaded here, so that the
+    handler catches it as it did then. Nothing is imported for it, and nothing of it is run."""
+    said = step.error or {}
+    message, name = str(said.get("message") or ""), str(said.get("type") or "")
+    for kind in _errors():
+        if f"{kind.__module__}.{kind.__qualname__}" == name:
+            with contextlib.suppress(Exception):
+                error = kind.__new__(kind, message)
+                error.args = (message,)
+                error.add_note(f"step {step.name!r} failed in attempt {step.attempt}, and is not tried again")
+                return error
+    return StepFailed(f"step {step.name!r} failed in attempt {step.attempt}: {name}: {message}")
+
+
+def _errors() -> Iterator[type[Exception]]:
+    found: list[type[Exception]] = [Exception]
+    seen = {Exception}
+    while found:
+        kind = found.pop()
+        yield kind
+        for heir in kind.__subclasses__():
+            if heir not in seen:
+                seen.add(heir)
+                found.append(heir)
+
+
+def check_callable(name: str, function: object) -> None:
+    if not callable(function):
+        raise InvalidSetting(
+            f"step {name!r} takes a function and its arguments, not {type(function).__name__}",
+            code="not_callable",
+            fix='ctx.step("charge", charge, invoice), without calling it yourself.',
+        )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    inner = getattr(function, "func", function)  # of a partial, or a kind
+    return inspect.iscoroutinefunction(getattr(inner, "function", inner))

@@ -1,0 +1,225 @@
+-- Durable steps: what a handler has done is remembered, so that a later attempt does not do it again (CX-8, HF-6).
+--
+-- A step that is over is one row, written once (save_steps). A handler that sleeps, waits for an event or asks people
+-- lets go of its job: that is a settlement, and what it waits for is written with it (suspend, called by settle_many).
+-- An event that was sent finds the waits it fulfils by index, and a wait that begins looks for events sent before;
+-- a lock on the event's name keeps the two from missing each other.
+
+-- `entries`: [{"job", "attempt", "n", "name", "kind", "value", "error", "tries", "took"}, …]. Answers only what is out
+-- of the ordinary: `stale`, the attempt is no longer this lease's and nothing was written for it; `kept`, the step was
+-- over already (an event came after all), and this is what it says.
+create or replace function save_steps(lease uuid, entries json, for_tenant text default null)
+returns table (job_id uuid, n integer, fate text, value json)
+language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := clock_now();
+    v_jobs uuid[];
+begin
+    perform act_under(save_steps.lease, save_steps.for_tenant);
+    select array_agg((e ->> 'job')::uuid) into v_jobs from json_array_elements(save_steps.entries) e;
+    return query
+    with offered as materialized (
+        select distinct on (e.job, e.n) e.*
+          from json_to_recordset(save_steps.entries) as e(
+                   job uuid, attempt integer, n integer, name text, kind text, value json, error json,
+                   tries smallint, took double precision)
+         order by e.job, e.n
+    ), held as materialized (
+        -- Locked against a change of hands, in the order in which every batch locks; not rewritten.
+        select s.id, s.tenant, s.attempt from job_state s
+         where s.id = any (v_jobs) and s.lease is not distinct from save_steps.lease
+           and s.state is not distinct from 'in_progress'
+         order by s.id for share
+    ), saved as (
+        insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
+        select o.job, o.n, h.tenant, o.name, o.kind, o.value, o.error, coalesce(o.tries, 1::smallint), o.attempt,
+               v_now - make_interval(secs => coalesce(o.took, 0)), v_now
+          from offered o join held h on h.id = o.job and h.attempt = o.attempt
+        on conflict (job_id, n) do update
+           set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
+               ended_at = excluded.ended_at
+         where t.ended_at is null
+        returning t.job_id, t.n
+    )
+    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end, t.value
+      from offered o
+      left join held h on h.id = o.job and h.attempt = o.attempt
+      left join step t on t.job_id = o.job and t.n = o.n and h.id is not null
+     where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
+end $$;
+
+-- What of an event a wait looks at: the names in `shape` with their values, null where there is none.
+create or replace function projection(data jsonb, shape text[]) returns jsonb language sql immutable
+return (select coalesce(jsonb_object_agg(k, data -> k), '{}') from unnest(shape) k);
+
+-- Who begins to wait for events of these names and who sends one exclude each other; in one order for everybody.
+create or replace function lock_event_names(tenants text[], names text[], waits boolean) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_key bigint;
+begin
+    for v_key in
+        select distinct hashtextextended(current_schema() || ' ' || t || ' ' || n, 0)
+          from unnest(lock_event_names.tenants, lock_event_names.names) as u(t, n) where n is not null order by 1
+    loop
+        if lock_event_names.waits then
+            perform pg_advisory_xact_lock(v_key);
+        else
+            perform pg_advisory_xact_lock_shared(v_key);
+        end if;
+    end loop;
+end $$;
+
+create or replace function told(e app_event) returns json language sql stable
+return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
+    'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
+
+-- The attempts of these jobs have just ended by waiting for something: write down what for. `details`: {"steps": steps
+-- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "gate"}}.
+create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_wait  record;
+    v_event app_event;
+begin
+    insert into step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
+    select o.id, t.n, o.tenant, t.name, t.kind, t.value, t.error, coalesce(t.tries, 1::smallint),
+           (select s.attempt from job_state s where s.id = o.id),
+           p_now - make_interval(secs => coalesce(t.took, 0)), p_now
+      from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
+     cross join lateral json_to_recordset(coalesce(o.detail -> 'steps', '[]')) as t(
+               n integer, name text, kind text, value json, error json, tries smallint, took double precision)
+    on conflict (job_id, n) do nothing;
+
+    insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
+    select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
+           case when p.kind = 'event' then array(select k from jsonb_object_keys(p.wanted) k order by k collate "C") end, p.wanted
+      from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
+     cross join lateral json_to_record(o.detail -> 'pause') as p(
+               n integer, name text, kind text, error json, tries smallint, wanted jsonb)
+      join job_state s on s.id = o.id
+    on conflict (job_id, n) do update
+       set error = excluded.error, tries = excluded.tries, attempt = excluded.attempt, wake_at = excluded.wake_at
+     where t.ended_at is null;
+
+    for v_wait in
+        select t.job_id, t.n, t.tenant, t.name, t.shape, t.wanted, s.queue,
+               j.created_at - make_interval(secs => coalesce((o.detail -> 'pause' ->> 'since')::float8, 0)) as since
+          from unnest(suspend.jobs, suspend.details) as o(id, detail)
+          join step t on t.job_id = o.id and t.n = (o.detail -> 'pause' ->> 'n')::integer and t.ended_at is null
+          join job_state s on s.id = o.id
+          join job j on j.id = o.id
+         where o.detail -> 'pause' ->> 'kind' = 'event'
+    loop
+        select e.* into v_event from app_event e
+         where e.tenant = v_wait.tenant and e.name = v_wait.name and e.sent_at >= v_wait.since
+           and (e.job_id is null or e.job_id = v_wait.job_id)
+           and projection(e.data::jsonb, v_wait.shape) = v_wait.wanted
+           -- One that this job has had before is not news.
+           and not exists (select from step u where u.job_id = v_wait.job_id and u.kind = 'event' and u.value ->> 'id' = e.id::text)
+         order by e.sent_at, e.id limit 1;
+        if found then
+            update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
+            update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_event.name)
+             where s.id = v_wait.job_id;
+            perform rouse(v_wait.queue);
+        end if;
+    end loop;
+
+    if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'gate' is not null) then
+        perform open_gates(suspend.jobs, suspend.tenants, suspend.details, p_now);
+    end if;
+end $$;
+
+-- Tell jobs something: every job of the tenant that waits for an event of this name with these values goes on, and those
+-- that begin to wait for it later find it.
+create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
+                                      actor text default null, for_tenant text default null)
+returns table (id uuid, created boolean, woke integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := clock_now();
+    v_tenant text := coalesce(send_event.for_tenant, nullif(scope(), '*'), 'default');
+    v_scope  text := enter(v_tenant, nullif(send_event.actor, ''));
+    v_data   jsonb := send_event.data::jsonb;
+    v_event  app_event;
+    v_jobs   uuid[];
+    v_queues text[];
+begin
+    if v_tenant = '*' then
+        raise exception 'an event is sent in one tenant' using errcode = 'ZH010';
+    end if;
+    perform lock_event_names(array[v_tenant], array[send_event.name], false);
+    insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at)
+    values (uuid7(), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
+    on conflict (tenant, name, key) where key is not null do nothing
+    returning e.* into v_event;
+    if not found then
+        return query select e.id, false, 0 from app_event e
+         where e.tenant = v_tenant and e.name = send_event.name and e.key = send_event.key;
+        return;
+    end if;
+    -- Step from shape to shape along the index: there are few of them, however many wait.
+    with recursive shapes as (
+        (select t.shape from step t
+          where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+          order by t.shape limit 1)
+        union all
+        select (select t.shape from step t
+                 where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+                   and t.shape > w.shape order by t.shape limit 1)
+          from shapes w where w.shape is not null
+    )
+    select array_agg(t.job_id order by t.job_id) into v_jobs
+      from shapes w
+      join step t on t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+                 and t.shape = w.shape and t.wanted = projection(v_data, w.shape)
+     where w.shape is not null and (send_event.job is null or t.job_id = send_event.job);
+    woke := 0;
+    if v_jobs is not null then
+        perform from job_state s where s.id = any (v_jobs) order by s.id for update;
+        -- The wait of a job that has ended meanwhile is over as well: nobody looks at it again.
+        update step t set value = told(v_event), ended_at = v_now
+         where t.job_id = any (v_jobs) and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+           and t.wanted = projection(v_data, t.shape);
+        -- Those that were put to sleep for it; others are on their way already, and will find it.
+        with woken as (
+            update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', send_event.name)
+             where s.id = any (v_jobs) and s.state = 'retry_waiting'
+               and exists (select from step t where t.job_id = s.id and t.kind = 'event' and t.ended_at = v_now
+                              and t.wake_at = s.due_at)
+            returning s.queue
+        )
+        select count(*), array_agg(distinct queue) into woke, v_queues from woken;
+        perform rouse(q) from unnest(v_queues) q;
+    end if;
+    id := v_event.id;
+    created := true;
+    return next;
+end $$;
+
+-- Forget what a dead letter has behind it from place `to_place` on, so that its handler does it again when it is redriven.
+-- Answers how many were forgotten; null when there is no such dead letter.
+create or replace function rewind(job uuid, to_place integer, actor text default null, for_tenant text default null)
+returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(rewind.for_tenant, nullif(rewind.actor, ''));
+    v_count integer;
+begin
+    perform from job_state s where s.id = rewind.job and (v_scope = '*' or s.tenant = v_scope)
+        and s.state = 'dead_letter' for update;
+    if not found then
+        return null;
+    end if;
+    delete from step t where t.job_id = rewind.job and t.n >= rewind.to_place;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;

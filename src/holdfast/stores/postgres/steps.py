@@ -1,0 +1,41 @@
+"""Durable steps and application events; the functions are in ``code/48_steps.sql``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from holdfast.domain.ids import parse_id
+from holdfast.domain.steps import Saved, StepEntry
+from holdfast.stores.base import Sent
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.reads.jobs import Reader
+
+
+class StepVerbs(Calls, Reader):
+    @flow(single=True)
+    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
+        document = f"[{','.join(_entry(*entry) for entry in entries)}]"
+        rows = yield self._call("save_steps", "%s, %s::json, %s", lease, document, tenant)
+        read = self.dialect.codec.json
+        return [Saved(str(job_id), n, fate, None if value is None else read(value)) for job_id, n, fate, value in rows]
+
+    @flow(single=True)
+    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Steps[int | None]:
+        rows = yield self._call("rewind", "%s, %s, %s, %s", parse_id(job_id), to, actor, tenant)
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    @flow(single=True)
+    def send_event(
+        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
+    ) -> Steps[Sent]:
+        job = None if job_id is None else parse_id(job_id)
+        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s", name, data, key, job, actor, tenant)
+        return Sent(str(rows[0][0]), rows[0][1], rows[0][2])
+
+
+def _entry(job_id: str, attempt: int, entry: StepEntry) -> str:
+    """As JSON; the value is JSON text already, and stays as it is."""
+    facts = json.dumps({"job": job_id, "attempt": attempt, **entry.to_json()})
+    return facts if entry.value is None else f'{facts[:-1]},"value":{entry.value}}}'

@@ -1,0 +1,241 @@
+"""Approval gates: opened with the settlement of the job that asks, decided by people, attended to by time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.gates import Answer, Ballot, Gate, Token, refusal
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.stores.codecs import Record, from_micros, in_micros
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+
+_COLUMNS = Record.columns(Gate)
+_OPEN = (
+    "INSERT INTO gate (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,"
+    " on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to, notify,"
+    " content_hash, opened_at)"
+    " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
+    " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
+    " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
+)
+_FIND = f"SELECT {_COLUMNS} FROM gate WHERE id = :gate AND (:any OR tenant = :tenant)"
+_WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND gate_id = ?"
+_TOKEN = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = ? AND gate_id = ?"
+_VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE gate_id = ? ORDER BY at, person"
+_VOTE = (
+    "INSERT INTO vote (gate_id, tenant, person, verdict, how, comment, data, at)"
+    " VALUES (:gate, :tenant, :person, :verdict, :how, :comment, :data, :now)"
+)
+_CLOSE = "UPDATE gate SET state = ?, decided_at = ? WHERE id = ?"
+_REMEMBER = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
+_GO_ON = "UPDATE job_state SET state = 'queued', gate_id = NULL, note = :note WHERE id = :job"
+_FAIL = (
+    "UPDATE job_state SET state = 'failed', gate_id = NULL, finished_at = :now, error_code = :code,"
+    " error_message = :message, note = :note WHERE id = :job"
+)
+_WITHDRAW = (
+    "UPDATE gate SET state = 'withdrawn', decided_at = ?"
+    " WHERE job_id IN (SELECT value FROM json_each(?)) AND state = 'open'"
+)
+_KEEP = (
+    "INSERT INTO gate_token (hash, tenant, gate_id, person, issued_by, issued_at, expires_at)"
+    " VALUES (:hash, :tenant, :gate, :person, :actor, :now, :now + :ttl)"
+)
+_NEXT = (
+    "min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),"
+    " coalesce(escalate_at, 9223372036854775807))"
+)
+_DUE = (
+    f"SELECT {_COLUMNS} FROM gate WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
+    f" ORDER BY {_NEXT} LIMIT :want"
+)
+_IS_DUE = f"SELECT 1 FROM gate WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
+_ESCALATE = "UPDATE gate SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
+_REMIND = "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :gate"
+_ASK_AGAIN = (
+    "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
+    " WHERE id = :gate"
+)
+# The kind of job that tells people, in the queue of the job that asked. No token is part of it.
+_NOTICE = (
+    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, enqueued_by, source_system, created_at)"
+    " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
+    " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
+    " g.job_id, coalesce(j.correlation_id, j.id), 'gate ' || g.name, 'holdfast', :now"
+    " FROM gate g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
+)
+
+
+def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
+    present = yield Statement("SELECT now FROM present")
+    rows = yield Statement(_IS_DUE, (present[0][0],))
+    return None if rows else 0
+
+
+class GateVerbs:
+    @cached_property
+    def _read_gate(self) -> Callable[[Row], Gate]:
+        return Record.decoder(Gate, SqliteCodec())
+
+    @flow(tells=True)
+    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+        if ballot.verdict not in ("approve", "deny"):
+            raise InvalidInput("a verdict is approve or deny")
+        gate = yield from self._find(gate_id, tenant)
+        if gate is None:
+            return Answer(parse_id(gate_id), None, True, "not_found")
+        token = yield from _token(ballot, gate)
+        person = token.person if token is not None and token.person is not None else ballot.person
+        now = yield from sign(person)
+        waits = yield Statement(_WAITS, (gate.job_id, gate.id))
+        votes = yield Statement(_VOTES, (gate.id,))
+        reason = refusal(gate, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
+        if reason is not None:
+            yield from unsign()
+            return Answer(gate.id, gate.state, True, reason)
+        if ballot.token_hash is not None:
+            yield Statement("UPDATE gate_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
+        word = {
+            "gate": gate.id,
+            "tenant": gate.tenant,
+            "person": person,
+            "verdict": ballot.verdict,
+            "how": ballot.how,
+            "comment": ballot.comment,
+            "data": None if ballot.data is None else json.dumps(ballot.data),
+            "now": now,
+        }
+        yield Statement(_VOTE, word)
+        said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
+        state = gate.state
+        if ballot.verdict == "deny":
+            state = yield from _close(gate, "denied", f"denied{said}", now)
+        elif sum(vote[1] == "approve" for vote in votes) + 1 >= gate.quorum:
+            state = yield from _close(gate, "approved", f"approved{said}", now)
+        yield from unsign()
+        return Answer(gate.id, state, False, None)
+
+    @flow()
+    def keep_gate_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> Steps[str | None]:
+        gate = yield from self._find(gate_id, tenant)
+        if gate is None:
+            return "not_found"
+        if gate.state != "open":
+            return "already_decided"
+        if person is not None and gate.approvers and person not in (*gate.approvers, *gate.escalate_to):
+            return "not_an_approver"
+        now = yield from sign(actor)
+        facts = {"hash": token_hash, "tenant": gate.tenant, "gate": gate.id, "person": person, "actor": actor}
+        yield Statement(_KEEP, facts | {"now": now, "ttl": None if ttl is None else in_micros(ttl)})
+        yield from unsign()
+        return None
+
+    @flow(writes=False)
+    def gate_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
+        asked = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(
+            "SELECT hash FROM gate_token WHERE gate_id = :gate AND (:any OR tenant = :tenant)", asked
+        )
+        return [row[0] for row in rows]
+
+    @flow(peek=_anything_due)
+    def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        for gate in map(self._read_gate, rows):
+            yield from _attend(gate, now)
+        yield from unsign()
+        return len(rows)
+
+    def _find(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+        scope = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_FIND, scope)
+        return self._read_gate(rows[0]) if rows else None
+
+
+def open_gate(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
+    """The job has just been put into waiting_for_approval by its own handler."""
+    gate = pause["gate"]
+    spans = {name: gate.get(name) for name in ("expires_in", "remind_every", "escalate_after")}
+    params = {
+        "job": job_id,
+        "n": pause["n"],
+        "name": pause["name"],
+        "now": now,
+        **{name: gate.get(name) for name in ("id", "summary", "notify", "content_hash")},
+        **{name: None if gate.get(name) is None else json.dumps(gate[name]) for name in ("data", "form")},
+        **{name: json.dumps(gate.get(name, [])) for name in ("approvers", "escalate_to")},
+        **{name: None if span is None else in_micros(span) for name, span in spans.items()},
+        "quorum": gate.get("quorum", 1),
+        "not_requester": int(gate.get("not_requester", False)),
+        "on_deny": gate.get("on_deny", "fail"),
+        "on_expire": gate.get("on_expire", "deny"),
+    }
+    yield Statement(_OPEN, params)
+    yield Statement(_NOTICE, {"gate": gate["id"], "what": "asked", "now": now})
+
+
+def withdraw_gates(jobs: Iterable[str], now: int) -> Statement:
+    """Jobs that no longer wait for an answer: their questions are taken back."""
+    return Statement(_WITHDRAW, (now, ids_json(jobs)))
+
+
+def _token(ballot: Ballot, gate: Gate) -> Steps[Token | None]:
+    if ballot.token_hash is None:
+        return None
+    rows = yield Statement(_TOKEN, (ballot.token_hash, gate.id))
+    if not rows:
+        return None
+    person, expires_at, used_at = rows[0]
+    return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
+
+
+def _attend(gate: Gate, now: int) -> Steps[None]:
+    """Escalate, remind or let expire, whatever is due."""
+    waits = yield Statement(_WAITS, (gate.job_id, gate.id))
+    if not waits:
+        yield Statement(_CLOSE, ("withdrawn", now, gate.id))
+        return
+    late = from_micros(now)
+    if gate.escalate_at is not None and gate.escalate_at <= late:
+        yield Statement(_ESCALATE, (now, gate.id))
+        yield Statement(_NOTICE, {"gate": gate.id, "what": "escalated", "now": now})
+    expired = gate.expires_at is not None and gate.expires_at <= late
+    if expired and gate.on_expire != "remind":
+        yield from _close(gate, "approved" if gate.on_expire == "approve" else "expired", "nobody decided in time", now)
+    elif expired or (gate.remind_at is not None and gate.remind_at <= late):
+        yield Statement(_ASK_AGAIN if expired else _REMIND, {"gate": gate.id, "now": now})
+        yield Statement(_NOTICE, {"gate": gate.id, "what": "reminder", "now": now})
+
+
+def _close(gate: Gate, state: Any, reason: str, now: int) -> Steps[Any]:
+    """The job goes on with the decision in its hands, or ends as failed with the reason."""
+    yield Statement(_CLOSE, (state, now, gate.id))
+    votes = yield Statement(_VOTES, (gate.id,))
+    names = ("person", "verdict", "how", "comment", "data", "at")
+    said = [dict(zip(names, vote, strict=True)) for vote in votes]
+    for vote in said:
+        vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
+    decision = {"gate_id": gate.id, "state": state, "decided_at": _written(now), "votes": said}
+    yield Statement(_REMEMBER, (json.dumps(decision), now, gate.job_id, gate.n))
+    note = {"gate": gate.name, "verdict": state}
+    if state == "approved" or gate.on_deny == "resume":
+        yield Statement(_GO_ON, {"job": gate.job_id, "note": json.dumps(note | {"reason": reason})})
+    else:
+        code = "gate_expired" if state == "expired" else "denied"
+        failure = {"job": gate.job_id, "now": now, "code": code, "message": reason, "note": json.dumps(note)}
+        yield Statement(_FAIL, failure)
+    return state
+
+
+def _written(at: int) -> str:
+    return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,190 @@
+"""Durable steps and application events: remember what is over, put down what a job waits for, tell those who wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.ids import parse_id
+from holdfast.domain.payload import canonical, look_at
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.steps import Saved, StepEntry, projection
+from holdfast.stores.base import Sent
+from holdfast.stores.codecs import from_micros, in_micros, micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.gates import open_gate
+from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, sign, unsign
+
+_HELD = (
+    "SELECT id, attempt FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
+)
+_SAVE = (
+    "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
+    " SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now"
+    " FROM job_state WHERE id = :job"
+    " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
+    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL RETURNING 1"
+)
+_KEPT = "SELECT value FROM step WHERE job_id = ? AND n = ?"
+_PAUSE = (
+    "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
+    " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
+    " FROM job_state WHERE id = :job"
+    " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
+    " attempt = excluded.attempt, wake_at = excluded.wake_at WHERE ended_at IS NULL"
+)
+_FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
+_CREATED = "SELECT tenant, created_at FROM job WHERE id = ?"
+_HAD = "SELECT json_extract(value, '$.id') FROM step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
+_TOLD = (
+    "SELECT id, data, sent_by, sent_at FROM app_event WHERE tenant = :tenant AND name = :name AND sent_at >= :since"
+    " AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
+)
+_WAKE = (
+    "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
+    " AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
+)
+_TELL = (
+    "INSERT INTO app_event (tenant, name, data, key, job_id, sent_by, sent_at)"
+    " VALUES (:tenant, :name, :data, :key, :job, :actor, :now)"
+    " ON CONFLICT (tenant, name, key) WHERE key IS NOT NULL DO NOTHING RETURNING id"
+)
+_TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
+_OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
+# Step from shape to shape along the index: there are few of them, however many wait.
+_NEXT_SHAPE = f"SELECT shape FROM step INDEXED BY waiting WHERE {_OPEN} AND shape > :shape ORDER BY shape LIMIT 1"
+_WAITS = (
+    f"SELECT job_id, n FROM step INDEXED BY waiting WHERE {_OPEN} AND shape = :shape AND wanted = :wanted"
+    " AND (:job IS NULL OR job_id = :job) ORDER BY job_id, n"
+)
+_IS_DEAD = "SELECT 1 FROM job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
+_FORGET = "DELETE FROM step WHERE job_id = ? AND n >= ? RETURNING 1"
+
+
+class StepVerbs:
+    @flow()
+    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
+        now = yield from act_under(lease, tenant)
+        ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
+        held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
+        answers = []
+        for job_id, attempt, entry in entries:
+            if (job_id, attempt) not in held:
+                answers.append(Saved(job_id, entry.n, "stale"))
+            elif not (yield _saving(job_id, entry.to_json(), entry.value, now)):
+                rows = yield Statement(_KEPT, (job_id, entry.n))
+                answers.append(Saved(job_id, entry.n, "kept", rows[0][0] and look_at(rows[0][0])))
+        yield from unsign()
+        return answers
+
+    @flow()
+    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Steps[int | None]:
+        yield from sign(actor)
+        scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
+        dead = yield Statement(_IS_DEAD, scope)
+        gone = (yield Statement(_FORGET, (parse_id(job_id), to))) if dead else []
+        yield from unsign()
+        return len(gone) if dead else None
+
+    @flow(tells=True)
+    def send_event(
+        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
+    ) -> Steps[Sent]:
+        now = yield from sign(actor)
+        job = None if job_id is None else parse_id(job_id)
+        facts = {"tenant": tenant, "name": name, "data": data, "key": key, "job": job, "actor": actor, "now": now}
+        new = yield Statement(_TELL, facts)
+        if not new:
+            rows = yield Statement(_TOLD_BEFORE, (tenant, name, key))
+            yield from unsign()
+            return Sent(rows[0][0], False, 0)
+        event_id = new[0][0]
+        value = _event(event_id, name, data, actor, now)
+        told, woke, shape = look_at(data), 0, ""
+        while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
+            shape = rows[0][0]
+            wanted = canonical(projection(told, json.loads(shape)))
+            waits = yield Statement(
+                _WAITS, {"tenant": tenant, "name": name, "shape": shape, "wanted": wanted, "job": job}
+            )
+            for waiting, n in waits:
+                # Those that were put to sleep for it go on; others are on their way already, and will find it.
+                yield Statement(_FULFIL, {"value": value, "now": now, "job": waiting, "n": n})
+                woken = yield Statement(_WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
+                woke += len(woken)
+        yield from unsign()
+        return Sent(event_id, True, woke)
+
+
+def suspend(item: Settlement, now: int) -> Steps[None]:
+    """The attempt has just ended by waiting for something: write down what for. Inside a flow that has signed."""
+    for entry in item.steps or ():
+        yield _saving(item.id, entry, None, now)
+    pause = item.pause or {}
+    wanted = pause.get("wanted")
+    params = {
+        "job": item.id,
+        "n": pause["n"],
+        "name": pause["name"],
+        "kind": pause["kind"],
+        "error": None if pause.get("error") is None else json.dumps(pause["error"]),
+        "tries": pause.get("tries", 1),
+        "now": now,
+        "shape": None if wanted is None else json.dumps(sorted(wanted)),
+        "wanted": None if wanted is None else canonical(wanted),
+    }
+    yield Statement(_PAUSE, params)
+    if wanted is not None:
+        yield from _look_back(item.id, pause, now)
+    if pause.get("gate") is not None:
+        yield from open_gate(item.id, pause, now)
+
+
+def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
+    """An event that was told before the wait began is as good as one that comes. One the job has had is not news."""
+    rows = yield Statement(_CREATED, (job_id,))
+    tenant, created = rows[0]
+    wanted = canonical(pause["wanted"])
+    had = {row[0] for row in (yield Statement(_HAD, (job_id,)))}
+    since = created - in_micros(pause.get("since", 0.0))
+    events = yield Statement(_TOLD, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
+    for event_id, data, sent_by, sent_at in events:
+        if event_id not in had and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
+            value = _event(event_id, pause["name"], data, sent_by, sent_at)
+            yield Statement(_FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
+            note = json.dumps({"event": pause["name"]})
+            yield Statement(_WAKE, {"job": job_id, "n": pause["n"], "note": note})
+            return
+
+
+def due(pause: dict[str, Any], now: int) -> int:
+    """When a pause is over."""
+    return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
+
+
+def _saving(job_id: str, entry: dict[str, Any], value: str | None, now: int) -> Statement:
+    error = entry.get("error")
+    params = {
+        "job": job_id,
+        "n": entry["n"],
+        "name": entry["name"],
+        "kind": entry["kind"],
+        "value": value,
+        "error": None if error is None else json.dumps(error),
+        "tries": entry["tries"],
+        "took": in_micros(entry["took"]),
+        "now": now,
+    }
+    return Statement(_SAVE, params)
+
+
+def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:
+    facts = json.dumps({"id": event_id, "name": name, "sent_by": sent_by, "sent_at": _written(sent_at)})
+    return f'{facts[:-1]},"data":{data}}}'
+
+
+def _written(at: int) -> str:
+    return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,350 @@
+"""Approval gates: a job asks, lets go of its worker, and goes on with the decision in its hands (CX-5, CX-6, CX-7)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from holdfast import App, ApprovalNotice, Context, Decision, Gate, Handle, State, SyncContext
+from holdfast.domain.errors import HoldfastError, InvalidInput, NotFound
+from tests.app.conftest import NewApp
+from tests.app.running import work_off
+
+pytestmark = pytest.mark.req("CX-5", "CX-7")
+
+
+class Budget(BaseModel):
+    limit: int = Field(ge=1, le=1000)
+    reason: str
+
+
+def asks(app: App, **options: Any) -> Handle[Any]:
+    """A job that asks, with these options, and answers with the decision; enqueued by `tester`."""
+
+    @app.job("pay", timeout=30)
+    async def pay(ctx: Context) -> list[Any]:
+        decision: Decision[Any] = await ctx.approval("big-payment", **({"summary": "Pay 12,000"} | options))
+        data = decision.data.model_dump() if isinstance(decision.data, BaseModel) else decision.data
+        return [decision.approved, decision.state, decision.by, decision.how, decision.comment, data]
+
+    return pay.enqueue()
+
+
+def gate_of(app: App) -> Gate:
+    (gate,) = app.approvals.list()
+    return gate
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(HoldfastError) as caught:
+        call()
+    return caught.value.code
+
+
+def later(app: App, span: timedelta) -> None:
+    app.client.run(app.client.verbs.set_clock(span, None))
+
+
+def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
+    handle = asks(app, data={"to": "ACME"}, approvers=["ada", "bob"])
+    work_off(app)
+    job, gate = handle.job(), gate_of(app)
+    assert job.state is State.WAITING_FOR_APPROVAL
+    assert (gate.name, gate.summary, gate.data, gate.requester) == (
+        "big-payment",
+        "Pay 12,000",
+        {"to": "ACME"},
+        "tester",
+    )
+    work_off(app)
+    assert job.attempt == handle.job().attempt == 1
+    assert app.approve(gate.id, by="ada", comment="fine") == "approved"
+    assert handle.state() is State.QUEUED
+    work_off(app)
+    assert handle.result(timeout=5) == [True, "approved", "ada", "python", "fine", None]
+    assert [event.verb for event in handle.history()] == ["enqueue", "take", "ask", "approve", "take", "succeed"]
+    assert handle.history()[3].actor == "ada"
+
+
+def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
+    handle = asks(app)
+    work_off(app)
+    assert app.deny(gate_of(app).id, by="bob", comment="too much") == "denied"
+    job = handle.job()
+    assert (job.state, job.error_code, job.error_message) == (State.FAILED, "denied", "denied by bob: too much")
+    assert [event.verb for event in handle.history()][-1] == "deny"
+    assert app.approvals.list() == []
+
+
+def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
+    handle = asks(app, on_deny="resume")
+    work_off(app)
+    app.deny(gate_of(app).id, by="bob", comment="no")
+    work_off(app)
+    assert handle.result(timeout=5) == [False, "denied", "bob", "python", "no", None]
+    assert [event.verb for event in handle.history()][3] == "deny"
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "verb"),
+    [
+        ({}, State.FAILED, "expire"),
+        ({"on_expire": "deny", "on_deny": "resume"}, State.QUEUED, "expire"),
+        ({"on_expire": "approve"}, State.QUEUED, "approve"),
+        ({"on_expire": "remind"}, State.WAITING_FOR_APPROVAL, "ask"),
+    ],
+)
+def test_when_nobody_decides_the_gates_own_policy_does(
+    app: App, options: dict[str, Any], state: State, verb: str
+) -> None:
+    handle = asks(app, expires_in="1h", **options)
+    work_off(app)
+    gate = gate_of(app)
+    later(app, timedelta(hours=2))
+    if options.get("on_expire") != "remind":
+        assert refused(lambda: app.approve(gate.id, by="ada")) == "gate_expired"
+    assert app.client.run(app.client.verbs.attend_gates()) == 1
+    assert app.client.run(app.client.verbs.attend_gates()) == 0
+    assert (handle.state(), handle.history()[-1].verb) == (state, verb)
+    if state is State.FAILED:
+        assert handle.job().error_code == "gate_expired"
+    elif state is State.WAITING_FOR_APPROVAL:
+        assert app.approvals.show(gate.id).gate.reminders == 1
+        app.approve(gate.id, by="ada")
+    work_off(app)
+    if state is not State.FAILED:
+        assert handle.result(timeout=5)[1] in ("approved", "expired")
+
+
+def test_a_quorum_counts_different_people(app: App) -> None:
+    handle = asks(app, approvers=["ada", "bob", "eve"], quorum=2, not_requester=True)
+    work_off(app)
+    gate = gate_of(app)
+    assert app.approve(gate.id, by="ada") == "open"
+    assert refused(lambda: app.approve(gate.id, by="ada")) == "already_voted"
+    assert refused(lambda: app.approve(gate.id, by="mallory")) == "not_an_approver"
+    assert handle.state() is State.WAITING_FOR_APPROVAL
+    assert app.approve(gate.id, by="eve", comment="second") == "approved"
+    assert refused(lambda: app.deny(gate.id, by="bob")) == "already_decided"
+    assert [vote.person for vote in app.approvals.show(gate.id).votes] == ["ada", "eve"]
+    work_off(app)
+    assert handle.result(timeout=5)[2] == "eve"
+
+
+def test_whoever_asked_may_not_decide_where_that_is_said(app: App) -> None:
+    asks(app, not_requester=True)
+    work_off(app)
+    assert refused(lambda: app.approve(gate_of(app).id, by="tester")) == "requester_may_not_decide"
+    assert app.approve(gate_of(app).id, by="ada") == "approved"
+
+
+def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
+    handle = asks(app, form=Budget)
+    work_off(app)
+    gate = gate_of(app)
+    cases: list[Any] = [None, [], {}, {"limit": 5}, {"limit": "five", "reason": "x"}, {"limit": 0, "reason": "x"}]
+    for data in cases:
+        assert refused(lambda data=data: app.approve(gate.id, by="ada", data=data)) == "form_invalid"
+    assert app.approve(gate.id, by="ada", data={"limit": 500, "reason": "campaign"}) == "approved"
+    work_off(app)
+    assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
+
+
+def test_a_no_needs_no_form(app: App) -> None:
+    asks(app, form={"type": "object", "required": ["limit"]})
+    work_off(app)
+    assert app.deny(gate_of(app).id, by="ada") == "denied"
+
+
+@pytest.mark.req("CX-6")
+def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) -> None:
+    handle = asks(app, approvers=["ada", "bob"], quorum=2)
+    work_off(app)
+    gate = gate_of(app)
+    token = app.approvals.token(gate.id, person="ada")
+    assert token.startswith("hfa_")
+    hashes = app.client.run(app.client.verbs.gate_hashes(gate.id, "default"))
+    assert len(hashes) == 1
+    assert token not in hashes[0]
+    assert refused(lambda: app.approvals.token(gate.id, person="mallory")) == "not_an_approver"
+    assert refused(lambda: app.approve(token[:-1] + ("x" if token[-1] != "x" else "y"), by="ada")) == "token_unknown"
+    # Whoever holds it, it is Ada's word.
+    assert app.approve(token, by="mallory") == "open"
+    assert refused(lambda: app.approve(token)) == "token_used"
+    short = app.approvals.token(gate.id, person="bob", expires_in="1h")
+    later(app, timedelta(hours=2))
+    assert refused(lambda: app.approve(short)) == "token_expired"
+    assert app.approve(app.approvals.token(gate.id), by="bob") == "approved"
+    work_off(app)
+    assert handle.result(timeout=5)[2] == "bob"
+    assert refused(lambda: app.approvals.token(gate.id)) == "already_decided"
+
+
+@pytest.mark.req("CX-6")
+def test_a_token_of_another_gate_or_tenant_decides_nothing(app: App, new_app: NewApp) -> None:
+    asks(app)
+    other = new_app(tenant="other")
+    work_off(app)
+    gate = gate_of(app)
+    token = app.approvals.token(gate.id)
+    assert refused(lambda: other.approve(token, by="ada")) == "not_found"
+    assert refused(lambda: other.approve(gate.id, by="ada")) == "not_found"
+    with pytest.raises(NotFound):
+        other.approvals.show(gate.id)
+    assert other.approvals.list() == []
+    forged = token.replace(gate.id.replace("-", ""), "0" * 32)
+    assert refused(lambda: app.approve(forged, by="ada")) == "not_found"
+    for nonsense in ("", "hfa_x_y", "hfa_" + "g" * 32 + "_" + "a" * 43, "no id"):
+        with pytest.raises(InvalidInput):
+            app.approve(nonsense, by="ada")
+    assert refused(lambda: app.approve(token)) == "person_required"
+
+
+def test_cancelled_while_it_waits(app: App) -> None:
+    handle = asks(app)
+    work_off(app)
+    gate = gate_of(app)
+    assert not app.cancel(handle.id, reason="changed my mind")[0].refused
+    assert handle.state() is State.CANCELLED
+    assert app.approvals.show(gate.id).gate.state == "withdrawn"
+    assert refused(lambda: app.approve(gate.id, by="ada")) == "already_decided"
+
+
+def test_a_deadline_passes_while_it_waits(app: App) -> None:
+    @app.job()
+    def pay(ctx: SyncContext) -> None:
+        ctx.approval("pay", summary="Pay")
+
+    now = app.client.run(app.client.verbs.now())
+    handle = pay.using(deadline=now + timedelta(hours=1)).enqueue()
+    work_off(app)
+    assert handle.state() is State.WAITING_FOR_APPROVAL
+    later(app, timedelta(hours=2))
+    app.client.run(app.client.verbs.expire_overdue())
+    assert (handle.state(), handle.job().error_code) == (State.FAILED, "deadline_passed")
+    assert app.approvals.list() == []
+
+
+def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
+    notices: list[tuple[str, int, str | None]] = []
+
+    @app.approval_notifier()
+    def tell(notice: ApprovalNotice) -> None:
+        gate = app.approvals.show(notice.gate_id).gate
+        notices.append((notice.what, notice.number, ",".join(gate.people)))
+
+    asks(app, approvers=["ada"], remind_every="1h", escalate_after="3h", escalate_to=["boss"])
+    work_off(app)
+    gate = gate_of(app)
+    assert refused(lambda: app.approve(gate.id, by="boss")) == "not_an_approver"
+    for hours in (1, 2, 4):
+        later(app, timedelta(hours=hours, minutes=5))
+        app.client.run(app.client.verbs.attend_gates())
+        work_off(app)
+    assert notices[:3] == [("asked", 0, "ada"), ("reminder", 1, "ada"), ("reminder", 2, "ada")]
+    assert sorted(notices[3:]) == [("escalated", 2, "ada,boss"), ("reminder", 3, "ada,boss")]
+    assert app.approve(gate.id, by="boss") == "approved"
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -> None:
+    ran: list[int] = []
+    if way == "async":
+
+        @app.job("wipe", requires_approval={"approvers": ["ada"], "expires_in": "1d"})
+        async def wipe(ctx: Context) -> str:
+            ran.append(ctx.attempt)
+            await ctx.step("one", lambda: 1)
+            return "wiped"
+
+    else:
+
+        @app.job("wipe", requires_approval=True)
+        def wipe(ctx: SyncContext) -> str:
+            ran.append(ctx.attempt)
+            return ctx.step("one", lambda: "wiped")
+
+    handle: Handle[str] = app.enqueue("wipe")
+    work_off(app)
+    assert (handle.state(), ran) == (State.WAITING_FOR_APPROVAL, [])
+    gate = gate_of(app)
+    assert (gate.name, gate.n) == ("run", 0)
+    app.approve(gate.id, by="ada")
+    work_off(app)
+    assert handle.result(timeout=5) == "wiped"
+    assert ran == [2]
+    denied = app.enqueue("wipe")
+    work_off(app)
+    app.deny(gate_of(app).id, by="ada")
+    assert denied.state() is State.FAILED
+    assert ran == [2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"summary": ""},
+        {"summary": "x" * 2_001},
+        {"quorum": 0},
+        {"quorum": 2, "approvers": ["ada"]},
+        {"approvers": "ada"},
+        {"approvers": ["ada", "ada"]},
+        {"on_expire": "approve"},
+        {"on_expire": "later", "expires_in": 5},
+        {"on_deny": "shrug"},
+        {"escalate_to": ["boss"]},
+        {"data": "x" * 70_000},
+        {"form": 7},
+        {"colour": "red"},
+        {"expires_in": -1},
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(app: App, options: dict[str, Any]) -> None:
+    handle = asks(app, **options)
+    work_off(app)
+    code = handle.job().error_code
+    assert code in ("invalid_approval", "unknown_option", "invalid_duration", "payload_too_large")
+    assert app.approvals.list() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_", range(3))
+def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
+    """Fault 34 in short: approve, deny and cancel at once."""
+    handle = asks(app, expires_in="1h")
+    work_off(app)
+    gate = gate_of(app)
+    answers: list[str] = []
+    barrier = threading.Barrier(20)
+
+    def decide(n: int) -> None:
+        barrier.wait(20)
+        try:
+            if n % 10 == 9:
+                answers.append("refused" if app.cancel(handle.id)[0].refused else "cancelled")
+            elif n % 2:
+                answers.append(app.approve(gate.id, by=f"person {n}"))
+            else:
+                answers.append(app.deny(gate.id, by=f"person {n}"))
+        except HoldfastError as error:
+            answers.append(error.code)
+
+    threads = [threading.Thread(target=decide, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 20
+    decided = [answer for answer in answers if answer in ("approved", "denied")]
+    cancelled = answers.count("cancelled")
+    # An approval may be followed by a cancel: the job waits in its queue by then.
+    assert len(decided) + cancelled >= 1
+    assert len(decided) <= 1
+    assert cancelled <= 1
+    assert app.approvals.show(gate.id).gate.state == (decided[0] if decided else "withdrawn")
+    work_off(app)
+    assert handle.job().state.finished

@@ -1,0 +1,453 @@
+"""Durable steps: each is done once, whatever becomes of the attempt (HF-6, CX-8)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    App,
+    AppEvent,
+    Backoff,
+    Context,
+    EventTimeout,
+    Reject,
+    Retry,
+    State,
+    SyncContext,
+    step_key,
+)
+from holdfast.domain.steps import Step
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+
+pytestmark = pytest.mark.req("HF-6", "CX-8")
+
+AT_ONCE = Backoff(base=0.0, cap=0.0, jitter=False)
+AGAIN = Retry(max_attempts=5, backoff=AT_ONCE)
+
+
+@dataclass
+class Receipt:
+    number: int
+    when: datetime
+
+
+def steps_of(app: App, job_id: str) -> list[Step]:
+    return app.client.run(app.client.verbs.steps(job_id, "default"))
+
+
+def told(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
+    return [(step.n, step.kind, step.name, step.value) for step in steps_of(app, job_id)]
+
+
+def test_a_step_that_is_done_is_not_done_again(app: App) -> None:
+    calls: list[str] = []
+
+    def charge(amount: int) -> dict[str, int]:
+        calls.append("charge")
+        return {"charged": amount}
+
+    async def ship(ref: dict[str, int]) -> str:
+        calls.append("ship")
+        return f"parcel for {ref['charged']}"
+
+    @app.job(retry=AGAIN)
+    async def order(ctx: Context, amount: int) -> str:
+        calls.append("top")
+        ref = await ctx.step("charge", charge, amount)
+        parcel = await ctx.step("ship", ship, ref)
+        if ctx.attempt < 3:
+            raise ConnectionError("the last part fails")
+        return parcel
+
+    handle = order.enqueue(7)
+    with working(app):
+        assert handle.result(timeout=20) == "parcel for 7"
+    assert calls == ["top", "charge", "ship", "top", "top"]
+    assert told(app, handle.id) == [(1, "step", "charge", {"charged": 7}), (2, "step", "ship", "parcel for 7")]
+
+
+def test_the_same_in_a_handler_that_is_no_coroutine(app: App) -> None:
+    calls: list[str] = []
+
+    def charge(amount: int) -> int:
+        calls.append("charge")
+        return amount * 2
+
+    async def ship() -> str:
+        calls.append("ship")
+        return "sent"
+
+    @app.job(retry=AGAIN)
+    def order(ctx: SyncContext, amount: int) -> list[Any]:
+        paid = ctx.step("charge", charge, amount)
+        sent = ctx.step("ship", ship)
+        if ctx.attempt < 2:
+            raise ConnectionError("again")
+        return [paid, sent]
+
+    handle = order.enqueue(4)
+    with working(app):
+        assert handle.result(timeout=20) == [8, "sent"]
+    assert calls == ["charge", "ship"]
+
+
+def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
+    begun: list[int] = []
+
+    @app.job()
+    async def naps(ctx: Context) -> str:
+        begun.append(ctx.attempt)
+        await ctx.step("first", lambda: 1)
+        await ctx.sleep("200ms")
+        await ctx.sleep_until(datetime.now(UTC) - timedelta(hours=1))
+        return "rested"
+
+    handle = naps.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.state, begun) == (State.RETRY_WAITING, [1])
+    assert (job.retries, job.crashes) == (0, 0)
+    with working(app):
+        assert handle.result(timeout=20) == "rested"
+    assert [event.verb for event in handle.history()][:4] == ["enqueue", "take", "snooze", "due"]
+    assert handle.history()[2].meta["sleeps"] == "sleep"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_event_is_had_whether_it_comes_before_the_wait_or_after(app: App, when: str) -> None:
+    @app.job()
+    async def waits(ctx: Context, invoice: int) -> list[Any]:
+        event = await ctx.wait_for_event("payment.settled", match={"invoice": invoice}, timeout="1h")
+        assert isinstance(event, AppEvent)
+        return [event.name, event.data["amount"], event.sent_by]
+
+    handle = waits.enqueue(7)
+    if when == "before":
+        assert app.send_event("payment.settled", {"invoice": 7, "amount": 12}).woke == 0
+    app.send_event("payment.settled", {"invoice": 8, "amount": 99})
+    work_off(app)
+    if when == "after":
+        assert handle.state() is State.RETRY_WAITING
+        assert app.send_event("payment.settled", {"invoice": 9, "amount": 1}).woke == 0
+        assert app.send_event("payment.settled", {"invoice": 7, "amount": 12}).woke == 1
+        assert handle.state() is State.QUEUED
+    work_off(app)
+    assert handle.result(timeout=20) == ["payment.settled", 12, "tester"]
+
+
+def test_an_event_that_does_not_come_is_told_and_stays_so(app: App, new_app: NewApp) -> None:
+    seen: list[str] = []
+
+    @app.job()
+    async def waits(ctx: Context) -> str:
+        try:
+            await ctx.wait_for_event("never", timeout="50ms")
+        except EventTimeout:
+            seen.append("late")
+        await ctx.wait_for_event("go on")
+        return "done"
+
+    handle = waits.enqueue()
+    with working(app):
+        while len(steps_of(app, handle.id)) < 2 or handle.state() is not State.RETRY_WAITING:
+            asyncio.run(asyncio.sleep(0.01))
+        app.send_event("never")  # too late
+        app.send_event("go on", job=handle.id)
+        assert handle.result(timeout=20) == "done"
+    assert seen == ["late", "late"]
+
+
+def test_each_event_is_had_once_by_a_job(app: App) -> None:
+    @app.job()
+    async def reads(ctx: Context) -> list[int]:
+        return [(await ctx.wait_for_event("number")).data["n"] for _ in range(3)]
+
+    handle = reads.enqueue()
+    for n in (1, 2):
+        app.send_event("number", {"n": n})
+    work_off(app)
+    app.send_event("number", {"n": 3}, key="three")
+    assert app.send_event("number", {"n": 3}, key="three").created is False
+    work_off(app)
+    assert handle.result(timeout=5) == [1, 2, 3]
+
+
+def test_steps_at_once_are_all_remembered_before_the_first_error_is_raised(app: App) -> None:
+    calls: list[str] = []
+
+    async def fetch(page: str) -> str:
+        calls.append(page)
+        if page == "b" and calls.count("b") == 1:
+            raise ConnectionError("b is away")
+        await asyncio.sleep(0)
+        return page.upper()
+
+    @app.job(retry=AGAIN)
+    async def pages(ctx: Context) -> list[str]:
+        return await ctx.gather(*(ctx.step(f"page {page}", fetch, page) for page in "abc"))
+
+    handle = pages.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == ["A", "B", "C"]
+    assert sorted(calls) == ["a", "b", "b", "c"]
+
+
+def test_steps_at_once_in_threads(app: App) -> None:
+    @app.job()
+    def pages(ctx: SyncContext) -> list[str]:
+        return ctx.gather(*(ctx.later(f"page {page}", str.upper, page) for page in "abc"))
+
+    handle = pages.enqueue()
+    work_off(app)
+    assert handle.result(timeout=5) == ["A", "B", "C"]
+
+
+def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: App) -> None:
+    tries: list[int] = []
+
+    def flaky() -> str:
+        tries.append(len(tries) + 1)
+        if len(tries) < 4:
+            raise ConnectionError("not yet")
+        return "there"
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def asks(ctx: Context) -> str:
+        slow = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
+        quick = Retry(max_attempts=3, backoff=AT_ONCE)
+        try:
+            await ctx.using(retry=slow).step("slow", flaky)
+        except ConnectionError:
+            return await ctx.using(retry=quick).step("quick", flaky)
+        return "too early"
+
+    handle = asks.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "there"
+    found = steps_of(app, handle.id)
+    assert [(step.name, step.tries, step.error is None) for step in found] == [("slow", 2, False), ("quick", 2, True)]
+    assert handle.job().retries == 0
+
+
+def test_a_failure_that_was_caught_stays_one_in_every_later_attempt(app: App) -> None:
+    class Declined(Exception):
+        pass
+
+    calls: list[str] = []
+
+    def charge() -> None:
+        calls.append("charge")
+        raise Declined("no money")
+
+    def refund() -> str:
+        calls.append("refund")
+        return "refunded"
+
+    @app.job()
+    async def pay(ctx: Context) -> str:
+        try:
+            await ctx.step("charge", charge)
+        except Declined as error:
+            calls.append(str(error))
+            answer = await ctx.step("refund", refund)
+            await ctx.sleep("10ms")
+            return answer
+        return "paid"
+
+    handle = pay.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "refunded"
+    assert calls == ["charge", "no money", "refund", "no money"]
+
+
+def test_a_step_has_a_time_limit_of_its_own(app: App) -> None:
+    async def hangs() -> None:
+        await asyncio.sleep(60)
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def waits(ctx: Context) -> str:
+        try:
+            await ctx.using(timeout=0.05).step("hangs", hangs)
+        except TimeoutError:
+            return "gave up"
+        return "waited"
+
+    handle = waits.enqueue()
+    work_off(app)
+    assert handle.result(timeout=5) == "gave up"
+
+
+@pytest.mark.parametrize("change", ["name", "kind"])
+def test_changed_code_is_told_and_nothing_is_done(app: App, new_app: NewApp, change: str) -> None:
+    done: list[str] = []
+
+    @app.job("pay")
+    async def pay(ctx: Context) -> None:
+        await ctx.step("charge", done.append, "old charge")
+        await ctx.wait_for_event("go")
+
+    handle = pay.enqueue()
+    work_off(app)
+    app.send_event("go")
+    newer = new_app()
+
+    @newer.job("pay")
+    async def pay_now(ctx: Context) -> None:
+        if change == "name":
+            await ctx.step("reserve", done.append, "reserve")
+        else:
+            await ctx.sleep("1h", name="charge")
+
+    work_off(newer)
+    job = handle.job()
+    assert (job.state, job.error_code) == (State.DEAD_LETTER, "steps_changed")
+    assert "call 1 of its handler was step 'charge'" in (job.error_message or "")
+    assert done == ["old charge"]
+
+
+def test_patched_keeps_jobs_that_are_under_way_on_the_old_path(app: App, new_app: NewApp) -> None:
+    @app.job("pay")
+    async def pay(ctx: Context) -> str:
+        await ctx.step("charge", lambda: 1)
+        await ctx.wait_for_event("go")
+        return "old"
+
+    under_way = pay.enqueue()
+    work_off(app)
+    newer = new_app()
+
+    @newer.job("pay")
+    async def pay_now(ctx: Context) -> str:
+        way = "old"
+        if await ctx.patched("reserve first"):
+            await ctx.step("reserve", lambda: 1)
+            way = "new"
+        await ctx.step("charge", lambda: 1)
+        await ctx.wait_for_event("go")
+        return way
+
+    fresh = newer.enqueue("pay")
+    work_off(newer)
+    app.send_event("go")
+    work_off(newer)
+    assert (under_way.result(timeout=5), fresh.result(timeout=5)) == ("old", "new")
+    assert [name for _, _, name, _ in told(app, fresh.id)] == ["reserve first", "reserve", "charge", "go"]
+
+
+def test_what_a_step_returns_is_what_a_later_attempt_sees(app: App) -> None:
+    moment = datetime(2027, 1, 31, tzinfo=UTC)
+
+    def issue() -> Receipt:
+        return Receipt(7, moment)
+
+    seen: list[object] = []
+
+    @app.job(retry=AGAIN)
+    async def bill(ctx: Context) -> None:
+        receipt = await ctx.step("issue", issue)
+        seen.append(receipt)
+        if ctx.attempt < 2:
+            raise ConnectionError("again")
+
+    handle = bill.enqueue()
+    with working(app):
+        handle.wait(timeout=20)
+    assert seen == [Receipt(7, moment), Receipt(7, moment)]
+
+
+def test_a_step_has_a_key_for_the_outside_world(app: App) -> None:
+    keys: list[str] = []
+
+    def charge() -> None:
+        keys.append(step_key())
+        if len(keys) < 2:
+            raise ConnectionError("again")
+
+    @app.job(retry=AGAIN)
+    async def pay(ctx: Context) -> None:
+        await ctx.step("charge", charge)
+        await ctx.step("again", lambda: keys.append(step_key()))
+
+    handle = pay.enqueue()
+    with working(app):
+        handle.wait(timeout=20)
+    assert keys[0] == keys[1] == f"default:pay:{handle.id}:1"
+    assert keys[2] == f"default:pay:{handle.id}:2"
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "code"),
+    [
+        ("", len, "invalid_name"),
+        ("x" * 201, len, "invalid_name"),
+        ("a\nb", len, "invalid_name"),
+        (7, len, "invalid_name"),
+        ("ok", "not a function", "not_callable"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(app: App, name: Any, function: Any, code: str) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def asks(ctx: Context) -> None:
+        await ctx.step(name, function)
+
+    handle = asks.enqueue()
+    work_off(app)
+    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, code)
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 1_048_577, "\x00"])
+def test_a_result_that_cannot_be_kept_fails_the_step(app: App, value: object) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def asks(ctx: Context) -> None:
+        await ctx.step("bad", lambda: value)
+
+    handle = asks.enqueue()
+    work_off(app)
+    assert handle.state() is State.DEAD_LETTER
+    assert (handle.job().error_code or "").startswith("payload_")
+    assert told(app, handle.id) == []
+
+
+def test_a_step_makes_no_durable_calls(app: App) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def asks(ctx: Context) -> None:
+        async def inner() -> None:
+            await ctx.sleep("1h")
+
+        await ctx.step("outer", inner)
+
+    handle = asks.enqueue()
+    work_off(app)
+    assert handle.job().error_code == "nested_step"
+
+
+def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
+    def refuses() -> None:
+        raise Reject("no_such_card", "there is no such card")
+
+    @app.job()
+    async def pay(ctx: Context) -> None:
+        await ctx.using(retry=Retry(max_attempts=5)).step("charge", refuses)
+
+    handle = pay.enqueue()
+    work_off(app)
+    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "no_such_card")
+
+
+def test_a_task_group_that_waits_is_a_handler_that_waits(app: App) -> None:
+    @app.job()
+    async def waits(ctx: Context) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.step("one", lambda: 1))
+            group.create_task(ctx.sleep("10ms"))
+        return "both"
+
+    handle = waits.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "both"
