@@ -22,10 +22,12 @@ _HELD = (
     "SELECT id, attempt FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
+# An insert that meets a step that is over is refused (it might be a REPLACE), so it is not tried.
+_OVER = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
     " SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now"
-    " FROM job_state WHERE id = :job"
+    f" FROM job_state WHERE id = :job AND NOT {_OVER}"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL RETURNING 1"
 )
@@ -33,7 +35,7 @@ _KEPT = "SELECT value FROM step WHERE job_id = ? AND n = ?"
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
-    " FROM job_state WHERE id = :job"
+    f" FROM job_state WHERE id = :job AND NOT {_OVER}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at WHERE ended_at IS NULL"
 )
@@ -52,8 +54,7 @@ _GO_ON = (
 _WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 _TELL = (
     "INSERT INTO app_event (tenant, name, data, key, job_id, sent_by, sent_at)"
-    " VALUES (:tenant, :name, :data, :key, :job, :actor, :now)"
-    " ON CONFLICT (tenant, name, key) WHERE key IS NOT NULL DO NOTHING RETURNING id"
+    " VALUES (:tenant, :name, :data, :key, :job, :actor, :now) RETURNING id"
 )
 _TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
@@ -101,12 +102,11 @@ class StepVerbs:
         now = yield from sign(actor)
         job = None if job_id is None else parse_id(job_id)
         facts = {"tenant": tenant, "name": name, "data": data, "key": key, "job": job, "actor": actor, "now": now}
-        new = yield Statement(_TELL, facts)
-        if not new:
-            rows = yield Statement(_TOLD_BEFORE, (tenant, name, key))
+        before = [] if key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, key)))
+        if before:
             yield from unsign()
-            return Sent(rows[0][0], False, 0)
-        event_id = new[0][0]
+            return Sent(before[0][0], False, 0)
+        ((event_id,),) = yield Statement(_TELL, facts)
         value = _event(event_id, name, data, actor, now)
         told, woke, shape = look_at(data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
