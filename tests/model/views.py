@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.domain.policies import EXPONENTIAL
 from holdfast.domain.states import State
+from holdfast.domain.steps import Step
 from holdfast.stores.base import Health, JobFilter
+from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World
 
 OUTCOMES = {
@@ -20,6 +23,7 @@ OUTCOMES = {
     "lapse": "crashed",
     "crash": "crashed",
     "snooze": "suspended",
+    "ask": "suspended",
     "cancel": "cancelled",
 }
 
@@ -130,6 +134,22 @@ def checkpoints_of(job: ModelJob) -> list[tuple[str, object]]:
 
 def result_of(job: ModelJob) -> Result | None:
     return None if job.result is None else Result(json.loads(job.result), None)
+
+
+def steps_of(job: ModelJob) -> list[Step]:
+    return [step for _, step in sorted(job.steps.items())]
+
+
+def gates_of(people: People, wanted: GateFilter) -> list[Gate]:
+    """Those that were asked first at the top, by their ids."""
+    found = [gate.seen for gate in people.gates.values() if wanted.tenant in (EVERY_TENANT, gate.seen.tenant)]
+    if wanted.state is not None:
+        found = [gate for gate in found if gate.state == wanted.state]
+    if wanted.job_id is not None:
+        found = [gate for gate in found if gate.job_id == wanted.job_id]
+    if wanted.approver is not None:
+        found = [gate for gate in found if not gate.approvers or wanted.approver in gate.people]
+    return sorted(found, key=lambda gate: gate.id)[: wanted.limit]
 
 
 def listed(world: World, wanted: JobFilter) -> list[Job]:

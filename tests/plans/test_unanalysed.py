@@ -12,9 +12,11 @@ import psycopg
 import pytest
 
 from holdfast.domain.settlement import Settlement
+from holdfast.domain.steps import StepEntry
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
 from tests.plans.explained import used
+from tests.support.people import waits
 from tests.support.stores import claim, open_lease, put, spec
 
 pytestmark = pytest.mark.req("JF-3")
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.req("JF-3")
 HELD, ENDED = 600, 100
 
 
-@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "start", "release"])
+@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
 def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
@@ -36,6 +38,8 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
             "settle": verbs.settle(lease, ended, "*"),
             "turn": verbs.turn(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
             "save_checkpoint": verbs.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
+            "save_steps": verbs.save_steps(lease, [(job, 1, StepEntry(1, "s", "step", "1")) for job in ids], "*"),
+            "wait": verbs.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
             "start": verbs.start(lease, ids, "*"),
             "release": verbs.release(lease, ids, "*"),
         }

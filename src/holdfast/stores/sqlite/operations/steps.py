@@ -37,7 +37,8 @@ _PAUSE = (
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
     f" FROM job_state WHERE id = :job AND NOT {_OVER}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, wake_at = excluded.wake_at WHERE ended_at IS NULL"
+    " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
+    " WHERE ended_at IS NULL"
 )
 _FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
 _WAITING = (
