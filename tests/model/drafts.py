@@ -207,7 +207,7 @@ questions = st.tuples(
 ).map(lambda parts: tuple(option for part in parts for option in part))
 waits = st.builds(
     Wait,
-    kind=st.sampled_from(["sleep", "event", "event", "step", "ask", "ask"]),
+    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step"]),
     name=st.sampled_from(sorted(EVENTS)),
     delay=st.none() | delays,
     offset=st.sampled_from([None, None, -1.0, 3.0]),

@@ -19,8 +19,8 @@ GATES_FROM = 500_000  # their ids are not those of jobs
 
 class Durable(Mischief):
     def outcome(self, data: st.DataObject, label: str) -> Outcome:
-        """How an attempt ends; every third lets go to wait."""
-        if data.draw(st.integers(0, 2), label="waits") > 0:
+        """How an attempt ends; every second lets go to wait."""
+        if data.draw(st.booleans(), label="is over"):
             return data.draw(outcomes, label=label)
         self.numbers += 1
         wait = data.draw(waits, label=label)
@@ -58,12 +58,13 @@ class Durable(Mischief):
         verdict: VerdictWord = data.draw(st.sampled_from(["approve", "approve", "deny"]), label="verdict")
         known = self.model.gates.get(gate)
         tokens = [None, None, None, "no token", *(known.tokens if known else ())]
+        may = list(known.seen.people if known else ()) or ["ada"]
         ballot = Ballot(
             verdict,
-            data.draw(people, label="person"),
+            data.draw(st.sampled_from(may) | people, label="person"),
             "model",
             data.draw(st.sampled_from([None, "fine → 'so'"]), label="comment"),
-            data.draw(st.sampled_from([None, {"limit": 5}, {"other": 1}]), label="data"),
+            data.draw(st.sampled_from([{"limit": 5}, {"limit": 5}, {"other": 1}, None]), label="data"),
             data.draw(st.sampled_from(tokens), label="token"),
         )
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")

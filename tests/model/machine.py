@@ -23,7 +23,7 @@ from tests.model.seat import UNKNOWN
 
 MOVES = {
     "claim": 6,
-    "settle": 5,
+    "settle": 6,
     "enqueue": 3,
     "time_passes": 4,
     "run_duties": 4,
@@ -40,8 +40,8 @@ MOVES = {
     "meddle_by_hand": 1,
     "cut_the_power": 1,
     "save_steps": 2,
-    "send_event": 2,
-    "decide": 3,
+    "send_event": 3,
+    "decide": 4,
     "issue_token": 1,
     "rewind": 1,
     "list_gates": 1,

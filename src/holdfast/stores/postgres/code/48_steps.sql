@@ -52,12 +52,12 @@ begin
 end $$;
 
 -- The names a wait looks at, in one order, as text: waits with the same names have the same shape.
-create or replace function shape_of(wanted jsonb) returns text language sql immutable strict
+create or replace function shape_of(wanted jsonb) returns text language sql immutable
 return (select coalesce(jsonb_agg(k order by k collate "C"), '[]')::text from jsonb_object_keys(wanted) k);
 
 -- What of an event a wait looks at: those names with their values, null where there is none. As text, in one spelling:
 -- 7.0 is 7.
-create or replace function projection(data jsonb, shape text) returns text language sql immutable strict
+create or replace function projection(data jsonb, shape text) returns text language sql immutable
 return (select coalesce(jsonb_object_agg(k, case jsonb_typeof(data -> k) when 'number' then to_jsonb(trim_scale((data ->> k)::numeric))
                                             else data -> k end), '{}')::text
           from jsonb_array_elements_text(shape::jsonb) k);
@@ -109,7 +109,8 @@ begin
 
     insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
     select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
-           shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted))
+           case when p.kind = 'event' then shape_of(p.wanted) end,
+           case when p.kind = 'event' then projection(p.wanted, shape_of(p.wanted)) end
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral json_to_record(o.detail -> 'pause') as p(
                n integer, name text, kind text, error json, tries smallint, wanted jsonb)
