@@ -27,7 +27,8 @@ from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
-from holdfast.runtime.execution import Handler, ended_by_itself, execute
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
@@ -170,14 +171,13 @@ class Tick:
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""
-        held = await self._store.arun(self._store.verbs.holdings(self._lease, self._options.tenant))
-        kept = {holding.id for holding in held}
-        for task, claim in [item for item in self._running.items() if item[1].id not in kept]:
-            if await ended_by_itself(self._store, claim.id, self._options.tenant):
-                continue
-            task.cancel("cancelled")
-            del self._running[task]
-            await self._note_gone(claim.id)
+        store, tenant = self._store, self._options.tenant
+        held = await held_under(store, self._lease, tenant)
+        gone = await taken_away(store, [claim.id for claim in self._running.values()], held, tenant)
+        for task, claim in [item for item in self._running.items() if item[1].id in gone]:
+            if self._running.pop(task, None) is not None:  # not abandoned meanwhile
+                task.cancel("cancelled")
+                await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
         found = await self._store.arun(self._store.verbs.get(job_id, self._options.tenant))
