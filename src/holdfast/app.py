@@ -36,7 +36,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent
+from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
@@ -264,7 +264,8 @@ class App:
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         whose = tenant or self.client.tenant
-        return self.client.verbs.send_event(check_name(name, "event"), text, known, job, self.client.actor, whose)
+        event = Telling(new_id(), check_name(name, "event"), text, known, job)
+        return self.client.verbs.send_event(event, self.client.actor, whose)
 
     @property
     def approvals(self) -> Approvals:

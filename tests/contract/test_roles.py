@@ -31,7 +31,7 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
 RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"}
-APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token"}
+APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,

@@ -135,6 +135,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Telling:
+    """An event about to be told. ``data`` is JSON text; the id is ours, so that telling it again tells nothing new."""
+
+    id: str
+    name: str
+    data: str
+    key: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """An event that was told: ``created`` is False when one with the same key was sent before; ``woke`` counts the
     jobs that waited for it."""
@@ -191,9 +202,7 @@ class Verbs(Protocol):
         """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
         ...
 
-    def send_event(
-        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Flow[Sent]: ...
+    def send_event(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
     def keep_gate_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
