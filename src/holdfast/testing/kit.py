@@ -121,18 +121,22 @@ class Kit:
     # --- the clock ---
 
     def now(self) -> datetime:
-        """The present of the private database, which decides when a job is due."""
-        return self._at().now()
+        """The present of the private database, which decides when a job is due. It stands still."""
+        return self._at().now
 
     def travel(self, by: Duration) -> datetime:
-        """Move the clock on: ``kit.travel("1h")``. What is due then runs with the next drain."""
+        """Move the clock on: ``kit.travel("1h")``. What is due then runs with the next drain.
+
+        It catches up with the machine's clock first, unless the test has named a time of its own.
+        """
         return self._at().travel(timedelta(seconds=seconds(by)))
 
     def travel_to(self, moment: datetime) -> datetime:
+        """Set the clock, also back; from then on ``travel`` is exact."""
         return self._at().travel_to(_zoned(moment))
 
     def frozen(self, at: datetime | None = None) -> AbstractContextManager[None]:
-        """Stop the clock for the length of a block; ``travel`` still moves it. Then it runs on from where it is."""
+        """``travel_to`` for the length of a block; afterwards the clock is where it was before."""
         return self._at().frozen(None if at is None else _zoned(at))
 
     # --- what was enqueued ---

@@ -72,7 +72,7 @@ class JobsFailed(JobFailed):
         for failure in failures:
             yield str(failure)
             # The one that is chained is shown by whoever shows this.
-            if failure.traceback and failure.error is not self.__cause__:
+            if failure.traceback and (failure.error is None or failure.error is not self.__cause__):
                 yield textwrap.indent(failure.traceback.rstrip(), "  ")
 
 

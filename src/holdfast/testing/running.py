@@ -52,11 +52,12 @@ class Runner:
         end = None if self._timeout is None else loop.time() + self._timeout
         taken: list[str] = []
         async with self._handlers(concurrency) as handlers:
-            found = queues or await self._queues(handlers) or [DEFAULT_QUEUE]
-            ticks = 0
             # The first tick is always made, for what it does besides: promoting, expiring, freeing.
-            while found:
+            ticks, waiting = 0, await self._queues(handlers)
+            while ticks == 0 or waiting:
                 left = None if end is None else max(0.0, end - loop.time())
+                # What is enqueued meanwhile may be waited for, in a queue that is empty now.
+                found = queues or list(dict.fromkeys([*waiting, *self._own_queues()]))
                 # One more than the limit: only that shows that it was not enough.
                 summary = await self._tick(handlers, limit + 1 - len(taken), found, concurrency, left)
                 taken += summary.ids
@@ -65,19 +66,22 @@ class Runner:
                 ticks += 1
                 if ticks > 1 and not summary.taken:
                     break
-                found = await self._queues(handlers, queues, due=True)
+                waiting = await self._queues(handlers, queues, due=True)
         return await self._report(taken)
 
     async def _queues(
         self, handlers: Handlers, among: Sequence[str] | None = None, *, due: bool = False
     ) -> Sequence[str]:
         """Where jobs wait that can be run here, the one with the oldest of them first."""
-        now = self._clock.now()
         waiting = [job for job in await self._jobs(*WAITING) if job.kind in handlers]
         if due:
-            waiting = [job for job in waiting if job.due_at is None or job.due_at <= now]
+            waiting = [job for job in waiting if job.due_at is None or job.due_at <= self._clock.now]
         found = dict.fromkeys(job.queue for job in sorted(waiting, key=lambda job: job.position))
         return [queue for queue in found if among is None or queue in among]
+
+    def _own_queues(self) -> list[str]:
+        kinds = [declared.kind for declared in self._app.kinds.values()]
+        return sorted({kind.defaults.get("queue", DEFAULT_QUEUE) for kind in kinds} | {DEFAULT_QUEUE})
 
     async def _report(self, taken: Sequence[str]) -> Drained:
         known = {job.id: job for job in await self._taken(taken)}
@@ -162,8 +166,7 @@ class Runner:
         self._raised.clear()
         handlers = self._app.handlers(EVERY_TENANT, children, Threads(idle_for=IDLE))
         try:
-            with self._clock.held():
-                yield {kind: self._watched(handler) for kind, handler in handlers.items()}
+            yield {kind: self._watched(handler) for kind, handler in handlers.items()}
         finally:
             await children.aclose()
 
