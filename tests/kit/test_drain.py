@@ -196,11 +196,13 @@ async def test_a_drain_that_is_cancelled_hands_back(kit: Kit) -> None:
 
 
 async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
-    handle = await shop.hang.aenqueue(0.3)
-    drain = asyncio.create_task(kit.adrain())
-    await asyncio.to_thread(until, lambda: handle.state() is State.IN_PROGRESS, "the job runs")
+    """Its lease has not run out then: the third job is taken under it while the second still runs."""
+    handles = [await shop.hang.aenqueue(seconds) for seconds in (0.4, 1.2, 0.0)]
+    drain = asyncio.create_task(kit.adrain(concurrency=2))
+    await asyncio.to_thread(until, lambda: handles[1].state() is State.IN_PROGRESS, "the job runs")
     kit.travel("30d")
-    assert (await drain).states == {"succeeded": 1}
+    report = await drain
+    assert (report.attempts, report.states) == (3, {"succeeded": 3})
     assert kit.now() - datetime.now(UTC) > timedelta(days=29)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from holdfast import App, State
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.connection import database_path
 from holdfast.testing import Kit
+from tests.app.waiting import until
 from tests.kit import shop
 
 pytestmark = pytest.mark.req("HF-7")
@@ -83,6 +85,23 @@ def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: s
         with psycopg.connect(postgres_url) as connection:
             assert connection.execute("select shift, stopped from holdfast.clock").fetchone() is not None
         assert app.client.run(app.client.verbs.counts("*")) == {}
+
+
+def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
+    """Nor does one belong to the loop of a test, which is closed before the kit is."""
+
+    async def use(kit: Kit) -> None:
+        handle = await shop.send_receipt.aenqueue("ada@example.com", 1)
+        await kit.adrain()
+        assert await handle == "receipt 1 for ada@example.com"
+
+    loop = asyncio.new_event_loop()
+    with Kit(shop.app, postgres_url) as kit:
+        loop.run_until_complete(use(kit))
+        loop.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        asking = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        until(lambda: connection.execute(asking).fetchone() == (0,), "nobody else is connected", 10.0)
 
 
 def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:

@@ -1,10 +1,12 @@
 """What came of running jobs in a test: a report, or an error that shows why there is none.
 
-HoldfastError
-├── JobFailed
-│   └── JobsFailed     jobs failed in a drain, and nobody said that this was expected
-├── NeverIdle          jobs keep making jobs, or come back at once for ever
-└── JobWaits           the one job that was to be run has put itself off
+    JobFailed
+    └── JobsFailed     jobs failed in a drain, and nobody said that this was expected
+    HoldfastError
+    ├── NeverIdle      jobs keep making jobs, or come back at once for ever
+    └── JobWaits       the one job that was run has no result yet
+
+They are the kit's own, and not among ``holdfast.errors``: no program meets them outside of its tests.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class JobWaits(HoldfastError):
     default_code = "job_waits"
 
     def __init__(self, job: Job, reason: str | None) -> None:
+        until = f" until {job.due_at}" if job.due_at else ""
         why = f": {reason}" if reason else ""
-        super().__init__(f"job {job.id} ({job.kind}) has put itself off until {job.due_at}{why}")
+        super().__init__(f"job {job.id} ({job.kind}) has no result yet, it is {job.state}{until}{why}")
         self.job = job

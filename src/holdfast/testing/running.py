@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from holdfast.app import App
-from holdfast.domain.control import Snooze
 from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT, Claim, Job
-from holdfast.domain.outcome import Settled, Snoozed
+from holdfast.domain.outcome import Settled
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.handle import Handle
@@ -57,7 +56,7 @@ class Runner:
             while ticks == 0 or waiting:
                 left = None if end is None else max(0.0, end - loop.time())
                 # What is enqueued meanwhile may be waited for, in a queue that is empty now.
-                found = queues or list(dict.fromkeys([*waiting, *self._own_queues()]))
+                found = list(dict.fromkeys([*waiting, *self._own_queues()])) if queues is None else queues
                 # One more than the limit: only that shows that it was not enough.
                 summary = await self._tick(handlers, limit + 1 - len(taken), found, concurrency, left)
                 taken += summary.ids
@@ -119,21 +118,17 @@ class Runner:
         if job.state is State.SUCCEEDED:
             return await handle.aresult()
         error = self._raised.get((job.id, job.attempt))
-        if isinstance(error, Ended):  # by another process, which told its end in words
-            outcome, error = error.outcome, None
-            if isinstance(outcome, Snoozed):
-                raise JobWaits(job, outcome.reason)
-        if isinstance(error, Snooze):
-            raise JobWaits(job, error.reason)
-        if isinstance(error, Exception):
+        if not job.state.finished and job.error_code is None:
+            raise JobWaits(job, getattr(error.outcome if isinstance(error, Ended) else error, "reason", None))
+        if isinstance(error, Exception) and not isinstance(error, Ended):
             error.add_note(f"raised by job {job.id} ({job.kind}), which is {job.state} now")
             raise error
-        # Nothing that a test could go on after: an exit, an interrupt, a handler that was stopped.
+        # Words of another process; or nothing that a test could go on after: an exit, a handler that was stopped.
         failure = await self._failure(job)
         failed = JobFailed(str(failure))
         if failure.traceback:
             failed.add_note(failure.traceback)
-        raise failed from error
+        raise failed from failure.error
 
     @asynccontextmanager
     async def _first_in_line(self, job: Job) -> AsyncIterator[None]:
@@ -163,7 +158,6 @@ class Runner:
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
         children = Children(concurrency)
-        self._raised.clear()
         handlers = self._app.handlers(EVERY_TENANT, children, Threads(idle_for=IDLE))
         try:
             yield {kind: self._watched(handler) for kind, handler in handlers.items()}
