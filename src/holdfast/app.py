@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -36,7 +37,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Telling
+from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
@@ -59,10 +60,9 @@ class App:
         answer_within: Duration | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.store = open_store(config.database_url(url), schema=schema, answer_within=limit)
         self.schema = schema
         self.client = Client(
-            self.store,
+            open_store(config.database_url(url), schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
@@ -70,6 +70,21 @@ class App:
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
+
+    @property
+    def store(self) -> Store:
+        return self.client.store
+
+    @contextmanager
+    def moved_to(self, store: Store, schema: str) -> Iterator[None]:
+        """On another database for the length of the block, with every kind that was declared. For tests."""
+        own, self.schema = self.schema, schema
+        self.client.move_to(store)
+        try:
+            yield
+        finally:
+            self.client.move_to(self.client.home)
+            self.schema = own
 
     # --- declaring ---
 
@@ -321,11 +336,12 @@ class App:
         options = options or WorkerOptions()
         self.client.make_ready()
         children = Children(options.concurrency)
-        return Worker(self.store, self._handlers(options.tenant, children), options, on_leave=children.aclose)
+        return Worker(self.store, self.handlers(options.tenant, children), options, on_leave=children.aclose)
 
-    def _handlers(self, tenant: str, children: Children) -> dict[str, Handler]:
-        serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        threads = Threads()
+    def handlers(self, tenant: str, children: Children, threads: Threads | None = None) -> dict[str, Handler]:
+        """What a worker runs the kinds declared here with."""
+        own, threads = self.client, threads or Threads()
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
         means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
         return {name: declared.handler(means) for name, declared in self.kinds.items()}
@@ -379,7 +395,7 @@ class App:
         self.client.make_ready()
         children = Children(wanted.concurrency)
         try:
-            return await Tick(self.store, self._handlers(wanted.tenant, children), wanted, stop=stop).run()
+            return await Tick(self.store, self.handlers(wanted.tenant, children), wanted, stop=stop).run()
         finally:
             await children.aclose()
 

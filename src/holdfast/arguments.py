@@ -70,6 +70,11 @@ class Signature:
         except TypeError as error:
             raise InvalidArguments(f"{self._kind}: {error}") from None
 
+    def dump(self, name: str, value: Any) -> Any:
+        """One argument in the form in which a payload has it."""
+        adapter = self._adapters.get(name)
+        return value if adapter is None else adapter.dump_python(value, mode="json", warnings=False)
+
     def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored payload, which another release may have written."""
         values = decode(payload)

@@ -23,15 +23,25 @@ new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 class Client:
-    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it."""
+    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it.
 
-    def __init__(self, store: Store, *, tenant: str, name: str, actor: str) -> None:
+    ``home`` is the store it belongs to, also while it works on another.
+    """
+
+    def __init__(self, store: Store, *, tenant: str, name: str, actor: str, home: Store | None = None) -> None:
         self.store = store
+        self.home = home or store
         self.tenant = tenant
         self.name = name
         self.actor = actor
         self._ready = not store.embedded
         self._readying = threading.Lock()
+
+    def move_to(self, store: Store) -> None:
+        """Work on another store from now on, or at home again."""
+        with self._readying:
+            self.store = store
+            self._ready = not store.embedded
 
     @property
     def verbs(self) -> Verbs:

@@ -16,7 +16,7 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, StaleLease
@@ -54,7 +54,9 @@ _FIELDS: dict[Ending, str] = {
 
 
 class Tick:
-    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises."""
+    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises.
+
+    ``draw`` is what the jitter of a retry and the order of the queues are drawn with."""
 
     def __init__(
         self,
@@ -64,11 +66,13 @@ class Tick:
         *,
         stop: asyncio.Event | None = None,
         extra_duties: tuple[Duty, ...] = (),
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._handlers = handlers
         self._options = options
         self._stop = stop or asyncio.Event()
+        self._draw = draw
         self._duties = (*standard_duties(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
@@ -131,7 +135,7 @@ class Tick:
             return
         request = ClaimRequest(
             lease=self._lease,
-            queues=drawn_order(options.queues, options.weights, random.random),
+            queues=drawn_order(options.queues, options.weights, self._draw),
             want=want,
             kinds=tuple(self._handlers),
             tenant=options.tenant,
@@ -152,7 +156,7 @@ class Tick:
                 continue
             if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
-            found.append(decide(claim, outcome, random.random()))
+            found.append(decide(claim, outcome, self._draw()))
         return found
 
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
