@@ -121,6 +121,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from lease",
             "select * from idempotency",
             "select * from content",
+            "select * from gate_token",
+            "select hash from gate_token",
         ):
             assert "permission denied" in (by_hand.refusal(secret) or ""), secret
         assert by_hand.refusal("select holder, until from lease") is None
