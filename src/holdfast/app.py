@@ -27,6 +27,7 @@ from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking
 from holdfast.durable.drivers import Lent
 from holdfast.features.approvals import Approvals
+from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
@@ -221,9 +222,18 @@ class App:
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
 
-    def redrive(self, *job_ids: str, reason: str | None = None, max_attempts: int | None = None) -> list[Verdict]:
-        """Put dead letters back into their queue with all their tries before them, or as many as given here."""
-        return self.client.operate("redrive", job_ids, reason, max_attempts=max_attempts)
+    def redrive(
+        self,
+        *job_ids: str,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+    ) -> list[Verdict]:
+        """Put dead letters back into their queue with all their tries before them, or as many as given here.
+
+        Steps that are done are not done again, unless ``from_step`` (a number or a name) says from where on.
+        """
+        return self.client.redrive(job_ids, reason, from_step=from_step, max_attempts=max_attempts)
 
     def reschedule(
         self,
@@ -289,18 +299,18 @@ class App:
 
     def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
         """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data)
+        return self.approvals.decide("approve", gate, by, comment=comment, data=data).state
 
     async def aapprove(
         self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
     ) -> GateState:
-        return await self.approvals.adecide("approve", gate, by, comment=comment, data=data)
+        return (await self.approvals.adecide("approve", gate, by, comment=comment, data=data)).state
 
     def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment)
+        return self.approvals.decide("deny", gate, by, comment=comment).state
 
     async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return await self.approvals.adecide("deny", gate, by, comment=comment)
+        return (await self.approvals.adecide("deny", gate, by, comment=comment)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.

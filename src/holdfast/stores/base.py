@@ -109,6 +109,9 @@ class Health:
     waiting_kinds: tuple[str, ...]
     verdict: Literal["ok", "attention"]
     reasons: tuple[str, ...] = field(default=())
+    gate_open: int = 0
+    """Questions that wait for people; that they do is no reason for attention."""
+    oldest_gate_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +244,10 @@ class Verbs(Protocol):
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
     def list_jobs(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
+        """Of the same page of jobs, the note of each that has one: what its last transition was about."""
+        ...
+
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
