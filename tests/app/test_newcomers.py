@@ -139,6 +139,23 @@ def test_an_event_that_nobody_can_send_is_not_waited_for(app: App) -> None:
     assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "invalid_name")
 
 
+def test_a_step_does_not_return_a_handle(app: App) -> None:
+    @app.job()
+    def other() -> None: ...
+
+    @app.job(retry=ONCE)
+    async def asks(ctx: Context) -> None:
+        await ctx.step("other", other.enqueue)
+
+    handle = asks.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.error_code, job.error_message) == (
+        "payload_not_json",
+        "result of enqueue $: holdfast.handle.Handle is not JSON",
+    )
+
+
 def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
     @app.job(retry=ONCE)
     def pages(ctx: SyncContext) -> list[Any]:
