@@ -24,7 +24,7 @@ from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_p
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
-from holdfast.durable.approvals import Asking, asking
+from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent
 from holdfast.features.approvals import Approvals
 from holdfast.features.redriving import FromStep
@@ -320,6 +320,7 @@ class App:
         name = options.pop("name", "approval_notice")
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+            check_notifier(function, skip=int(wants_context(function)))
             kind: Kind[..., Any] = self.job(name, **options)(function)
             self.notifier = kind.name
             return kind

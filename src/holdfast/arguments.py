@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.domain.errors import InvalidArguments, InvalidPayload
@@ -105,7 +106,8 @@ class Signature:
         if value is None:
             return None
         if self._result is not None:
-            value = self._result.dump_python(value, mode="json", warnings=False)
+            with suppress(PydanticUserError):  # a type that is no data; then the value is told not to be JSON
+                value = self._result.dump_python(value, mode="json", warnings=False)
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:

@@ -8,10 +8,11 @@ create or replace function give_notice(p_gate gate, p_what text, p_number intege
 language plpgsql set search_path from current as $$
 begin
     if p_gate.notify is not null then
-        insert into job (tenant, kind, queue, payload, parent_id, enqueued_by, source_system, created_at)
+        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,
+                         created_at)
         select p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
-               p_gate.job_id, 'gate ' || p_gate.name, 'holdfast', p_now
+               p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
           from job j where j.id = p_gate.job_id;
     end if;
 end $$;

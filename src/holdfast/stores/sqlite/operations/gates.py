@@ -65,10 +65,11 @@ _ASK_AGAIN = (
 )
 # The kind of job that tells people, in the queue of the job that asked. No token is part of it.
 _NOTICE = (
-    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, enqueued_by, source_system, created_at)"
+    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,"
+    " created_at)"
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
     " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
-    " g.job_id, coalesce(j.correlation_id, j.id), 'gate ' || g.name, 'holdfast', :now"
+    " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"
     " FROM gate g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
 )
 
