@@ -17,7 +17,7 @@ from psycopg import sql
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
@@ -117,7 +117,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
         "steps": lambda: run(v.steps(job, tenant)),
         "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
-        "send_event": lambda: run(v.send_event("paid", "{}", None, None, "ada", tenant)),
+        "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
         "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
         "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
         "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
@@ -163,7 +163,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),
-            *(v.send_event("paid", "{}", None, None, "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
+            *(v.send_event(Telling(new_id(), "paid", "{}"), "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
     with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
