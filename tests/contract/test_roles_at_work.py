@@ -34,7 +34,7 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch"),
-    *("steps", "gate", "gates", "votes"),
+    *("steps", "gate", "gates", "votes", "notes"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -81,6 +81,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     job, lease, tenant = ids["in_progress"], ids["lease"], "default"
     return {
         "get": lambda: run(v.get(job, tenant)),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
