@@ -2,6 +2,7 @@
 
 from holdfast.app import App
 from holdfast.context import Context, current
+from holdfast.domain.agents import Agent
 from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Attempt, Event, Job
@@ -9,11 +10,13 @@ from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
 from holdfast.handle import Handle
+from holdfast.headers import retry_after
 from holdfast.kind import Kind
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "App",
     "Attempt",
     "Backoff",
@@ -31,4 +34,5 @@ __all__ = [
     "Stopped",
     "__version__",
     "current",
+    "retry_after",
 ]

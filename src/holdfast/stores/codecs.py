@@ -75,6 +75,8 @@ class Record:
                 wanted.append((index, codec.json))
             elif hints[name] in (State, State | None):
                 wanted.append((index, State))
+            elif hints[name] is bool:
+                wanted.append((index, bool))
             elif name.endswith("_at") or name in ("at", "until", "process_after"):
                 wanted.append((index, codec.time))
 

@@ -14,8 +14,9 @@ from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
-from holdfast.stores.reads import Dialect, Reads
+from holdfast.stores.postgres.agents import AgentVerbs
+from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.reads import Dialect
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 WEAK_SETTINGS = (
@@ -25,7 +26,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(Reads):
+class PostgresVerbs(AgentVerbs):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(
@@ -35,9 +36,6 @@ class PostgresVerbs(Reads):
             bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
             weak_settings=WEAK_SETTINGS,
         )
-
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self._s}{name}({arguments})", params)
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         """Ids are ours, so a job that has one of them is the very job: the batch came through, and was not answered."""
@@ -60,17 +58,21 @@ class PostgresVerbs(Reads):
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         together = alike(specs)
         if together is not None:
-            # Without a column there is nothing to describe, to fetch and to decode.
-            call = f"select from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
-            yield Statement(call, (*together, tenant))
-            return [Enqueued(spec.id, True) for spec in specs]
-        plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
+            # Without a column there is nothing to describe, to fetch and to decode; only an agent has something to say.
+            said = "" if specs[0].agent is None else "n, reason, detail"
+            call = f"select {said} from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
+            rows = yield Statement(call, (*together, tenant))
+            answers = [Enqueued(spec.id, True) for spec in specs]
+            for number, reason, detail in rows if said else ():
+                answers[number - 1] = Enqueued(None, False, reason, None, detail)
+            return answers
+        plain = is_plain(specs)
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
         return [
-            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None)
-            for job_id, state, created, reason in rows
+            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
+            for job_id, state, created, reason, detail in rows
         ]
 
     def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:

@@ -1,12 +1,13 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
+from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.overview import OverviewReads
 
 
-class Reads(JobReads, LedgerReads, OverviewReads):
+class Reads(JobReads, LedgerReads, OverviewReads, AgentReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 
