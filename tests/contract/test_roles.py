@@ -28,7 +28,10 @@ EXECUTES = {
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("promote_due", "expire_overdue", "reap_lapsed"),
 }
-RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many"}
+RESOLVES = {
+    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many"),
+    *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
+}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,

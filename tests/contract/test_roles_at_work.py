@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
@@ -31,18 +32,19 @@ VIEWER, PRODUCER, EXECUTOR, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
 }
+REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS | {"enqueue", "cancel"},
     EXECUTOR: READS | EXECUTES,
-    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard", "reschedule"},
+    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard", "reschedule"} | REGISTERS,
 }
 
 
@@ -85,7 +87,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
-        "enqueue": lambda: run(v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job)], tenant)),
+        "enqueue": lambda: run(
+            v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
+        ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
         "open_lease": lambda: run(v.open_lease("w", 30, "*")),
         "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
@@ -107,6 +111,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
+        "agent": lambda: run(v.agent("planner", tenant)),
+        "agents": lambda: run(v.agents(tenant)),
+        "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
+        "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),
+        "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
+        "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
+        "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.states import State
@@ -62,6 +63,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             settle(store, done, Succeeded("1"), tenant=tenant)
             store.run(store.verbs.save_cursor("c", "0", None, tenant))
             store.run(store.verbs.watch(running.id, tenant, 60))
+            store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():

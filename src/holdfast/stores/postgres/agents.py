@@ -38,8 +38,7 @@ class AgentVerbs(Reads):
 
     @flow()
     def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
-        """At once, without waiting for anybody: it may be needed in a hurry."""
-        rows = yield self._call("disable_agent", "%s, %s, %s, false, %s", agent, reason, actor, tenant)
+        rows = yield self._call("disable_agent", "%s, %s, %s, %s", agent, reason, actor, tenant)
         if rows[0][-1] == "reason_required":
             raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
         return (yield from self.agent(agent, tenant).start())

@@ -66,7 +66,7 @@ begin
     raise exception 'an agent is disabled, never deleted' using errcode = 'ZH002';
 end $$;
 
-create or replace trigger refuse_delete before delete on agent for each statement execute function refuse_agent_delete();
+create or replace trigger refuse_delete before delete on agent for each row execute function refuse_agent_delete();
 create or replace trigger refuse_truncate before truncate on agent for each statement execute function refuse_agent_delete();
 
 create or replace function refuse_agent_rename() returns trigger language plpgsql as $$

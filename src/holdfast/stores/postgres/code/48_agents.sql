@@ -30,29 +30,33 @@ begin
     return query select a.* from agent a where a.tenant = v_scope and a.id = register_agent.agent;
 end $$;
 
--- Take no more work for an agent: nothing is enqueued for it, and what waits is not begun. Who did it first stands. With
--- `wait` the answer comes when nobody is left who found it enabled; without, ask drain_agent afterwards.
-create or replace function disable_agent(agent text, reason text, actor text default null, wait boolean default true,
-                                         for_tenant text default null)
-returns table (id text, disabled_at timestamptz, disabled_by text, disabled_reason text, refused boolean, refusal text)
-language plpgsql security definer set search_path from current as $$
+-- Take no more work for an agent: nothing is enqueued for it, and what waits is not begun. Who did it first stands.
+-- `drained` says that no transaction is left that found it enabled. If one stays open for long the agent is disabled all
+-- the same, since that may be urgent; drain_agent then waits for the rest.
+create or replace function disable_agent(agent text, reason text, actor text default null, for_tenant text default null)
+returns table (id text, disabled_at timestamptz, disabled_by text, disabled_reason text, drained boolean, refused boolean,
+               refusal text)
+language plpgsql security definer set search_path from current set lock_timeout = '2s' as $$
 #variable_conflict use_column
 declare
-    v_now   timestamptz := clock_now();
-    v_scope text := enter(disable_agent.for_tenant, disable_agent.actor);
+    v_now     timestamptz := clock_now();
+    v_scope   text := enter(disable_agent.for_tenant, disable_agent.actor);
+    v_drained boolean := true;
 begin
     if coalesce(disable_agent.reason, '') !~ '\S' then
-        return query select disable_agent.agent, null::timestamptz, null, null, true, 'reason_required';
+        return query select disable_agent.agent, null::timestamptz, null, null, false, true, 'reason_required';
         return;
     end if;
-    if disable_agent.wait then
+    begin
         perform pg_advisory_xact_lock(agent_key(v_scope, disable_agent.agent));
-    end if;
+    exception when lock_not_available then
+        v_drained := false;
+    end;
     update agent a
        set disabled_at = v_now, disabled_by = actor(), disabled_reason = disable_agent.reason, updated_at = v_now
      where a.tenant = v_scope and a.id = disable_agent.agent and a.disabled_at is null;
     return query
-    select disable_agent.agent, a.disabled_at, a.disabled_by, a.disabled_reason, a.id is null,
+    select disable_agent.agent, a.disabled_at, a.disabled_by, a.disabled_reason, v_drained, a.id is null,
            case when a.id is null then 'not_found' end
       from (select) one left join agent a on a.tenant = v_scope and a.id = disable_agent.agent;
 end $$;
