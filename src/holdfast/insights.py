@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.domain.agents import Agent
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
@@ -20,6 +21,8 @@ class Story:
     artifacts: list[Artifact]
     checkpoints: dict[str, Any]
     result: Result | None
+    agent: Agent | None
+    """Whom the job is for, if that is registered."""
 
 
 @flow(writes=False)
@@ -32,4 +35,5 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     artifacts = yield from verbs.artifacts(job_id, tenant).start()
     checkpoints = yield from verbs.checkpoints(job_id, tenant).start()
     result = yield from verbs.result(job_id, tenant).start()
-    return Story(job, history, attempts, artifacts, checkpoints, result)
+    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import options
+from holdfast.cli.agents import disabled_since
 from holdfast.cli.output import Cell, emit, facts, heading, line, plain, say, state_text, table, write
 from holdfast.cli.session import connect, scope
 from holdfast.cli.timeline import print_attempts, print_timeline
@@ -107,7 +108,7 @@ def show(
     if as_json:
         emit(found)
         return
-    _print_facts(found.job, Progress.saved(found.checkpoints))
+    _print_facts(found, Progress.saved(found.checkpoints))
     heading("Way")
     print_timeline(found.history)
     if found.attempts:
@@ -161,7 +162,9 @@ def _said(progress: Progress | None) -> str | None:
     return f"{told} (attempt {progress.attempt})" if told else None
 
 
-def _print_facts(job: Job, progress: Progress | None) -> None:
+def _print_facts(found: Story, progress: Progress | None) -> None:
+    job = found.job
+
     def when(at: datetime | None) -> str | None:
         return None if at is None else moment(at)
 
@@ -184,6 +187,7 @@ def _print_facts(job: Job, progress: Progress | None) -> None:
             ("key", job.idempotency_key),
             ("tags", ", ".join(job.tags)),
             ("agent", job.agent),
+            ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),
             ("causation", job.causation_id),
             ("parent", job.parent_id),
