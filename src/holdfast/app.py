@@ -26,6 +26,7 @@ from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent
+from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
@@ -68,6 +69,7 @@ class App:
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
+        self.agents = Agents(self.client)
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
@@ -95,7 +97,7 @@ class App:
         *,
         queue: str = "default",
         priority: int = 0,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
@@ -189,16 +191,18 @@ class App:
         name = check_name(kind, "kind")
         known = self.kinds.get(name)
         values = {} if payload is None else payload
+        given = "retry" in options
         if known is not None:
             text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
             known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
+            given = known.kind.firm(given)
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
-            if "retry" in options:
+            if given:
                 as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self.client)
+        spec, tenant = make_spec(name, text, options, self.client, given)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     # --- looking and acting ---

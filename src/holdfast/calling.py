@@ -16,6 +16,7 @@ from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled
+from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
 from holdfast.durable.approvals import Asking
@@ -59,7 +60,7 @@ class Declared:
     def handler(self, means: Means) -> Handler:
         """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
         kind = self.kind
-        retry = kind.defaults.get("retry", DEFAULT_RETRY)
+        retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
         timeout = None
         match self.way:
             case None:
