@@ -132,7 +132,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 await reporter.close()
         if await completed(context):
             return Settled()
-        context.forgotten()
+        context.conclude()
         return pack(value)
 
     return call

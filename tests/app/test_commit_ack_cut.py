@@ -16,8 +16,8 @@ from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.settlement import decide
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.open import open_store
+from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off
-from tests.app.test_transactions_enqueue import notes, prepare_notes
 from tests.app.waiting import until
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy

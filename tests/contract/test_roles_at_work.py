@@ -15,13 +15,15 @@ import pytest
 from psycopg import sql
 
 from holdfast.domain.errors import Refused
+from holdfast.domain.gates import GateFilter
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.people import asking, ballot, entry
 from tests.support.stores import claim, new_id, open_lease, put_one, spec
 from tests.support.ways import bring
 
@@ -32,17 +34,21 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch"),
+    *("steps", "gate", "gates", "votes"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
+    *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
+DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 ALLOWED = {
     VIEWER: READS,
-    PRODUCER: READS | {"enqueue", "cancel"},
+    PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
-    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard", "reschedule"},
+    APPROVER: READS | DECIDES,
+    ADMIN: READS | EXECUTES | DECIDES | {"cancel", "redrive", "discard", "reschedule", "rewind"},
 }
 
 
@@ -64,6 +70,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
         claim(owner, ids["lease"])
         claim(owner, ids["lease"], begin=False)
+        ids["gate"] = asking(owner, quorum=100).id
         yield Place(url, owner, ids)
         check_ledger(owner)
 
@@ -107,6 +114,17 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
+        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
+        "steps": lambda: run(v.steps(job, tenant)),
+        "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
+        "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
+        "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
+        "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
+        "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
+        "attend_gates": lambda: run(v.attend_gates()),
+        "gate": lambda: run(v.gate(ids["gate"], tenant)),
+        "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
+        "votes": lambda: run(v.votes(ids["gate"], tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -133,7 +151,7 @@ def test_every_verb_against_every_role(place: Place, role: str) -> None:
 
 
 @pytest.mark.req("JF-1")
-@pytest.mark.parametrize("role", [VIEWER, PRODUCER])
+@pytest.mark.parametrize("role", [VIEWER, PRODUCER, APPROVER])
 def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
     job = place.ids["queued"]
     with closing(open_store(as_role(place.url, role))) as store:
@@ -143,6 +161,9 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
             *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
+            *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
+            *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),
+            *(v.send_event(Telling(new_id(), "paid", "{}"), "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
     with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
@@ -155,8 +176,8 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
-        assert sum(store.run(store.verbs.counts("*")).values()) == 5
-        assert sum(store.run(store.verbs.counts("default")).values()) == 4
+        assert sum(store.run(store.verbs.counts("*")).values()) == 6
+        assert sum(store.run(store.verbs.counts("default")).values()) == 5
 
 
 @pytest.mark.req("DP-20")

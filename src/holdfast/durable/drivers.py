@@ -16,6 +16,7 @@ from holdfast.domain.job import Claim
 from holdfast.domain.redaction import Redact
 from holdfast.domain.steps import Saved, Script, Step, StepEntry
 from holdfast.durable.script import Durably, Know, Nap, Run, Save
+from holdfast.runtime.ending import Suspended
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
@@ -41,6 +42,7 @@ class Durable:
     lent: Lent
     redact: Redact
     script: Script = field(init=False)
+    suspended: Suspended | None = field(init=False, default=None)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _read: bool = field(init=False, default=False)
 
@@ -55,6 +57,11 @@ class Durable:
                 self.script.remember(await self.client.arun(reading))
             self._read = True
         return self.script
+
+    def still_waits(self) -> None:
+        """A handler that has caught ``Suspended`` comes no further: what it waits for has not come."""
+        if self.suspended is not None:
+            raise self.suspended
 
     async def know(self, effect: Know) -> Step | None:
         return (await self.remember()).at(effect.n, effect.name, effect.kind)
@@ -75,6 +82,9 @@ class Durable:
                 effect = call.send(answer) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
+            except Suspended as wait:
+                self.suspended = wait
+                raise
             answer, error = None, None
             try:
                 match effect:
@@ -101,6 +111,9 @@ class Durable:
                 effect = call.send(answer) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
+            except Suspended as wait:
+                self.suspended = wait
+                raise
             answer, error = None, None
             try:
                 match effect:

@@ -109,6 +109,9 @@ class Health:
     waiting_kinds: tuple[str, ...]
     verdict: Literal["ok", "attention"]
     reasons: tuple[str, ...] = field(default=())
+    gate_open: int = 0
+    """Questions that wait for people; that they do is no reason for attention."""
+    oldest_gate_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,17 @@ class Finding:
     ok: bool
     says: str
     fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """An event about to be told. ``data`` is JSON text; the id is ours, so that telling it again tells nothing new."""
+
+    id: str
+    name: str
+    data: str
+    key: str | None = None
+    job_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +205,7 @@ class Verbs(Protocol):
         """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
         ...
 
-    def send_event(
-        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Flow[Sent]: ...
+    def send_event(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
     def keep_gate_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
@@ -232,6 +244,10 @@ class Verbs(Protocol):
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
     def list_jobs(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
+        """Of the same page of jobs, the note of each that has one: what its last transition was about."""
+        ...
+
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...

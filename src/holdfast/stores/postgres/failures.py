@@ -36,7 +36,7 @@ def refusal(state: str, message: str) -> HoldfastError | None:
         return Refused(
             message,
             code="not_allowed",
-            fix="Grant the role one of holdfast_producer, _executor, _viewer, _admin.",
+            fix="Grant the role one of holdfast_producer, _executor, _approver, _viewer, _admin.",
         )
     if state in ("23502", "23514"):
         return Refused(message, code="broken_invariant")

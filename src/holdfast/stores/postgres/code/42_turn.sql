@@ -9,8 +9,8 @@
 -- The rows are picked and locked first, then updated where they lie (ctid): they cannot move while they are locked,
 -- and a limit is a limit, whatever the planner thinks of. Finding nothing writes nothing.
 --
--- One plan serves all calls (plan_cache_mode, here and in what it calls): to plan each of them anew took a quarter of
--- the time of a turn with one job, and could only find the same indexes.
+-- One plan serves all calls (plan_cache_mode, here and in what it calls): to plan each of them anew took a fifth of
+-- the time of a turn with one job (of the server's: 601 microseconds, now 467), and could only find the same indexes.
 create or replace function turn(
     lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
     queues text[], want integer, begin boolean default true, kinds text[] default null,

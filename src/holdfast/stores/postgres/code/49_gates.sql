@@ -8,10 +8,11 @@ create or replace function give_notice(p_gate gate, p_what text, p_number intege
 language plpgsql set search_path from current as $$
 begin
     if p_gate.notify is not null then
-        insert into job (tenant, kind, queue, payload, parent_id, enqueued_by, source_system, created_at)
+        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,
+                         created_at)
         select p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
-               p_gate.job_id, 'gate ' || p_gate.name, 'holdfast', p_now
+               p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
           from job j where j.id = p_gate.job_id;
     end if;
 end $$;
@@ -293,4 +294,17 @@ declare v_scope text := enter(gate_hashes.for_tenant);
 begin
     return query select t.hash from gate_token t
      where t.gate_id = gate_hashes.gate and (v_scope = '*' or t.tenant = v_scope);
+end $$;
+
+-- Whether this word has been said: for whoever lost the answer to decide_gate.
+create or replace function said(gate uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare v_scope text := enter(said.for_tenant);
+begin
+    return exists (
+        select from vote v
+         where v.gate_id = said.gate and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
+           and v.person = coalesce((select t.person from gate_token t where t.hash = said.token_hash), said.person));
 end $$;
