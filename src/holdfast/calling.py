@@ -72,9 +72,9 @@ class Declared:
                 call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
             case _:
                 assert_never(self.way)
-        if kind.approval is not None:
-            call = _approved(call, kind.approval, means)
-        return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact)
+        return Handler(
+            kind.name, _approved(call, kind.approval, means), timeout, retry, kind.at_most_once, means.redact
+        )
 
 
 Call = Callable[[Claim, Stop], Awaitable[str | Settled | None]]
@@ -85,16 +85,25 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
-def _approved(call: Call, asking: Asking, means: Means) -> Call:
-    """Ask before the handler is run at all. A job that is not approved never comes further than here."""
+def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
+    """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
+    never comes further than here."""
 
     async def gated(claim: Claim, stop: Stop) -> str | Settled | None:
-        redact = JobRedactor(means.redact, claim.payload)
-        plan = Plan(Durable(claim, means.client, means.lent, redact))
-        await plan.before_all("run", f"Run {claim.kind} ({claim.id})", asking)
+        asked = asking
+        if asked is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
+            asked = Asking()
+        if asked is not None:
+            redact = JobRedactor(means.redact, claim.payload)
+            plan = Plan(Durable(claim, means.client, means.lent, redact))
+            whom = "" if claim.agent is None else f" for {claim.agent}"
+            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", asked)
         return await call(claim, stop)
 
-    return gated
+    def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Settled | None]:
+        return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
+
+    return straight_on if asking is None else gated
 
 
 def _caller(kind: Kind[..., Any], means: Means) -> Call:

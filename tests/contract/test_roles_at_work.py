@@ -34,7 +34,7 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
     *("steps", "gate", "gates", "votes", "notes"),
 }
 EXECUTES = {
@@ -131,6 +131,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
         "votes": lambda: run(v.votes(ids["gate"], tenant)),
         "agent": lambda: run(v.agent("planner", tenant)),
+        "asks_first": lambda: run(v.asks_first("planner", tenant)),
         "agents": lambda: run(v.agents(tenant)),
         "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
         "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),

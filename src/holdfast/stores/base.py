@@ -197,6 +197,10 @@ class Verbs(Protocol):
         tenant: str,
         meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
+    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
+        """Whether people are to be asked before a job of this agent is run."""
+        ...
+
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
         """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
         ...

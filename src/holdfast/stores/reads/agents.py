@@ -29,6 +29,12 @@ class AgentReads(Reader):
         return self._agent(rows[0]) if rows else None
 
     @flow(writes=False)
+    def asks_first(self, agent: str, tenant: str) -> Steps[bool]:
+        text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"
+        rows = yield from self._ask(tenant, text, agent=agent)
+        return bool(rows)
+
+    @flow(writes=False)
     def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
         conditions = [within(tenant, "a.tenant")]
         if kind is not None:
