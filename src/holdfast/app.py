@@ -25,7 +25,7 @@ from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
-from holdfast.durable.drivers import Lent
+from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals
 from holdfast.features.redriving import FromStep
@@ -353,11 +353,13 @@ class App:
         children = Children(options.concurrency)
         return Worker(self.store, self.handlers(options.tenant, children), options, on_leave=children.aclose)
 
-    def handlers(self, tenant: str, children: Children, threads: Threads | None = None) -> dict[str, Handler]:
+    def handlers(
+        self, tenant: str, children: Children, threads: Threads | None = None, reached: Reached | None = None
+    ) -> dict[str, Handler]:
         """What a worker runs the kinds declared here with."""
         own, threads = self.client, threads or Threads()
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
         return {name: declared.handler(means) for name, declared in self.kinds.items()}
 

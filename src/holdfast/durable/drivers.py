@@ -24,6 +24,9 @@ from holdfast.runtime.threads import Threads
 T = TypeVar("T")
 
 
+Reached = Callable[[Claim, str, str], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Lent:
     """What a worker lends its handlers for durable calls. ``notify`` names the kind of job that tells people."""
@@ -31,6 +34,8 @@ class Lent:
     recorder: Recorder
     threads: Threads
     notify: Callable[[], str | None]
+    reached: Reached | None = None
+    """For tests: told of each point that a call reaches, and where it may be cut off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,13 +69,22 @@ class Durable:
             raise self.suspended
 
     async def know(self, effect: Know) -> Step | None:
-        return (await self.remember()).at(effect.n, effect.name, effect.kind)
+        known = (await self.remember()).at(effect.n, effect.name, effect.kind)
+        if known is None or not known.over:
+            await self.reach("before", effect.name)
+        return known
+
+    async def reach(self, when: str, name: str) -> None:
+        if self.lent.reached is not None:
+            await self.lent.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
+        await self.reach("after", entry.name)
         entries = [*self.script.take_put_off(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
         if any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+        await self.reach("saved", entry.name)
         return answers
 
     async def drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
