@@ -51,8 +51,8 @@ class Kit:
         with ExitStack() as stack:
             store, schema = stack.enter_context(private_store(self._url, self.app.schema))
             stack.enter_context(self.app.moved_to(store, schema))
+            self._clock = Clock(store)
             self._open = stack.pop_all()
-        self._clock = Clock(store)
         self._crashes = Crashes()
         return self
 
