@@ -24,7 +24,7 @@ def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
     assert (shown.exit_code, shown.stdout) == (0, told.stdout)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert lines[0] == "The [red]planner[/red] planner"
-    for fact in ("state enabled", "kind plan", "waiting 0 jobs", "tries 3", "lost workers 1", "backoff gentle"):
+    for fact in ("state enabled", "kind plan", "waiting 0", "tries 3", "lost workers 1", "backoff gentle"):
         assert fact in lines
     for fact in ("payloads up to 64 KB", "may wait 1 h 30 m", "needs approval yes"):
         assert fact in lines

@@ -164,7 +164,7 @@ def _print(agent: Agent, as_json: bool) -> None:
             ("disabled", disabled_since(agent)),
             ("tenant", agent.tenant),
             ("kind", agent.kind),
-            ("waiting", f"{agent.waiting:,} jobs"),
+            ("waiting", f"{agent.waiting:,}"),
             ("tries", None if agent.max_retries is None else str(agent.max_retries + 1)),
             ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
             ("backoff", _backoff(agent.backoff)),
