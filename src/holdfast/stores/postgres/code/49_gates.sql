@@ -101,7 +101,9 @@ return jsonb_typeof(data) = 'object'
                 or p.rule ? 'type' and jsonb_typeof(p.rule -> 'type') = 'string'
                    and not (case p.rule ->> 'type' when 'integer'
                             then jsonb_typeof(data -> p.name) = 'number' and (data ->> p.name)::numeric % 1 = 0
-                            else jsonb_typeof(data -> p.name) = p.rule ->> 'type' end)));
+                            else jsonb_typeof(data -> p.name) = p.rule ->> 'type'
+                                 -- A word that JSON Schema does not have says nothing, as in domain/forms.py.
+                                 or p.rule ->> 'type' not in ('object', 'array', 'string', 'number', 'boolean', 'null') end)));
 
 -- One person's word on a gate. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
 -- holder of a token who speaks: the token is used up by a word that counts, and its person is the one who spoke.
