@@ -89,7 +89,7 @@ def _approved(call: Call, asking: Asking, means: Means) -> Call:
 
     async def gated(claim: Claim, stop: Stop) -> str | Settled | None:
         redact = JobRedactor(means.redact, claim.payload)
-        plan = Plan(Durable(claim, means.client, means.lent, redact))
+        plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
         await plan.before_all("run", f"Run {claim.kind} ({claim.id})", asking)
         return await call(claim, stop)
 
@@ -123,7 +123,10 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+            await context.let_through()
         except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                await context.let_through()
             if await completed(context, error):
                 return Settled()
             raise
