@@ -95,7 +95,7 @@ def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
             asked = Asking()
         if asked is not None:
             redact = JobRedactor(means.redact, claim.payload)
-            plan = Plan(Durable(claim, means.client, means.lent, redact))
+            plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
             whom = "" if claim.agent is None else f" for {claim.agent}"
             await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", asked)
         return await call(claim, stop)
@@ -133,7 +133,10 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+            await context.let_through()
         except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                await context.let_through()
             if await completed(context, error):
                 return Settled()
             raise

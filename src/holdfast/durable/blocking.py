@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from datetime import datetime
@@ -17,9 +18,8 @@ from holdfast.durable.approvals import Asking, Decision, decision
 from holdfast.durable.drivers import on_loop
 from holdfast.durable.plan import Plan, running
 from holdfast.durable.script import Durably
-from holdfast.durable.values import AppEvent, is_async
+from holdfast.durable.values import AppEvent, is_async, label_of
 from holdfast.runtime.ending import Suspended
-from holdfast.runtime.stopping import Stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,13 +29,12 @@ F = TypeVar("F")
 class Here:
     """Carries calls out from the handler's own thread."""
 
-    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
         self.loop = loop
-        self._stop = stop
 
     def drive(self, call: Durably, run: Callable[[], Any] | None = None) -> Any:
-        return self.plan.durable.drive_here(call, self.loop, self._stop, run)
+        return self.plan.durable.drive_here(call, self.loop, run)
 
 
 class BlockingSteps:
@@ -67,14 +66,14 @@ class BlockingSteps:
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
-            if is_async(function):
-                return asyncio.run(self._limited(function(*args, **kwargs)))
-            if self._timeout is None:
-                return function(*args, **kwargs)
-            # In another thread, which is left to itself when the time is up.
-            work = partial(copy_context().run, partial(function, *args, **kwargs))
-            threads = self._here.plan.durable.lent.threads
-            return on_loop(self._here.loop, self._limited(threads.run(getattr(function, "__name__", "step"), work)))
+            if is_async(function) or self._timeout is None:
+                answer = function(*args, **kwargs)
+            else:
+                # In another thread, which is left to itself when the time is up.
+                work = partial(copy_context().run, partial(function, *args, **kwargs))
+                running_there = self._here.plan.durable.lent.threads.run(label_of(function), work)
+                answer = on_loop(self._here.loop, self._limited(running_there))
+            return asyncio.run(self._limited(answer)) if inspect.iscoroutine(answer) else answer
         finally:
             running.reset(token)
 

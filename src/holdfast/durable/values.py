@@ -7,15 +7,16 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from holdfast.arguments import Signature
-from holdfast.domain.errors import InvalidSetting, StepFailed
+from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
 from holdfast.domain.payload import decode, encode
 from holdfast.domain.redaction import Redact
 from holdfast.domain.settlement import MESSAGE_LIMIT
 from holdfast.domain.steps import VALUE_LIMIT, Step
+from holdfast.runtime.failures import message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,21 @@ class AppEvent:
         return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
 
 
-@lru_cache(maxsize=1024)
+# Of functions that are there for good. Most steps are closures of one attempt: what they hold must go with it.
+_signatures: WeakKeyDictionary[Callable[..., Any], Signature | None] = WeakKeyDictionary()
+
+
 def _signature(function: Callable[..., Any]) -> Signature | None:
+    function = getattr(function, "__func__", function)  # of a method, which is made anew each time it is named
+    with contextlib.suppress(KeyError, TypeError):
+        return _signatures[function]
     try:
-        return Signature(function, getattr(function, "__name__", "step"))
+        made = Signature(function, label_of(function))
     except (TypeError, ValueError):  # a builtin that does not say what it takes
-        return None
+        made = None
+    with contextlib.suppress(TypeError):  # it cannot be hashed, or not be held weakly
+        _signatures[function] = made
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +62,7 @@ class Value:
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> Value:
-        try:
-            return cls(name, _signature(function))
-        except TypeError:  # it cannot be hashed
-            return cls(name, None)
+        return cls(name, _signature(function))
 
     def pack(self, value: Any) -> str | None:
         if self.signature is not None:
@@ -71,22 +78,35 @@ class Value:
 
 def describe(error: BaseException, redact: Redact) -> dict[str, Any]:
     kind = type(error)
-    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(str(error), MESSAGE_LIMIT)}
+    words, code = (error.message, {"code": error.code}) if isinstance(error, HoldfastError) else (message_of(error), {})
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(words, MESSAGE_LIMIT), **code}
 
 
 def remembered(step: Step) -> Exception:
     """The error of a step that failed in an earlier attempt: of its own type, if that is loaded here, so that the
-    handler catches it as it did then. Nothing is imported for it, and nothing of it is run."""
+    handler catches it as it did then. Nothing is imported for it, and its constructor is not run: only what it said and
+    its type come back, not what else it held."""
     said = step.error or {}
     message, name = str(said.get("message") or ""), str(said.get("type") or "")
     for kind in _errors():
         if f"{kind.__module__}.{kind.__qualname__}" == name:
             with contextlib.suppress(Exception):
-                error = kind.__new__(kind, message)
-                error.args = (message,)
+                error = _revived(kind, message, said.get("code"))
                 error.add_note(f"step {step.name!r} failed in attempt {step.attempt}, and is not tried again")
                 return error
     return StepFailed(f"step {step.name!r} failed in attempt {step.attempt}: {name}: {message}")
+
+
+def _revived(kind: type[Exception], message: str, code: str | None) -> Exception:
+    error = kind.__new__(kind, message)
+    if isinstance(error, HoldfastError):
+        HoldfastError.__init__(error, message, code=code)
+        return error
+    error.args = (message,)
+    if message_of(error) != message:  # it makes its words of what it does not have any more
+        own = {"__str__": lambda _: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        error = _revived(type(kind.__name__, (kind,), own), message, code)
+    return error
 
 
 def _errors() -> Iterator[type[Exception]]:
@@ -110,6 +130,11 @@ def check_callable(name: str, function: object) -> None:
         )
 
 
+def label_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "step"))
+
+
 def is_async(function: Callable[..., Any]) -> bool:
+    """Whether to call it on the loop. What only turns out to be a coroutine when it is called is awaited all the same."""
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))

@@ -34,7 +34,8 @@ _PAUSE = (
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
     " FROM job_state WHERE id = :job"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, wake_at = excluded.wake_at WHERE ended_at IS NULL"
+    " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
+    " WHERE ended_at IS NULL"
 )
 _FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
 _CREATED = "SELECT tenant, created_at FROM job WHERE id = ?"
@@ -46,6 +47,10 @@ _TOLD = (
 _WAKE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
     " AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
+)
+_IS_OVER = "SELECT 1 FROM step WHERE job_id = ? AND n = ? AND ended_at IS NOT NULL"
+_GO_ON = (
+    "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
 )
 _TELL = (
     "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
@@ -141,6 +146,11 @@ def suspend(item: Settlement, now: int) -> Steps[None]:
 
 def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
     """An event that was told before the wait began is as good as one that comes. One the job has had is not news."""
+    note = json.dumps({"event": pause["name"]})
+    if (yield Statement(_IS_OVER, (job_id, pause["n"]))):
+        # It came while an attempt that was roused by something else was on its way here, and could not wake it.
+        yield Statement(_GO_ON, {"job": job_id, "note": note})
+        return
     rows = yield Statement(_CREATED, (job_id,))
     tenant, created = rows[0]
     wanted = canonical(pause["wanted"])
@@ -151,8 +161,7 @@ def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
         if event_id not in had and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
             value = _event(event_id, pause["name"], data, sent_by, sent_at)
             yield Statement(_FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
-            note = json.dumps({"event": pause["name"]})
-            yield Statement(_WAKE, {"job": job_id, "n": pause["n"], "note": note})
+            yield Statement(_GO_ON, {"job": job_id, "note": note})
             return
 
 
