@@ -154,6 +154,20 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
     assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
 
 
+def test_a_type_that_nobody_knows_is_passed_over_on_every_store(app: App) -> None:
+    asks(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
+    work_off(app)
+    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={})) == "form_invalid"
+    assert app.approve(gate_of(app).id, by="ada", data={"when": "noon"}) == "approved"
+
+
+def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
+    asks(app, form=Budget, approvers=["ada"])
+    work_off(app)
+    assert refused(lambda: app.approve(gate_of(app).id, by="mallory", data={"limit": 0})) == "not_an_approver"
+    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+
+
 def test_a_no_needs_no_form(app: App) -> None:
     asks(app, form={"type": "object", "required": ["limit"]})
     work_off(app)
