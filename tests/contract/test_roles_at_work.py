@@ -30,7 +30,7 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
-    *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
+    *("get", "list_jobs", "notes", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch"),
 }
 EXECUTES = {
@@ -75,6 +75,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     return {
         "get": lambda: run(v.get(job, tenant)),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
         "artifacts": lambda: run(v.artifacts(job, tenant)),
