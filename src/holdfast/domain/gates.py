@@ -212,7 +212,7 @@ def refusal(
         ("token_unknown", lambda: ballot.token_hash is not None and token is None),
         ("token_used", lambda: token is not None and token.used_at is not None),
         ("token_expired", lambda: token is not None and token.expires_at is not None and token.expires_at <= now),
-        ("person_required", lambda: person is None or not person.strip() or len(person) > 255),
+        ("person_required", lambda: not person or person[0] <= " " or len(person) > 255),
         ("not_an_approver", lambda: gate.people and person not in gate.people),
         ("requester_may_not_decide", lambda: gate.not_requester and person == gate.requester),
         ("already_voted", lambda: person in set(voted)),
