@@ -76,9 +76,9 @@ class Bench:
     def record(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
 
-    def enqueue(self, place: Place, verb: str, count: int) -> float:
+    def enqueue(self, place: Place, verb: str, count: int, **options: Any) -> float:
         """Seconds of enqueueing ``count`` jobs; the database must hold them all afterwards."""
-        with self.driver(place, verb, count=count, batch=self.subject.batch) as driver:
+        with self.driver(place, verb, count=count, batch=self.subject.batch, **options) as driver:
             driver.expect("ready", 60)
             place.settle_down()
             driver.tell("go")
@@ -108,9 +108,13 @@ class Bench:
             yield team
 
     def drain(self, place: Place, count: int, processes: int = 1, **options: Any) -> tuple[Figures, Runs]:
-        """From the first take to the moment at which the database says that all are settled."""
+        """From the first take to the moment at which the database says that all are settled.
+
+        With ``steps`` it is the steps of the jobs that are on record, and checked to have run once each.
+        """
+        recorded = count * options.get("steps", 1)
         with self.workers(place, processes, **options) as team:
-            self.await_ran(team, count, within=60 + count / 100)
+            self.await_ran(team, recorded, within=60 + recorded / 100)
             seconds = (self.await_settled(place, count, within=60) - team.begun) / 1e9
             figures = {
                 "jobs_s": count / seconds,
@@ -119,7 +123,7 @@ class Bench:
                 "rss_mib": team.resident_mib(),
             }
             runs = team.stop()
-        runs.check_once(count)
+        runs.check_once(recorded)
         self.check_settled(place, count)
         return figures, runs
 

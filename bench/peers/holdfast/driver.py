@@ -16,6 +16,7 @@ def main() -> None:
     app = holdfast.App(link.url)
     released = asyncio.Event()
     hold = bool(link.options.get("hold"))
+    steps = link.options.get("steps", 0)
 
     @app.job()
     async def noop(number: int) -> None:
@@ -23,8 +24,18 @@ def main() -> None:
         if hold:
             await released.wait()
 
+    async def note(number: int) -> int:
+        link.record.ran(number)
+        return number
+
+    @app.job()
+    async def scripted(ctx: holdfast.Context, number: int) -> None:
+        for place in range(steps):
+            await ctx.step("note", note, number * steps + place)
+
     def bulk() -> None:
-        app.enqueue_many(noop.prepare(number) for number in range(link.options["count"]))
+        kind = scripted if "steps" in link.options else noop
+        app.enqueue_many(kind.prepare(number) for number in range(link.options["count"]))
 
     def single() -> None:
         for number in range(link.options["count"]):

@@ -169,6 +169,8 @@ class Script:
 
     def take_put_off(self, n: int) -> list[StepEntry]:
         """What is to be written with the call at this place."""
+        if not self._put_off:
+            return []
         due = [entry for taken, entry in self._put_off if taken < n]
         self._put_off = [(taken, entry) for taken, entry in self._put_off if taken >= n]
         return due

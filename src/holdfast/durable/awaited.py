@@ -44,14 +44,19 @@ class AwaitedSteps:
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
+            if self._timeout is None:
+                return await self._call(function, args, kwargs)
             async with asyncio.timeout(self._timeout):
-                if is_async(function):
-                    return await function(*args, **kwargs)
-                # It may block, and the loop is not for that. The context variables go with it.
-                label = getattr(function, "__name__", "step")
-                return await self._plan.durable.lent.threads.run(label, partial(function, *args, **kwargs))
+                return await self._call(function, args, kwargs)
         finally:
             running.reset(token)
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Awaitable[Any]:
+        if is_async(function):
+            return function(*args, **kwargs)  # type: ignore[no-any-return]
+        # It may block, and the loop is not for that. The context variables go with it.
+        label = getattr(function, "__name__", "step")
+        return self._plan.durable.lent.threads.run(label, partial(function, *args, **kwargs))
 
 
 class AwaitedCalls:

@@ -42,18 +42,19 @@ class Durable:
     redact: Redact
     script: Script = field(init=False)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _read: bool = field(init=False, default=False)
+    _read: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
+        self._read = self.claim.attempt == 1  # a first attempt has nothing behind it
 
     async def remember(self) -> Script:
-        """A first attempt has nothing behind it: it is not even asked."""
-        async with self._reading:
-            if not self._read and self.claim.attempt > 1:
-                reading = self.client.verbs.steps(self.claim.id, self.claim.tenant)
-                self.script.remember(await self.client.arun(reading))
-            self._read = True
+        if not self._read:
+            async with self._reading:
+                if not self._read:
+                    reading = self.client.verbs.steps(self.claim.id, self.claim.tenant)
+                    self.script.remember(await self.client.arun(reading))
+                self._read = True
         return self.script
 
     async def know(self, effect: Know) -> Step | None:
@@ -62,7 +63,7 @@ class Durable:
     async def save(self, entry: StepEntry) -> list[Saved]:
         entries = [*self.script.take_put_off(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
-        if any(answer.fate == "stale" for answer in answers):
+        if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
         return answers
 

@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from holdfast.arguments import Signature
 from holdfast.domain.errors import InvalidSetting, StepFailed
@@ -34,8 +33,28 @@ class AppEvent:
         return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
 
 
-@lru_cache(maxsize=1024)
+_KNOWN: Final = 1024
+_signatures: dict[object, Signature | None] = {}
+_NEW: Final = object()
+
+
 def _signature(function: Callable[..., Any]) -> Signature | None:
+    """By its code: what each attempt makes anew (a lambda, a function inside the handler) is looked at once, and what
+    it holds on to is not kept here."""
+    code, said = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
+    key = function if code is None else (code, function.__module__, said.get("return"))
+    try:
+        found = _signatures.get(key, _NEW)
+    except TypeError:  # it cannot be hashed
+        return _look_at(function)
+    if found is _NEW:
+        if len(_signatures) >= _KNOWN:
+            _signatures.clear()
+        found = _signatures[key] = _look_at(function)
+    return found  # type: ignore[return-value]
+
+
+def _look_at(function: Callable[..., Any]) -> Signature | None:
     try:
         return Signature(function, getattr(function, "__name__", "step"))
     except (TypeError, ValueError):  # a builtin that does not say what it takes
@@ -52,10 +71,7 @@ class Value:
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> Value:
-        try:
-            return cls(name, _signature(function))
-        except TypeError:  # it cannot be hashed
-            return cls(name, None)
+        return cls(name, _signature(function))
 
     def pack(self, value: Any) -> str | None:
         if self.signature is not None:

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from holdfast.domain.errors import StoreError
 from holdfast.domain.job import Claim
@@ -50,11 +52,10 @@ class Recorder:
 
     async def _attend(self) -> None:
         while self._waiting:
-            lease = self._waiting[0].claim.lease
-            batch = [write for write in self._waiting if write.claim.lease == lease][:MOST]
-            chosen = {id(write) for write in batch}
-            self._waiting = [write for write in self._waiting if id(write) not in chosen]
-            await self._write(lease, batch)
+            ready, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            # Nearly always of one lease: there is another only after it was lost.
+            for lease, batch in groupby(ready, attrgetter("claim.lease")):
+                await self._write(lease, list(batch))
 
     async def _write(self, lease: str, batch: list[_Write]) -> None:
         entries = [(w.claim.id, w.claim.attempt, entry) for w in batch for entry in w.entries]
@@ -72,7 +73,7 @@ class Recorder:
                 await self._write(lease, [write])
         else:
             for write in batch:
-                _tell(write.done, [answer for answer in answers if answer.job_id == write.claim.id])
+                _tell(write.done, answers and [answer for answer in answers if answer.job_id == write.claim.id])
 
 
 def _tell(waiter: asyncio.Future[list[Saved]], answer: list[Saved] | Exception) -> None:
