@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -23,9 +24,11 @@ from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_p
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
-from holdfast.durable.approvals import Asking, asking
-from holdfast.durable.drivers import Lent
+from holdfast.durable.approvals import Asking, asking, check_notifier
+from holdfast.durable.drivers import Lent, Reached
+from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals
+from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
@@ -36,7 +39,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent
+from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
@@ -59,17 +62,32 @@ class App:
         answer_within: Duration | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.store = open_store(config.database_url(url), schema=schema, answer_within=limit)
         self.schema = schema
         self.client = Client(
-            self.store,
+            open_store(config.database_url(url), schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
+        self.agents = Agents(self.client)
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
+
+    @property
+    def store(self) -> Store:
+        return self.client.store
+
+    @contextmanager
+    def moved_to(self, store: Store, schema: str) -> Iterator[None]:
+        """On another database for the length of the block, with every kind that was declared. For tests."""
+        own, self.schema = self.schema, schema
+        self.client.move_to(store)
+        try:
+            yield
+        finally:
+            self.client.move_to(self.client.home)
+            self.schema = own
 
     # --- declaring ---
 
@@ -79,7 +97,7 @@ class App:
         *,
         queue: str = "default",
         priority: int = 0,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
@@ -173,16 +191,18 @@ class App:
         name = check_name(kind, "kind")
         known = self.kinds.get(name)
         values = {} if payload is None else payload
+        given = "retry" in options
         if known is not None:
             text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
             known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
+            given = known.kind.firm(given)
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
-            if "retry" in options:
+            if given:
                 as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self.client)
+        spec, tenant = make_spec(name, text, options, self.client, given)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     # --- looking and acting ---
@@ -206,9 +226,18 @@ class App:
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
 
-    def redrive(self, *job_ids: str, reason: str | None = None, max_attempts: int | None = None) -> list[Verdict]:
-        """Put dead letters back into their queue with all their tries before them, or as many as given here."""
-        return self.client.operate("redrive", job_ids, reason, max_attempts=max_attempts)
+    def redrive(
+        self,
+        *job_ids: str,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+    ) -> list[Verdict]:
+        """Put dead letters back into their queue with all their tries before them, or as many as given here.
+
+        Steps that are done are not done again, unless ``from_step`` (a number or a name) says from where on.
+        """
+        return self.client.redrive(job_ids, reason, from_step=from_step, max_attempts=max_attempts)
 
     def reschedule(
         self,
@@ -264,7 +293,8 @@ class App:
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         whose = tenant or self.client.tenant
-        return self.client.verbs.send_event(check_name(name, "event"), text, known, job, self.client.actor, whose)
+        event = Telling(new_id(), check_name(name, "event"), text, known, job)
+        return self.client.verbs.send_event(event, self.client.actor, whose)
 
     @property
     def approvals(self) -> Approvals:
@@ -273,18 +303,18 @@ class App:
 
     def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
         """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data)
+        return self.approvals.decide("approve", gate, by, comment=comment, data=data).state
 
     async def aapprove(
         self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
     ) -> GateState:
-        return await self.approvals.adecide("approve", gate, by, comment=comment, data=data)
+        return (await self.approvals.adecide("approve", gate, by, comment=comment, data=data)).state
 
     def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment)
+        return self.approvals.decide("deny", gate, by, comment=comment).state
 
     async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return await self.approvals.adecide("deny", gate, by, comment=comment)
+        return (await self.approvals.adecide("deny", gate, by, comment=comment)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
@@ -294,6 +324,7 @@ class App:
         name = options.pop("name", "approval_notice")
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+            check_notifier(function, skip=int(wants_context(function)))
             kind: Kind[..., Any] = self.job(name, **options)(function)
             self.notifier = kind.name
             return kind
@@ -320,12 +351,15 @@ class App:
         options = options or WorkerOptions()
         self.client.make_ready()
         children = Children(options.concurrency)
-        return Worker(self.store, self._handlers(options.tenant, children), options, on_leave=children.aclose)
+        return Worker(self.store, self.handlers(options.tenant, children), options, on_leave=children.aclose)
 
-    def _handlers(self, tenant: str, children: Children) -> dict[str, Handler]:
-        serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        threads = Threads()
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+    def handlers(
+        self, tenant: str, children: Children, threads: Threads | None = None, reached: Reached | None = None
+    ) -> dict[str, Handler]:
+        """What a worker runs the kinds declared here with."""
+        own, threads = self.client, threads or Threads()
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
         return {name: declared.handler(means) for name, declared in self.kinds.items()}
 
@@ -378,7 +412,7 @@ class App:
         self.client.make_ready()
         children = Children(wanted.concurrency)
         try:
-            return await Tick(self.store, self._handlers(wanted.tenant, children), wanted, stop=stop).run()
+            return await Tick(self.store, self.handlers(wanted.tenant, children), wanted, stop=stop).run()
         finally:
             await children.aclose()
 

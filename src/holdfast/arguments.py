@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.domain.errors import InvalidArguments, InvalidPayload
@@ -71,6 +72,11 @@ class Signature:
         except TypeError as error:
             raise InvalidArguments(f"{self._kind}: {error}") from None
 
+    def dump(self, name: str, value: Any) -> Any:
+        """One argument in the form in which a payload has it."""
+        adapter = self._adapters.get(name)
+        return value if adapter is None else adapter.dump_python(value, mode="json", warnings=False)
+
     def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored payload, which another release may have written."""
         values = decode(payload)
@@ -101,7 +107,8 @@ class Signature:
         if value is None:
             return None
         if self._result is not None and type(value) is not self._exact_result:
-            value = self._result.dump_python(value, mode="json", warnings=False)
+            with suppress(PydanticUserError):  # a type that is no data; then the value is told not to be JSON
+                value = self._result.dump_python(value, mode="json", warnings=False)
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:

@@ -60,8 +60,10 @@ class BaseContext(Facts):
             self._plan = Plan(Durable(self.claim, self.client, self.lent, self.redact))
         return self._plan
 
-    def forgotten(self) -> None:
-        """Say so when the handler ended without calls that it made in an earlier attempt."""
+    def conclude(self) -> None:
+        """The handler has returned. If it has caught what makes it wait, it waits all the same. Say so when it ended
+        without calls that it made in an earlier attempt."""
+        self._still_waits()
         for step in () if self._plan is None else self._plan.durable.script.left:
             self.log.warning(
                 "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
@@ -153,6 +155,10 @@ class BaseContext(Facts):
 
     # --- ending in a transaction ---
 
+    def _still_waits(self) -> None:
+        if self._plan is not None:
+            self._plan.durable.still_waits()
+
     @property
     def ending(self) -> Ending:
         return Ending(self.claim, self.client, self.completion)
@@ -160,14 +166,17 @@ class BaseContext(Facts):
     def transaction(self, result: Any = None) -> Transaction:
         """``with ctx.transaction() as conn:`` (or ``async with``): what is written on ``conn`` and the job's success
         are committed together at the end of the block, or neither. ``StaleLease`` when the job is no longer ours."""
+        self._still_waits()
         return Transaction(self.ending, result)
 
     def complete(self, *, connection: object, result: Any = None) -> None:
         """The same on a connection of your own: the job succeeds when the transaction open there commits. It must
         have ended when the handler returns."""
+        self._still_waits()
         self.ending.on(connection, result)
 
     async def acomplete(self, *, connection: object, result: Any = None) -> None:
+        self._still_waits()
         await self.ending.aon(connection, result)
 
     # --- the flows ---

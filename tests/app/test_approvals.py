@@ -284,6 +284,30 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
     assert ran == [2]
 
 
+@pytest.mark.req("CX-16")
+def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
+    ran: list[str | None] = []
+
+    @app.job()
+    async def plan(ctx: Context) -> None:
+        ran.append(ctx.agent)
+
+    app.agents.register("planner", kind="plan", requires_approval=True)
+    app.agents.register("clerk", kind="plan")
+    handle = plan.using(agent="planner").enqueue()
+    plan.using(agent="clerk").enqueue()
+    plan.using(agent="nobody in particular").enqueue()
+    plan.enqueue()
+    work_off(app)
+    assert sorted(str(agent) for agent in ran) == ["None", "clerk", "nobody in particular"]
+    gate = gate_of(app)
+    assert (gate.job_id, gate.name) == (handle.id, "run")
+    assert gate.summary.startswith("Run plan for planner")
+    app.approve(gate.id, by="ada")
+    work_off(app)
+    assert ran[-1] == "planner"
+
+
 @pytest.mark.parametrize(
     "options",
     [

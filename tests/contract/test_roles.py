@@ -30,8 +30,11 @@ EXECUTES = {
     *("promote_due", "expire_overdue", "reap_lapsed"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
-RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"}
-APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token"}
+RESOLVES = {
+    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"),
+    *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
+}
+APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,
@@ -121,6 +124,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from lease",
             "select * from idempotency",
             "select * from content",
+            "select * from gate_token",
+            "select hash from gate_token",
         ):
             assert "permission denied" in (by_hand.refusal(secret) or ""), secret
         assert by_hand.refusal("select holder, until from lease") is None

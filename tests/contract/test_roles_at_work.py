@@ -14,14 +14,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
+from holdfast.domain.gates import GateFilter
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.people import asking, ballot, entry
 from tests.support.stores import claim, new_id, open_lease, put_one, spec
 from tests.support.ways import bring
 
@@ -31,18 +34,23 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *("steps", "gate", "gates", "votes", "notes"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
+    *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
+DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
+REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 ALLOWED = {
     VIEWER: READS,
-    PRODUCER: READS | {"enqueue", "cancel"},
+    PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
-    ADMIN: READS | EXECUTES | {"cancel", "redrive", "discard", "reschedule"},
+    APPROVER: READS | DECIDES,
+    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "rewind"},
 }
 
 
@@ -64,6 +72,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
         claim(owner, ids["lease"])
         claim(owner, ids["lease"], begin=False)
+        ids["gate"] = asking(owner, quorum=100).id
         yield Place(url, owner, ids)
         check_ledger(owner)
 
@@ -74,6 +83,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     job, lease, tenant = ids["in_progress"], ids["lease"], "default"
     return {
         "get": lambda: run(v.get(job, tenant)),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
@@ -85,7 +95,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
-        "enqueue": lambda: run(v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job)], tenant)),
+        "enqueue": lambda: run(
+            v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
+        ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
         "open_lease": lambda: run(v.open_lease("w", 30, "*")),
         "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
@@ -107,6 +119,25 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
+        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
+        "steps": lambda: run(v.steps(job, tenant)),
+        "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
+        "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
+        "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
+        "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
+        "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
+        "attend_gates": lambda: run(v.attend_gates()),
+        "gate": lambda: run(v.gate(ids["gate"], tenant)),
+        "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
+        "votes": lambda: run(v.votes(ids["gate"], tenant)),
+        "agent": lambda: run(v.agent("planner", tenant)),
+        "asks_first": lambda: run(v.asks_first("planner", tenant)),
+        "agents": lambda: run(v.agents(tenant)),
+        "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
+        "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),
+        "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
+        "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
+        "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -133,7 +164,7 @@ def test_every_verb_against_every_role(place: Place, role: str) -> None:
 
 
 @pytest.mark.req("JF-1")
-@pytest.mark.parametrize("role", [VIEWER, PRODUCER])
+@pytest.mark.parametrize("role", [VIEWER, PRODUCER, APPROVER])
 def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
     job = place.ids["queued"]
     with closing(open_store(as_role(place.url, role))) as store:
@@ -143,6 +174,9 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
             *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
+            *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
+            *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),
+            *(v.send_event(Telling(new_id(), "paid", "{}"), "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
     with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
@@ -155,8 +189,8 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
-        assert sum(store.run(store.verbs.counts("*")).values()) == 5
-        assert sum(store.run(store.verbs.counts("default")).values()) == 4
+        assert sum(store.run(store.verbs.counts("*")).values()) == 6
+        assert sum(store.run(store.verbs.counts("default")).values()) == 5
 
 
 @pytest.mark.req("DP-20")

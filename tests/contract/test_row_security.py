@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.states import State
@@ -23,7 +24,8 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.support.by_hand import PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
-from tests.support.stores import claim, open_lease, put, put_one, settle, spec, work
+from tests.support.people import asks, ballot, entry, keep_token, save, say, send
+from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
@@ -54,14 +56,21 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     """Rows of two tenants in every table there is."""
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         for tenant in TENANTS:
-            put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(3)), tenant=tenant)
+            put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(4)), tenant=tenant)
             lease = open_lease(store, tenant=tenant)
-            done, running = claim(store, lease, 2, tenant=tenant)
+            done, running, asking = claim(store, lease, 3, tenant=tenant)
             store.run(store.verbs.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
             store.run(store.verbs.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
             store.run(store.verbs.save_cursor("c", "0", None, tenant))
             store.run(store.verbs.watch(running.id, tenant, 60))
+            save(store, running, entry(), tenant=tenant)
+            send(store, tenant=tenant)
+            gate_id = new_id()
+            apply(store, lease, asks(asking, gate_id, quorum=2), tenant=tenant)
+            say(store, gate_id, ballot(), tenant=tenant)
+            keep_token(store, gate_id, f"hash of {tenant}")
+            store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
@@ -79,7 +88,7 @@ def test_without_a_tenant_there_are_no_rows(place: Place, who: str, scope: str) 
             try:
                 assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
             except psycopg.errors.InsufficientPrivilege:
-                assert relation in ("idempotency", "content", "watch")
+                assert relation in ("idempotency", "content", "watch", "gate_token")
                 assert who != "owner"
 
 

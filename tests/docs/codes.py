@@ -1,7 +1,8 @@
 """The stable codes, collected from the source: what errors carry, what answers say, what the ledger keeps.
 
 The source is read, not imported. These places can bring a code into the world: `code="…"` in a call, a parameter
-`code` with a default, `default_code` of an error class, a helper that takes the code as an argument, a literal in SQL.
+`code` with a default, `default_code` of an error class, a helper that takes the code as an argument, a variable `code`
+or `reason`, the table of `REASONS`, a literal in SQL.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def python_codes(source: str) -> Iterator[str]:
                 yield from _texts(value)
             case ast.Assign(targets=[ast.Name(id="default_code")], value=value):
                 yield from _texts(value)
-            case ast.Assign(targets=[ast.Name(id="reason")], value=value):
+            case ast.Assign(targets=[ast.Name(id="reason" | "code")], value=value):
                 yield from _texts(value)
+            case ast.Assign(targets=[ast.Name(id="REASONS")], value=ast.Dict(keys=keys)):
+                yield from (code for key in keys if key is not None for code in _texts(key))
             case ast.AnnAssign(target=ast.Name(id="_OURS"), value=ast.Dict(values=values)):
                 for pair in values:
                     yield from _texts(pair.elts[1]) if isinstance(pair, ast.Tuple) else ()

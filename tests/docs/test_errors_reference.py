@@ -61,6 +61,8 @@ def test_the_class_named_beside_a_code_exists() -> None:
         ('def f(*, code: str = "failed"): ...', {"failed"}),
         ('_refusal("payload_x", what, why)', {"payload_x"}),
         ('Failed("timeout", message)', {"timeout"}),
+        ('code = "a" if x else "b"', {"a", "b"}),
+        ('REASONS = {"a_b": "because"}', {"a_b"}),
         ('print("nothing")', set()),
         ('raise Conflict("x", code=answer.reason)', set()),
     ],

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
+import holdfast.stores
 from holdfast.domain.errors import SchemaMismatch
 from holdfast.domain.job import JobSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
@@ -18,7 +20,9 @@ from tests.migration.catalogue import applied, catalogue, write
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
 
-NAMES = ("0001_engine", "0002_worker", "code")
+STORES = Path(holdfast.stores.__file__).parent
+NAMES = (*sorted(path.stem for path in (STORES / "sqlite" / "migrations").glob("*.sql")), "code")
+"""Taken from the files; both stores have them under the same names."""
 SPEC = JobSpec(
     id="01900000-0000-7000-8000-000000000001",
     kind="mail",
@@ -32,6 +36,11 @@ SPEC = JobSpec(
 def store(empty_url: str) -> Iterator[Store]:
     with closing(open_store(empty_url)) as opened:
         yield opened
+
+
+def test_both_stores_have_the_same_migrations() -> None:
+    assert len(NAMES) > 3
+    assert (*sorted(path.stem for path in (STORES / "postgres" / "migrations").glob("*.sql")), "code") == NAMES
 
 
 def test_an_empty_database_says_what_is_pending(store: Store) -> None:

@@ -9,6 +9,7 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
+from tests.support.people import asks
 from tests.support.stores import (
     DONE,
     FINAL,
@@ -22,20 +23,17 @@ from tests.support.stores import (
     state_of,
 )
 
-# Features that come later bring their own verbs for these two steps.
-ASK = (
-    "update job_state set state = 'waiting_for_approval', lease = null, settled_by = :lease, gate_id = :gate"
-    " where id = :id"
-)
+# The retention sweep, which comes later, brings its own verb for this step.
 CLEAN = "update job_state set state = 'cleaned' where id = :id"
 
 
 @dataclass(frozen=True)
 class Brought:
-    """A job in the wanted state, and the lease that holds it or held it last."""
+    """A job in the wanted state, the lease that holds it or held it last, and the gate it waits for."""
 
     id: str
     lease: str | None
+    gate: str | None = None
 
 
 def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default") -> Brought:
@@ -51,12 +49,13 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
         return Brought(job_id, None)
     lease = open_lease(store, ttl=1000)
     (held,) = claim(store, lease, queues=[queue], begin=state != State.LEASED)
-    _end(store, by_hand, held, state)
+    gate = new_id() if state == State.WAITING_FOR_APPROVAL else None
+    _end(store, held, state, gate)
     assert state_of(store, job_id) == state
-    return Brought(job_id, lease)
+    return Brought(job_id, lease, gate)
 
 
-def _end(store: Store, by_hand: ByHand, held: Claim, state: State) -> None:
+def _end(store: Store, held: Claim, state: State, gate: str | None) -> None:
     match state:
         case State.SUCCEEDED:
             settle(store, held, DONE)
@@ -67,4 +66,5 @@ def _end(store: Store, by_hand: ByHand, held: Claim, state: State) -> None:
         case State.FAILED:
             apply(store, held.lease, Settlement(held.id, held.attempt, "fail", code="denied", message="no"))
         case State.WAITING_FOR_APPROVAL:
-            by_hand.execute(ASK, {"id": held.id, "lease": held.lease, "gate": new_id()})
+            assert gate is not None
+            apply(store, held.lease, asks(held, gate))

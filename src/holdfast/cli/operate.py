@@ -27,6 +27,8 @@ REASONS = {
     "not_waiting": "it does not wait: it runs or has ended (a dead letter is redriven)",
     "limit_too_low": "it has had more retries than that",
     "reason_required": "a reason is required",
+    "no_such_step": "it has no such step behind it",
+    "step_ambiguous": "several of its steps have this name: give a number",
 }
 DONE = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded", "reschedule": "rescheduled"}
 
@@ -51,6 +53,10 @@ def cancel(
 def redrive(
     jobs: options.JobIds,
     max_attempts: MaxAttempts = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from-step", metavar="N|NAME", help="Do this step and those after it again (see: jobs show)."),
+    ] = None,
     reason: options.Reason = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
@@ -58,9 +64,13 @@ def redrive(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Put dead letters back into their queue, with all their tries before them."""
+    """Put dead letters back into their queue, with all their tries before them.
+
+    Steps that are done are not done again, unless --from-step says from where on.
+    """
+    step = None if from_step is None else _step(from_step)
     with connect(url, scope(tenant, all_tenants), schema) as client:
-        verdicts = client.operate("redrive", _ids(jobs), reason, max_attempts=max_attempts)
+        verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
     _show("redrive", verdicts, as_json)
 
 
@@ -116,6 +126,11 @@ def _operate(
 
 def _ids(jobs: list[str]) -> list[str]:
     return list(dict.fromkeys(map(parse_id, jobs)))
+
+
+def _step(text: str) -> int | str:
+    """A number is a place; a step that is called by a number has a place, too."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
 
 
 def _show(verb: str, verdicts: list[Verdict], as_json: bool) -> None:

@@ -123,6 +123,13 @@ class Gate:
     state: GateState
     opened_at: datetime
     decided_at: datetime | None
+    approvals: int = 0
+    """How many people have approved so far: counted when it is read."""
+
+    @property
+    def missing(self) -> int:
+        """How many more have to approve before it is decided."""
+        return max(0, self.quorum - self.approvals) if self.state == "open" else 0
 
     @property
     def people(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from holdfast.domain.errors import InvalidSetting, StepsChanged
@@ -21,6 +21,8 @@ StepKind = Literal["step", "sleep", "event", "approval", "patch"]
 VALUE_LIMIT: Final = 1_048_576
 MATCH_LIMIT: Final = 1_000
 NAME_LIMIT: Final = 200
+NO_LIMIT: Final = timedelta(days=99 * 365)
+"""A wait without a limit is due in a hundred years; whatever is further off than this was not meant."""
 BEFORE_ALL: Final = 0
 """The place of the gate before the handler: its own calls begin at 1."""
 
@@ -40,6 +42,8 @@ class Step:
     started_at: datetime
     wake_at: datetime | None
     ended_at: datetime | None
+    wanted: dict[str, Any] | None
+    """What an event must have, for a wait."""
     now: datetime = field(compare=False)
     """When it was read, by the store's clock."""
 
@@ -51,6 +55,12 @@ class Step:
     def is_late(self) -> bool:
         """Its time has come: a sleep is over, an event did not come, a try may be made."""
         return self.wake_at is not None and self.wake_at <= self.now
+
+    @property
+    def until(self) -> datetime | None:
+        """When a wait is given up, a sleep is over, a try is made; None for what waits as long as it takes."""
+        wake = self.wake_at
+        return None if wake is None or wake - self.started_at > NO_LIMIT else wake
 
 
 @dataclass(slots=True)

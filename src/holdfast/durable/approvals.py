@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
@@ -106,6 +107,16 @@ def asking(required: bool | Asking) -> Asking | None:
         raise InvalidSetting("requires_approval is true, or options of ctx.approval", code="invalid_approval")
     question("Run it", None, options)
     return options
+
+
+def check_notifier(function: Callable[..., Any], skip: int) -> None:
+    """The stores make its jobs, with one argument by this name."""
+    if [*inspect.signature(function).parameters][skip:] != ["notice"]:
+        raise InvalidSetting(
+            "an approval notifier takes one argument, called notice",
+            code="invalid_approval",
+            fix="def tell(notice: holdfast.ApprovalNotice) -> None: …",
+        )
 
 
 def schema_of(form: Any) -> dict[str, Any] | None:

@@ -142,5 +142,7 @@ class AwaitedCalls:
         errors = [result for result in results if isinstance(result, BaseException)]
         # What failed is told before what waits: there is nothing to wait for then.
         for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
+            if not isinstance(error, Suspended):
+                self.plan.durable.suspended = None
             raise error
         return results  # type: ignore[return-value]

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.policies import Retry, as_policy
 from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
@@ -145,6 +146,12 @@ class BlockingCalls:
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Several steps at once, each in a thread: ``ctx.later`` makes them."""
+        if not all(map(callable, calls)):
+            raise InvalidSetting(
+                "gather takes steps that have not been run yet",
+                code="not_callable",
+                fix='ctx.gather(ctx.later("a", f), ctx.later("b", g)).',
+            )
         threads, loop = self.here.plan.durable.lent.threads, self.here.loop
 
         async def all_of_them() -> list[Any]:
@@ -157,5 +164,7 @@ class BlockingCalls:
         results: list[Any] = on_loop(loop, all_of_them())
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
+            if not isinstance(error, Suspended):
+                self.here.plan.durable.suspended = None
             raise error
         return results

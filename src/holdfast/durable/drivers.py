@@ -16,11 +16,15 @@ from holdfast.domain.job import Claim
 from holdfast.domain.redaction import Redact
 from holdfast.domain.steps import Saved, Script, Step, StepEntry
 from holdfast.durable.script import Durably, Know, Nap, Run, Save
+from holdfast.runtime.ending import Suspended
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 
 T = TypeVar("T")
+
+
+Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Lent:
     recorder: Recorder
     threads: Threads
     notify: Callable[[], str | None]
+    reached: Reached | None = None
+    """For tests: told of each point that a call reaches, and where it may be cut off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +47,7 @@ class Durable:
     lent: Lent
     redact: Redact
     script: Script = field(init=False)
+    suspended: Suspended | None = field(init=False, default=None)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _read: bool = field(init=False)
 
@@ -57,14 +64,28 @@ class Durable:
                 self._read = True
         return self.script
 
+    def still_waits(self) -> None:
+        """A handler that has caught ``Suspended`` comes no further: what it waits for has not come."""
+        if self.suspended is not None:
+            raise self.suspended
+
     async def know(self, effect: Know) -> Step | None:
-        return (await self.remember()).at(effect.n, effect.name, effect.kind)
+        known = (await self.remember()).at(effect.n, effect.name, effect.kind)
+        if known is None or not known.over:
+            await self.reach("before", effect.name)
+        return known
+
+    async def reach(self, when: str, name: str) -> None:
+        if self.lent.reached is not None:
+            await self.lent.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
+        await self.reach("after", entry.name)
         entries = [*self.script.take_put_off(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
         if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+        await self.reach("saved", entry.name)
         return answers
 
     async def drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
@@ -76,6 +97,9 @@ class Durable:
                 effect = call.send(answer) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
+            except Suspended as wait:
+                self.suspended = wait
+                raise
             answer, error = None, None
             try:
                 match effect:
@@ -102,6 +126,9 @@ class Durable:
                 effect = call.send(answer) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
+            except Suspended as wait:
+                self.suspended = wait
+                raise
             answer, error = None, None
             try:
                 match effect:

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.client import new_id
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.keys import check_name
 from holdfast.domain.policies import Retry
 from holdfast.domain.steps import BEFORE_ALL, check_match, check_step_name
 from holdfast.durable import script
@@ -42,6 +43,7 @@ class Plan:
             raise InvalidSetting(
                 "a step makes no durable calls of its own: it is done as a whole or not at all", code="nested_step"
             )
+        self.durable.still_waits()
         return self.durable.script.take_place()
 
     def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
@@ -63,8 +65,8 @@ class Plan:
         self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
     ) -> Durably:
         wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
-        back = 0.0 if since is None else seconds(since, "since")
-        return script.wait_for_event(self.durable.script, self._place(), check_step_name(name), wanted, limit, back)
+        back, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
+        return script.wait_for_event(self.durable.script, self._place(), label, wanted, limit, back)
 
     def approval(self, name: str, summary: str, form: Any, options: Asking) -> Durably:
         asked, label = question(summary, form, options), check_step_name(name)

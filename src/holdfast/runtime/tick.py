@@ -16,7 +16,7 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, StaleLease
@@ -27,7 +27,8 @@ from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
-from holdfast.runtime.execution import Handler, ended_by_itself, execute
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
@@ -53,7 +54,9 @@ _FIELDS: dict[Ending, str] = {
 
 
 class Tick:
-    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises."""
+    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises.
+
+    ``draw`` is what the jitter of a retry and the order of the queues are drawn with."""
 
     def __init__(
         self,
@@ -63,11 +66,13 @@ class Tick:
         *,
         stop: asyncio.Event | None = None,
         extra_duties: tuple[Duty, ...] = (),
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._handlers = handlers
         self._options = options
         self._stop = stop or asyncio.Event()
+        self._draw = draw
         self._duties = (*standard_duties(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
@@ -110,7 +115,7 @@ class Tick:
                 if not done:
                     await self._stop_recalled()
         except StaleLease:
-            self._abandon()
+            self.abandon()
         finally:
             asked.cancel()
 
@@ -130,7 +135,7 @@ class Tick:
             return
         request = ClaimRequest(
             lease=self._lease,
-            queues=drawn_order(options.queues, options.weights, random.random),
+            queues=drawn_order(options.queues, options.weights, self._draw),
             want=want,
             kinds=tuple(self._handlers),
             tenant=options.tenant,
@@ -151,7 +156,7 @@ class Tick:
                 continue
             if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
-            found.append(decide(claim, outcome, random.random()))
+            found.append(decide(claim, outcome, self._draw()))
         return found
 
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
@@ -170,14 +175,13 @@ class Tick:
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""
-        held = await self._store.arun(self._store.verbs.holdings(self._lease, self._options.tenant))
-        kept = {holding.id for holding in held}
-        for task, claim in [item for item in self._running.items() if item[1].id not in kept]:
-            if await ended_by_itself(self._store, claim.id, self._options.tenant):
-                continue
-            task.cancel("cancelled")
-            del self._running[task]
-            await self._note_gone(claim.id)
+        store, tenant = self._store, self._options.tenant
+        held = await held_under(store, self._lease, tenant)
+        gone = await taken_away(store, [claim.id for claim in self._running.values()], held, tenant)
+        for task, claim in [item for item in self._running.items() if item[1].id in gone]:
+            if self._running.pop(task, None) is not None:  # not abandoned meanwhile
+                task.cancel("cancelled")
+                await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
         found = await self._store.arun(self._store.verbs.get(job_id, self._options.tenant))
@@ -212,7 +216,7 @@ class Tick:
             self._running.clear()
             await self._settle(back, "handed_back")
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
         log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
@@ -229,7 +233,7 @@ class Tick:
         loop = asyncio.get_running_loop()
 
         def lost() -> None:
-            loop.call_soon_threadsafe(self._abandon)
+            loop.call_soon_threadsafe(self.abandon)
 
         beat = Heartbeat(self._store, lease.id, options.lease_ttl, options.tenant, lost)
         beat.start()

@@ -49,7 +49,9 @@ class Record:
     """
 
     ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
-    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
+    documents: ClassVar[frozenset[str]] = frozenset(
+        {"payload", "backoff", "meta", "value", "error", "data", "form", "wanted"}
+    )
     lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
 
     @classmethod

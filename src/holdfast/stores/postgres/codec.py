@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.domain.job import DEFAULT_RETRY, JobSpec
-from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
+from holdfast.domain.policies import EXPONENTIAL
 
 
 class PostgresCodec:
@@ -36,10 +36,12 @@ def text_of(value: str) -> str:
     return json.dumps(value)
 
 
-def _policy(retry: RetryPolicy) -> str:
+def _policy(spec: JobSpec) -> str:
+    retry = spec.retry
+    whose = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
     if retry is DEFAULT_RETRY:  # which are the function's own defaults
-        return ""
-    text = f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
+        return whose
+    text = whose + f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
     if retry.backoff != EXPONENTIAL:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
@@ -62,6 +64,11 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
     return "[" + ",".join(map(_document, specs)) + "]"
 
 
+def is_plain(specs: Sequence[JobSpec]) -> bool:
+    """Whether nothing needs to be looked at before they are inserted."""
+    return all(s.key is None and s.content_key is None and s.parent_id is None and s.agent is None for s in specs)
+
+
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
     """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
     first = specs[0].alike if specs else None
@@ -79,7 +86,7 @@ def _shared(spec: JobSpec) -> str:
     """All but id and payload, as the rest of an object: ``,"kind":…``."""
     text = (
         f',"kind":{text_of(spec.kind)},"queue":{text_of(spec.queue)},"priority":{spec.priority},'
-        f'"enqueued_by":{text_of(spec.enqueued_by)},"source_system":{text_of(spec.source_system)}{_policy(spec.retry)}'
+        f'"enqueued_by":{text_of(spec.enqueued_by)},"source_system":{text_of(spec.source_system)}{_policy(spec)}'
     )
     for name in _OPTIONAL:
         value = getattr(spec, name)

@@ -137,7 +137,7 @@ end $$;
 -- Tell jobs something: every job of the tenant that waits for an event of this name with these values goes on, and those
 -- that begin to wait for it later find it.
 create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
-                                      actor text default null, for_tenant text default null)
+                                      actor text default null, for_tenant text default null, event uuid default null)
 returns table (id uuid, created boolean, woke integer)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -156,12 +156,14 @@ begin
     end if;
     perform lock_event_names(array[v_tenant], array[send_event.name], false);
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at)
-    values (uuid7(), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
-    on conflict (tenant, name, key) where key is not null do nothing
+    values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
+    on conflict do nothing
     returning e.* into v_event;
     if not found then
-        return query select e.id, false, 0 from app_event e
-         where e.tenant = v_tenant and e.name = send_event.name and e.key = send_event.key;
+        -- Told before under this key; or this very one, by a try whose answer was lost.
+        return query select e.id, e.id is not distinct from send_event.event, 0 from app_event e
+         where e.tenant = v_tenant
+           and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key);
         return;
     end if;
     -- Step from shape to shape along the index: there are few of them, however many wait.

@@ -8,10 +8,11 @@ create or replace function give_notice(p_gate gate, p_what text, p_number intege
 language plpgsql set search_path from current as $$
 begin
     if p_gate.notify is not null then
-        insert into job (tenant, kind, queue, payload, parent_id, enqueued_by, source_system, created_at)
+        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,
+                         created_at)
         select p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
-               p_gate.job_id, 'gate ' || p_gate.name, 'holdfast', p_now
+               p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
           from job j where j.id = p_gate.job_id;
     end if;
 end $$;
@@ -100,7 +101,9 @@ return jsonb_typeof(data) = 'object'
                 or p.rule ? 'type' and jsonb_typeof(p.rule -> 'type') = 'string'
                    and not (case p.rule ->> 'type' when 'integer'
                             then jsonb_typeof(data -> p.name) = 'number' and (data ->> p.name)::numeric % 1 = 0
-                            else jsonb_typeof(data -> p.name) = p.rule ->> 'type' end)));
+                            else jsonb_typeof(data -> p.name) = p.rule ->> 'type'
+                                 -- A word that JSON Schema does not have says nothing, as in domain/forms.py.
+                                 or p.rule ->> 'type' not in ('object', 'array', 'string', 'number', 'boolean', 'null') end)));
 
 -- One person's word on a gate. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
 -- holder of a token who speaks: the token is used up by a word that counts, and its person is the one who spoke.
@@ -293,4 +296,17 @@ declare v_scope text := enter(gate_hashes.for_tenant);
 begin
     return query select t.hash from gate_token t
      where t.gate_id = gate_hashes.gate and (v_scope = '*' or t.tenant = v_scope);
+end $$;
+
+-- Whether this word has been said: for whoever lost the answer to decide_gate.
+create or replace function said(gate uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare v_scope text := enter(said.for_tenant);
+begin
+    return exists (
+        select from vote v
+         where v.gate_id = said.gate and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
+           and v.person = coalesce((select t.person from gate_token t where t.hash = said.token_hash), said.person));
 end $$;

@@ -6,11 +6,14 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
+from holdfast.domain.agents import objection, under
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.payload import canonical, decode
 from holdfast.domain.states import ACTIVE, State
+from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
+from holdfast.stores.sqlite.operations.agents import agents_of
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD_KEY = (
@@ -29,6 +32,8 @@ _SET_CONTENT = (
     "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
 _MOVE_KEY = "UPDATE idempotency SET job_id = ? WHERE tenant = ? AND kind = ? AND key = ?"
+_DROP_KEY = "DELETE FROM idempotency WHERE tenant = ? AND kind = ? AND key = ? AND job_id = ?"
+_DROP_CONTENT = "DELETE FROM content WHERE tenant = ? AND key = ? AND job_id = ?"
 _PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tenant = ?"
 
 
@@ -38,6 +43,7 @@ class EnqueueVerb:
         now = yield from sign(None)
         answers: list[Enqueued] = []
         new: list[JobSpec] = []
+        agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
         for spec in specs:
             if spec.parent_id is not None:
                 heir = yield from _inherit(spec, tenant)
@@ -47,6 +53,14 @@ class EnqueueVerb:
                 spec = heir
             keyed = spec.key is not None or spec.content_key is not None
             standing = (yield from _standing(spec, tenant)) if keyed else None
+            agent = agents.get(spec.agent) if spec.agent is not None else None
+            if standing is None and agent is not None:
+                refused = objection(agent, spec.kind, len(spec.payload.encode()))
+                if refused is not None:
+                    yield from _give_up_keys(spec, tenant)
+                    answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+                    continue
+                spec = under(agent, spec, from_micros(now))
             if standing is None:
                 new.append(spec)
                 answers.append(Enqueued(spec.id, True))
@@ -90,6 +104,14 @@ def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
             return Enqueued(job_id, False, "duplicate_content", _state(state))
         yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
     return None
+
+
+def _give_up_keys(spec: JobSpec, tenant: str) -> Steps[None]:
+    """A job that is refused after all does not keep its keys."""
+    if spec.key is not None:
+        yield Statement(_DROP_KEY, (tenant, spec.kind, spec.key, spec.id))
+    if spec.content_key is not None:
+        yield Statement(_DROP_CONTENT, (tenant, spec.content_key, spec.id))
 
 
 def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:

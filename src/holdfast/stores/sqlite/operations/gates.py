@@ -16,7 +16,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
-_COLUMNS = Record.columns(Gate)
+_COLUMNS = Record.columns(Gate, skip=("approvals",))
 _OPEN = (
     "INSERT INTO gate (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,"
     " on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to, notify,"
@@ -65,10 +65,11 @@ _ASK_AGAIN = (
 )
 # The kind of job that tells people, in the queue of the job that asked. No token is part of it.
 _NOTICE = (
-    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, enqueued_by, source_system, created_at)"
+    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,"
+    " created_at)"
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
     " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
-    " g.job_id, coalesce(j.correlation_id, j.id), 'gate ' || g.name, 'holdfast', :now"
+    " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"
     " FROM gate g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
 )
 
@@ -82,7 +83,7 @@ def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> St
 class GateVerbs:
     @cached_property
     def _read_gate(self) -> Callable[[Row], Gate]:
-        return Record.decoder(Gate, SqliteCodec())
+        return Record.decoder(Gate, SqliteCodec(), skip=("approvals",))
 
     @flow(tells=True)
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:

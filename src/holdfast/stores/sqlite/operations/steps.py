@@ -11,7 +11,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.payload import canonical, look_at
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.steps import Saved, StepEntry, projection
-from holdfast.stores.base import Sent
+from holdfast.stores.base import Sent, Telling
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.gates import open_gate
@@ -50,9 +50,9 @@ _WAKE = (
     " AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 )
 _TELL = (
-    "INSERT INTO app_event (tenant, name, data, key, job_id, sent_by, sent_at)"
-    " VALUES (:tenant, :name, :data, :key, :job, :actor, :now)"
-    " ON CONFLICT (tenant, name, key) WHERE key IS NOT NULL DO NOTHING RETURNING id"
+    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
+    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now)"
+    " ON CONFLICT (tenant, name, key) WHERE key IS NOT NULL DO NOTHING RETURNING 1"
 )
 _TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
@@ -98,20 +98,16 @@ class StepVerbs:
         return len(gone) if dead else None
 
     @flow(tells=True)
-    def send_event(
-        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Steps[Sent]:
+    def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
         now = yield from sign(actor)
-        job = None if job_id is None else parse_id(job_id)
-        facts = {"tenant": tenant, "name": name, "data": data, "key": key, "job": job, "actor": actor, "now": now}
-        new = yield Statement(_TELL, facts)
-        if not new:
-            rows = yield Statement(_TOLD_BEFORE, (tenant, name, key))
+        name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
+        facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
+        if not (yield Statement(_TELL, facts | {"actor": actor, "now": now})):
+            rows = yield Statement(_TOLD_BEFORE, (tenant, name, event.key))
             yield from unsign()
             return Sent(rows[0][0], False, 0)
-        event_id = new[0][0]
-        value = _event(event_id, name, data, actor, now)
-        told, woke, shape = look_at(data), 0, ""
+        value = _event(event.id, name, event.data, actor, now)
+        told, woke, shape = look_at(event.data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
             shape = rows[0][0]
             wanted = canonical(projection(told, json.loads(shape)))
@@ -124,7 +120,7 @@ class StepVerbs:
                 woken = yield Statement(_WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
                 woke += len(woken)
         yield from unsign()
-        return Sent(event_id, True, woke)
+        return Sent(event.id, True, woke)
 
 
 def suspend(item: Settlement, now: int) -> Steps[None]:

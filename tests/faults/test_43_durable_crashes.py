@@ -1,0 +1,262 @@
+"""Fault 3, of durable jobs: a worker is killed before, in and after every boundary of a job with five steps, an
+approval, a sleep and an event; another one goes on, and the job ends the same way.
+
+What the step contract promises, for every point: a step that was remembered when the worker died is not run again; one
+that was not is run once more, under the same key; nothing is asked, slept or waited for twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.job import Job
+from holdfast.domain.states import FINISHED
+from holdfast.domain.steps import Step
+from tests.faults.checker import check
+from tests.faults.crashing import start_call
+from tests.faults.effects import effects
+from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
+from tests.faults.killing import GONE, serve
+from tests.support.databases import TemplateDatabases
+from tests.support.ledger import check_ledger
+from tests.support.stores import put, spec
+
+pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "CX-5", "SC-11", "DP-8")
+
+STORES = ("sqlite", "postgres")
+LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """`moment` is where the worker is killed, or (`whom`) the child process of one."""
+
+    store: str
+    colour: str
+    moment: str
+    whom: str = "worker"
+
+    def __str__(self) -> str:
+        return f"{self.store}-{self.colour}-{self.moment}{'' if self.whom == 'worker' else ' (child)'}"
+
+    @property
+    def held(self) -> bool:
+        return self.moment not in LET_GO
+
+
+# Then the job is in nobody's hands, and a lost worker is nothing to it.
+LET_GO = {"after ask", "after pause sleep", "after pause event", "after succeed"}
+LET_GO |= {"while it asks", "while it sleeps", "while it waits"}
+
+
+class Journey:
+    """One job on one database, and who helps it along: approves, sends the event, starts the next worker."""
+
+    def __init__(self, app: App, folder: Path, case: Case) -> None:
+        self._app, self._folder, self._case = app, folder, case
+        (self.id,) = put(app.store, spec(case.colour, retry=PATIENT))
+        self._workers: list[ForkServerProcess] = []
+        self.dead_with: tuple[dict[str, Step], Counter[str]] | None = None
+        """What was remembered, and what had been done outside, when the worker was killed."""
+
+    @property
+    def job(self) -> Job:
+        found = self._app.get(self.id)
+        assert found is not None
+        return found
+
+    @property
+    def steps(self) -> dict[str, Step]:
+        return {step.name: step for step in self._app.store.run(self._app.store.verbs.steps(self.id, "*"))}
+
+    @property
+    def done(self) -> Counter[str]:
+        return Counter(effect.what.split()[0] for effect in effects(self._folder) if " " in effect.what)
+
+    def run(self) -> None:
+        victim = self._start(self._case.moment)
+        end = time.monotonic() + LIMIT
+        try:
+            while (job := self.job).state not in FINISHED:
+                assert time.monotonic() < end, f"{job.state} {job.attempt} {self._said()}"
+                if not victim.is_alive() and self.dead_with is None:
+                    self._bury(victim)
+                    self._start(None)
+                self._help(job, victim)
+                time.sleep(0.05)
+            if self.dead_with is None and victim.is_alive() and self._case.whom == "worker":
+                victim.join(5)
+            if self.dead_with is None and not victim.is_alive():
+                self._bury(victim)
+        finally:
+            for worker in self._workers:
+                worker.kill()
+                worker.join(10)
+        killed = (self._folder / GONE).exists() or self._case.moment.startswith("while")
+        assert killed, f"nobody came to {self._case.moment}\n{self._said()}"
+
+    def _start(self, moment: str | None) -> ForkServerProcess:
+        worker = start_call(serve, self._app.store.url, str(self._folder), moment, self._case.whom)
+        self._workers.append(worker)
+        return worker
+
+    def _bury(self, victim: ForkServerProcess) -> None:
+        victim.join(5)
+        assert victim.exitcode == -9, f"{victim.exitcode}\n{self._said()}"
+        self.dead_with = self.steps, self.done
+
+    def _help(self, job: Job, victim: ForkServerProcess) -> None:
+        """Whoever is to be killed while the job waits is killed before anything is done about it."""
+        waits = self._waits(job)
+        if waits is None:
+            return
+        if self._case.moment == f"while it {waits}" and self.dead_with is None:
+            victim.kill()
+            victim.join(10)
+        elif waits == "asks":
+            (gate,) = self._app.approvals.list()
+            self._app.approve(gate.id, by="ada")
+        elif waits == "waits":
+            self._app.send_event("shipped", {"job": self.id, "what": "parcel 7"}, key=self.id)
+
+    def _waits(self, job: Job) -> str | None:
+        if job.state is State.WAITING_FOR_APPROVAL:
+            return "asks"
+        if job.state is not State.RETRY_WAITING:
+            return None
+        last = max(self.steps.values(), key=lambda step: step.n, default=None)
+        if last is None or last.over:
+            return None
+        return {"sleep": "sleeps", "event": "waits"}.get(last.kind)
+
+    def _said(self) -> str:
+        log = self._folder / "killing.log"
+        return log.read_text()[-4000:] if log.exists() else "(nothing)"
+
+
+def play(app: App, folder: Path, case: Case) -> None:
+    journey = Journey(app, folder, case)
+    journey.run()
+    picture = check(app.store.url, [journey.id], folder=folder, within=10.0)
+    job, verbs = journey.job, [step.verb for step in picture.ledgers[journey.id]]
+    result = app.store.run(app.store.verbs.result(journey.id, "*"))
+    assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)
+    assert (verbs.count("ask"), verbs.count("approve"), verbs.count("snooze")) == (1, 1, 2)
+
+    # Who died with the job in hand is counted as a crash, who died without it is not.
+    attempts = app.store.run(app.store.verbs.attempts(journey.id, "*"))
+    assert job.crashes == sum(attempt.outcome == "crashed" for attempt in attempts) >= int(case.held)
+    # On a machine that is busy enough another worker may have been too slow to keep its lease.
+    late = job.crashes - int(case.held)
+    check_records(journey, folder, case)
+    check_effects(journey, case, late)
+
+
+def check_records(journey: Journey, folder: Path, case: Case) -> None:
+    """One for each call, and all of them over; each effect under one key, once an attempt, none after its record."""
+    steps = journey.steps
+    assert [(step.n, step.kind, step.name) for step in steps.values()] == CALLS
+    assert all(step.over or (step.kind == "sleep" and step.is_late) for step in steps.values())
+    for name in STEPS:
+        left = [effect for effect in effects(folder) if effect.what.startswith(f"{name} ")]
+        assert {effect.what for effect in left} == {f"{name} default:{case.colour}:{journey.id}:{steps[name].n}"}
+        assert max(effect.attempt for effect in left) == steps[name].attempt
+        assert len({effect.attempt for effect in left}) == len(left)
+
+
+def check_effects(journey: Journey, case: Case, late: int) -> None:
+    """What was remembered when somebody died was not done again, what was not is done once more: nothing but the step
+    that was under way, or both of the two that run at once."""
+    done, subject = journey.done, case.moment.split()[-1]
+    if journey.dead_with is not None:
+        remembered, before = journey.dead_with
+        for name in STEPS:
+            again = 0 if name in remembered else 1 + late
+            assert before[name] <= done[name] <= before[name] + again, name
+    twice = {name for name in STEPS if done[name] > 1}
+    assert late or twice <= ({"pack", "label"} if subject in ("pack", "label") else {subject}), twice
+    if subject in STEPS and case.moment.startswith(("leave", "before save", "within save")):
+        assert 2 <= done[subject] <= 2 + late
+
+
+# -- the points ------------------------------------------------------------------------------------------------
+
+AT_A_TIME = 8
+
+SAVES = [f"{when} save {name}" for name in STEPS for when in ("before", "after")]
+INSIDE = [f"{when} {name}" for name in STEPS for when in ("enter", "leave")]
+ENDS = ("ask", "pause sleep", "pause event", "succeed")
+SETTLES = [f"{when} {end}" for end in ENDS for when in ("before", "after")]
+TAKES = [f"after take {attempt}" for attempt in (1, 2, 3, 4)]
+WAITS = ["while it asks", "while it sleeps", "while it waits"]
+OTHERS = ["decline charge", "before remember", "after remember"]
+ALL = [*TAKES, *INSIDE, *SAVES, *OTHERS, *SETTLES, *WAITS]
+# On PostgreSQL a verb is one statement, and the server commits it: there is no within.
+WITHIN = [f"within {what}" for what in (*(f"save {name}" for name in STEPS), *ENDS)]
+
+IN_A_THREAD = [
+    *("after take 1", "after take 3", "enter reserve", "leave reserve", "before save reserve", "after save reserve"),
+    *("leave pack", "before save pack", "after save label", "decline charge", "leave charge", "after save charge"),
+    *("before remember", "before ask", "after ask", "before pause sleep", "after pause event", "before save bill"),
+    *("before succeed", "after succeed"),
+]
+IN_A_PROCESS = [
+    *("leave reserve", "before save reserve", "after save reserve", "before save pack", "before ask", "after take 2"),
+    *("decline charge", "before pause event", "before succeed"),
+]
+IN_THE_CHILD = ["leave reserve", "after save charge", "before save bill"]
+
+CASES = [
+    *(Case(store, "journey", moment) for store in STORES for moment in ALL),
+    *(Case("sqlite", "journey", moment) for moment in WITHIN),
+    *(Case(store, "journey_in_a_thread", moment) for store in STORES for moment in IN_A_THREAD),
+    *(Case(store, "journey_in_a_process", moment) for store in STORES for moment in IN_A_PROCESS),
+    *(Case(store, "journey_in_a_process", moment, "child") for store in STORES for moment in IN_THE_CHILD),
+]
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_databases: TemplateDatabases
+) -> Iterator[dict[Case, Future[None]]]:
+    """The ends of all points that were chosen for this run, played several at a time (see test_03)."""
+    base = tmp_path_factory.mktemp("journeys")
+
+    def one(case: Case) -> None:
+        folder = base / str(case)
+        folder.mkdir()
+        with ExitStack() as stack:
+            url = f"sqlite:///{folder}/jobs.db"
+            if case.store == "postgres":
+                url = stack.enter_context(postgres_databases.fresh())
+            app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
+            app.store.migrate()
+            play(app, folder, case)
+            check_ledger(app.store)
+
+    with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
+        specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+        chosen = [spec.params["case"] for spec in specs if spec is not None and "case" in spec.params]
+        yield {case: pool.submit(one, case) for case in chosen}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
+    played[case].result(timeout=100)
+
+
+def test_there_are_enough_points() -> None:
+    """As the issue asks: twenty or more, on each store."""
+    for store in STORES:
+        for colour, least in zip(COLOURS, (30, 20, 10), strict=True):
+            assert sum((case.store, case.colour) == (store, colour) for case in CASES) >= least

@@ -1,0 +1,149 @@
+"""Builders for tests of steps, events and gates, through the port like those of `tests/support/stores.py`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
+from holdfast.domain.job import EVERY_TENANT, Claim
+from holdfast.domain.outcome import Paused
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.steps import Pause, Saved, Step, StepEntry
+from holdfast.stores.base import Sent, Store, Telling
+from tests.support.stores import TENANT, apply, new_id, put_one, take
+
+# -- what a handler's attempt ends for ---------------------------------------------------------------------------
+
+
+def paused(claim: Claim, pause: Pause, *steps: StepEntry) -> Settlement:
+    return decide(claim, Paused(pause.to_json(), [entry.to_json() for entry in steps]), 1.0)
+
+
+def sleeps(claim: Claim, delay: float | None = None, *, until: datetime | None = None, n: int = 1) -> Settlement:
+    return paused(claim, Pause(n, "nap", "sleep", delay=delay, until=until))
+
+
+def waits(
+    claim: Claim,
+    name: str = "paid",
+    match: dict[str, Any] | None = None,
+    *,
+    n: int = 1,
+    timeout: float | None = None,
+    until: datetime | None = None,
+    since: float = 0.0,
+) -> Settlement:
+    """For an event."""
+    pause = Pause(n, name, "event", delay=timeout, until=until, wanted=match or {}, since=since)
+    return paused(claim, pause)
+
+
+def asks(
+    claim: Claim,
+    gate_id: str,
+    *steps: StepEntry,
+    n: int = 1,
+    name: str = "release",
+    notify: str | None = None,
+    **question: Any,
+) -> Settlement:
+    """People; `question` has the fields of `Question`."""
+    asked = Question(**({"summary": "May it go out?"} | question))
+    return paused(claim, Pause(n, name, "approval", gate=asked.to_json(gate_id, name, notify)), *steps)
+
+
+def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = None, **how: Any) -> str:
+    """A new job that waits for an event."""
+    tenant = how.pop("tenant", TENANT)
+    job_id, held = running(store, tenant=tenant)
+    assert apply(store, held.lease, waits(held, name, match, **how)) == []
+    return job_id
+
+
+def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = None, **question: Any) -> Gate:
+    """A new job that waits for people, and its gate."""
+    _, held = running(store, tenant=tenant, **(job or {}))
+    gate_id = new_id()
+    assert apply(store, held.lease, asks(held, gate_id, **question)) == []
+    return gate(store, gate_id)
+
+
+def running(store: Store, *, tenant: str = TENANT, **fields: Any) -> tuple[str, Claim]:
+    """A new job, begun under a lease of its own; nothing else may be claimable in its queue of its own."""
+    queue = new_id()
+    job_id = put_one(store, tenant=tenant, queue=queue, **fields)
+    return job_id, take(store, queues=[queue])
+
+
+# -- steps and events ----------------------------------------------------------------------------------------------
+
+
+def entry(n: int = 1, value: str | None = "1", *, name: str = "charge", **fields: Any) -> StepEntry:
+    return StepEntry(n, name, fields.pop("kind", "step"), value, **fields)
+
+
+def save(store: Store, claim: Claim, *entries: StepEntry, tenant: str = EVERY_TENANT) -> list[Saved]:
+    flow = store.verbs.save_steps(claim.lease, [(claim.id, claim.attempt, each) for each in entries], tenant)
+    return store.run(flow)
+
+
+def steps(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> list[Step]:
+    return store.run(store.verbs.steps(job_id, tenant))
+
+
+def send(
+    store: Store,
+    name: str = "paid",
+    data: object = None,
+    *,
+    key: str | None = None,
+    job: str | None = None,
+    tenant: str = TENANT,
+) -> Sent:
+    text = data if isinstance(data, str) else json.dumps({} if data is None else data)
+    return store.run(store.verbs.send_event(Telling(new_id(), name, text, key, job), "till", tenant))
+
+
+# -- gates -----------------------------------------------------------------------------------------------------------
+
+
+def gate(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> Gate:
+    found = store.run(store.verbs.gate(gate_id, tenant))
+    assert found is not None, f"there is no gate {gate_id}"
+    return found
+
+
+def gates(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Gate]:
+    return store.run(store.verbs.gates(GateFilter(tenant=tenant, **wanted)))
+
+
+def votes(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> list[Vote]:
+    return store.run(store.verbs.votes(gate_id, tenant))
+
+
+def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **fields: Any) -> Ballot:
+    return Ballot(verdict, person, fields.pop("how", "test"), **fields)
+
+
+def say(store: Store, gate_id: str, said: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
+    return store.run(store.verbs.decide_gate(gate_id, said, tenant))
+
+
+def approve(store: Store, gate_id: str, person: str = "ada", **fields: Any) -> Answer:
+    return say(store, gate_id, ballot(person, **fields))
+
+
+def deny(store: Store, gate_id: str, person: str = "bob", **fields: Any) -> Answer:
+    return say(store, gate_id, ballot(person, "deny", **fields))
+
+
+def keep_token(
+    store: Store, gate_id: str, token_hash: str, person: str | None = None, ttl: float | None = None
+) -> str | None:
+    return store.run(store.verbs.keep_gate_token(gate_id, token_hash, person, ttl, "mailer", EVERY_TENANT))
+
+
+def attend(store: Store, want: int = 1000, *, tenant: str = EVERY_TENANT) -> int:
+    return store.run(store.verbs.attend_gates(want, tenant))
