@@ -112,9 +112,9 @@ class Bench:
 
         With ``steps`` it is the steps of the jobs that are on record, and checked to have run once each.
         """
-        recorded = count * options.get("steps", 1)
+        recorded, settled = count * options.get("steps", 1), self.settled(place)
         with self.workers(place, processes, **options) as team:
-            self.await_ran(team, recorded, within=60 + recorded / 100)
+            self.await_ran(team, recorded, within=60 + recorded / 50)
             seconds = (self.await_settled(place, count, within=60) - team.begun) / 1e9
             figures = {
                 "jobs_s": count / seconds,
@@ -124,13 +124,16 @@ class Bench:
             }
             runs = team.stop()
         runs.check_once(recorded)
-        self.check_settled(place, count)
+        self.check_settled(place, settled + count)
         return figures, runs
+
+    def settled(self, place: Place) -> int:
+        return 0 if self.subject.settled is None else place.ask(self.subject.settled)
 
     def check_settled(self, place: Place, count: int) -> None:
         if self.subject.settled is not None:
-            question = self.subject.settled
-            wait_until(lambda: place.ask(question) == count, 5, "the database does not say that all are settled")
+            message = "the database does not say that all are settled"
+            wait_until(lambda: self.settled(place) == count, 5, message)
 
     def await_ran(self, team: Team, count: int, within: float) -> None:
         """Progress comes by itself; only near the end are the drivers asked for the exact number."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Runtime = Literal["project", "python", "node"]
 Backend = Literal["postgres", "sqlite", "redis"]
+_PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,11 @@ class Subject:
     holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
     steps: str | None = None  # asks for durable steps on record, where it has any (W9)
     steps_only: bool = False  # whether it is here for W9 alone
+
+    @property
+    def place(self) -> str:
+        """The backend as people write it."""
+        return _PLACES[self.backend]
 
 
 AWA_SETTLED = (
@@ -194,7 +200,7 @@ SUBJECTS = (
         left="select count(*) from dbos.workflow_status where status <> 'SUCCESS'",
         settled="select count(*) from dbos.workflow_status where status = 'SUCCESS'",
         settings="TODO",
-        work={"concurrency": 100, "pool": 20},
+        work={"concurrency": None, "threads": 20, "pool": 20, "poll": 0.1},
         steps="select count(*) from dbos.operation_outputs",
         steps_only=True,
     ),
@@ -209,7 +215,7 @@ SUBJECTS = (
         left="select count(*) from workflow_status where status <> 'SUCCESS'",
         settled="select count(*) from workflow_status where status = 'SUCCESS'",
         settings="TODO",
-        work={"concurrency": 4, "pool": 4},
+        work={"concurrency": None, "threads": 4, "pool": 4, "poll": 0.1},
         scheme="sqlite:///",
         steps="select count(*) from operation_outputs",
         steps_only=True,
@@ -234,3 +240,4 @@ SUBJECTS = (
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 OURS = ("holdfast-pg", "holdfast-sqlite")
 MAIN = (*OURS, "pgqueuer", "pgboss", "graphile", "huey")
+DURABLE = tuple(subject.name for subject in SUBJECTS if subject.steps is not None)

@@ -146,7 +146,7 @@ def w9(bench: Bench, sizes: Sizes) -> Figures:
     question = bench.subject.steps
     assert question is not None
     with bench.place() as place:
-        bench.enqueue(place, "bulk", sizes.scripts, steps=STEPS)
+        bench.enqueue(place, "bulk", sizes.scripts, kind="steps")
         drained, _ = bench.drain(place, sizes.scripts, steps=STEPS)
         written = place.ask(question)
     if written != sizes.scripts * STEPS:

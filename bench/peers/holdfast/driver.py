@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import timedelta
 
 from link import Link
 
@@ -33,8 +34,19 @@ def main() -> None:
         for place in range(steps):
             await ctx.step("note", note, number * steps + place)
 
+    @app.job()
+    async def waiting(ctx: holdfast.Context, number: int) -> None:
+        link.record.ran(number)
+        match number % 3:
+            case 0:
+                await ctx.approval("release", summary=f"Release order {number}")
+            case 1:
+                await ctx.sleep(timedelta(days=30))
+            case _:
+                await ctx.wait_for_event("paid", match={"order": number})
+
     def bulk() -> None:
-        kind = scripted if "steps" in link.options else noop
+        kind = {"steps": scripted, "waits": waiting}.get(link.options.get("kind", ""), noop)
         app.enqueue_many(kind.prepare(number) for number in range(link.options["count"]))
 
     def single() -> None:
