@@ -63,17 +63,22 @@ class Durable:
     script: Script = field(init=False)
     suspended: Suspended | None = field(init=False, default=None)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _read: bool = field(init=False, default=False)
+    _read: bool = field(init=False)
     _under_way: int = field(init=False, default=0)
     _quiet: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
+        self._read = self.claim.attempt == 1  # a first attempt has nothing behind it
 
     async def remember(self) -> Script:
-        """A first attempt has nothing behind it: it is not even asked."""
+        if not self._read:
+            await self._remember()
+        return self.script
+
+    async def _remember(self) -> None:
         async with self._reading:
-            while not self._read and self.claim.attempt > 1:
+            while not self._read:
                 try:
                     steps = await self.client.arun(self.client.verbs.steps(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:
@@ -83,7 +88,6 @@ class Durable:
                 else:
                     self.script.remember(steps)
                     self._read = True
-        return self.script
 
     # --- whether it goes on ---
 
@@ -124,7 +128,7 @@ class Durable:
         entries = [*self.script.due_with(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
         self.script.written(entries)
-        if any(answer.fate == "stale" for answer in answers):
+        if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
         await self.reach("saved", entry.name)
         return answers

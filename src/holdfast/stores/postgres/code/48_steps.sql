@@ -14,11 +14,9 @@ language plpgsql security definer set search_path from current set plan_cache_mo
     set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    v_now  timestamptz := clock_now();
-    v_jobs uuid[];
+    v_now timestamptz := clock_now();
 begin
     perform act_under(save_steps.lease, save_steps.for_tenant);
-    select array_agg((e ->> 'job')::uuid) into v_jobs from json_array_elements(save_steps.entries) e;
     return query
     with offered as materialized (
         select distinct on (e.job, e.attempt, e.n) e.*
@@ -29,7 +27,7 @@ begin
     ), held as materialized (
         -- Locked against a change of hands, in the order in which every batch locks; not rewritten.
         select s.id, s.tenant, s.attempt from job_state s
-         where s.id = any (v_jobs) and s.lease is not distinct from save_steps.lease
+         where s.id = any (array(select o.job from offered o)) and s.lease is not distinct from save_steps.lease
            and s.state is not distinct from 'in_progress'
          order by s.id for share
     ), saved as (
@@ -43,10 +41,11 @@ begin
          where t.ended_at is null
         returning t.job_id, t.n
     )
-    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end, t.value
+    -- The table of all steps is never joined, whatever the planner thinks of: what was kept is looked up one by one.
+    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end,
+           case when h.id is not null then (select t.value from step t where t.job_id = o.job and t.n = o.n) end
       from offered o
       left join held h on h.id = o.job and h.attempt = o.attempt
-      left join step t on t.job_id = o.job and t.n = o.n and h.id is not null
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
 end $$;
 

@@ -24,12 +24,14 @@ _HELD = (
 )
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
-    " SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now"
-    " FROM job_state WHERE id = :job"
+    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL RETURNING 1"
+    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
-_KEPT = "SELECT value FROM step WHERE job_id = ? AND n = ?"
+_OVER = (
+    "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN step t"
+    " ON t.job_id = json_extract(o.value, '$[0]') AND t.n = json_extract(o.value, '$[1]') WHERE t.ended_at IS NOT NULL"
+)
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
@@ -74,13 +76,19 @@ class StepVerbs:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
-        answers = []
+        places = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
+        over = {(row[0], row[1]): row[2] for row in (yield Statement(_OVER, (places,)))}
+        answers, saved = [], []
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
                 answers.append(Saved(job_id, entry.n, "stale"))
-            elif not (yield _saving(job_id, entry.to_json(), entry.value, now)):
-                rows = yield Statement(_KEPT, (job_id, entry.n))
-                answers.append(Saved(job_id, entry.n, "kept", rows[0][0] and look_at(rows[0][0])))
+            elif (job_id, entry.n) in over:
+                value = over[job_id, entry.n]
+                answers.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
+            else:
+                saved.append(_row(job_id, entry, now))
+        if saved:
+            yield Statement(_SAVE, saved, many=True)
         yield from unsign()
         return answers
 
@@ -124,7 +132,7 @@ class StepVerbs:
 def suspend(item: Settlement, now: int) -> Steps[None]:
     """The attempt has just ended by waiting for something: write down what for. Inside a flow that has signed."""
     for entry in item.steps or ():
-        yield _saving(item.id, entry, None, now)
+        yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
     pause = item.pause or {}
     wanted = pause.get("wanted")
     params = {
@@ -174,20 +182,10 @@ def due(pause: dict[str, Any], now: int) -> int:
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
-def _saving(job_id: str, entry: dict[str, Any], value: str | None, now: int) -> Statement:
-    error = entry.get("error")
-    params = {
-        "job": job_id,
-        "n": entry["n"],
-        "name": entry["name"],
-        "kind": entry["kind"],
-        "value": value,
-        "error": None if error is None else json.dumps(error),
-        "tries": entry["tries"],
-        "took": in_micros(entry["took"]),
-        "now": now,
-    }
-    return Statement(_SAVE, params)
+def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
+    """The parameters of ``_SAVE``."""
+    error, took = None if entry.error is None else json.dumps(entry.error), in_micros(entry.took)
+    return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now
 
 
 def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:
