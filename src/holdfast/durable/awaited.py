@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import partial
@@ -13,7 +14,7 @@ from holdfast.domain.policies import Retry, as_policy
 from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
 from holdfast.durable.plan import Plan, running
-from holdfast.durable.values import AppEvent, is_async
+from holdfast.durable.values import AppEvent, is_async, label_of
 from holdfast.runtime.ending import Suspended
 
 P = ParamSpec("P")
