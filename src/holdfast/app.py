@@ -27,7 +27,7 @@ from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
-from holdfast.features.approvals import Approvals
+from holdfast.features.approvals import Approvals, Said
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
@@ -301,27 +301,33 @@ class App:
         """What waits for people: ``app.approvals.list()``, ``.show(gate)``, ``.token(gate)``."""
         return Approvals(self.client)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
-        """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data).state
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        """Say yes: ``app.approve(gate, by="ada", comment="fine", data={…})``. ``gate`` is its id, or a token; one that
+        was issued to somebody knows who they are."""
+        return self.approvals.decide("approve", gate, by, **said).state
 
-    async def aapprove(
-        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
-    ) -> GateState:
-        return (await self.approvals.adecide("approve", gate, by, comment=comment, data=data)).state
+    async def aapprove(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("approve", gate, by, **said)).state
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment).state
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return self.approvals.decide("deny", gate, by, **said).state
 
-    async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return (await self.approvals.adecide("deny", gate, by, comment=comment)).state
+    async def adeny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("deny", gate, by, **said)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
 
-        It is a job like any other, enqueued when a gate opens, reminds or escalates; options are those of ``job``.
+        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
+        options are those of ``job`` that say how it is run.
         """
         name = options.pop("name", "approval_notice")
+        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if in_vain:
+            raise InvalidSetting(
+                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                code="unknown_option",
+            )
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
             check_notifier(function, skip=int(wants_context(function)))

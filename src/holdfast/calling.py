@@ -16,6 +16,7 @@ from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled
+from holdfast.domain.payload import look_at
 from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
@@ -34,6 +35,8 @@ from holdfast.transaction import RESULT_LIMIT, Completion, Stage
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
 Way = ProcessOptions | Program
+
+SHOWN_LIMIT = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +100,22 @@ def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
             redact = JobRedactor(means.redact, claim.payload)
             plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
             whom = "" if claim.agent is None else f" for {claim.agent}"
-            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", asked)
+            shown: Asking = {"data": _shown(claim, means.redact)}
+            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asked)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Settled | None]:
         return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
 
     return straight_on if asking is None else gated
+
+
+def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
+    """What people see of a job they are to decide about: its payload, without what is called a secret."""
+    payload = look_at(claim.payload)
+    if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
+        return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
+    return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
 def _caller(kind: Kind[..., Any], means: Means) -> Call:

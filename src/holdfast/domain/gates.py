@@ -66,6 +66,8 @@ class Question:
             raise _invalid("on_expire is deny, approve or remind")
         if self.on_expire != "deny" and self.expires_in is None:
             raise _invalid("on_expire needs expires_in")
+        if self.on_expire == "approve" and self.form is not None:
+            raise _invalid("nobody fills in the form of an approval that comes by itself: on_expire is deny or remind")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
