@@ -29,6 +29,8 @@ COMMANDS = (
     ("demo",),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard")),
+    ("agents",),
+    *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
@@ -67,7 +69,7 @@ def test_every_command_has_help_and_json(bare: Holdfast, command: tuple[str, ...
     result = bare(*command, "--help")
     assert result.exit_code == 0
     assert "Usage: holdfast" in result.stdout
-    assert command == ("jobs",) or "--json" in result.stdout
+    assert command in (("jobs",), ("agents",)) or "--json" in result.stdout
 
 
 @pytest.mark.req("ARCH")

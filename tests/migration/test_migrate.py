@@ -18,7 +18,7 @@ from tests.migration.catalogue import applied, catalogue, write
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
 
-NAMES = ("0001_engine", "0002_worker", "code")
+NAMES = ("0001_engine", "0002_worker", "0003_agents", "code")
 SPEC = JobSpec(
     id="01900000-0000-7000-8000-000000000001",
     kind="mail",
