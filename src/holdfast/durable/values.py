@@ -135,6 +135,6 @@ def label_of(function: Callable[..., Any]) -> str:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether to call it on the loop. What only turns out to be a coroutine when it is called is awaited all the same."""
+    """Whether to call it on the loop. What turns out to be a coroutine only when it is called is awaited as well."""
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))
