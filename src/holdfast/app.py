@@ -34,7 +34,6 @@ from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
-from holdfast.runtime.execution import Handler
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -356,9 +355,10 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        children = Children(options.concurrency)
-        return Worker(self.store, self.handlers(options.tenant, children), options, on_leave=children.aclose)
+        means = self.means(options.tenant, options.concurrency)
+        return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
+<<<<<<< HEAD
     def handlers(
         self, tenant: str, children: Children, threads: Threads | None = None, reached: Reached | None = None
     ) -> dict[str, Handler]:
@@ -368,6 +368,14 @@ class App:
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
         return {name: declared.handler(means) for name, declared in self.kinds.items()}
+=======
+    def means(self, tenant: str, concurrency: int, threads: Threads | None = None) -> Means:
+        """What a worker runs the kinds declared here with. It is to be closed."""
+        own, threads, children = self.client, threads or Threads(), Children(concurrency)
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+        return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
+>>>>>>> p-crash
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
@@ -416,11 +424,11 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        children = Children(wanted.concurrency)
+        means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            return await Tick(self.store, self.handlers(wanted.tenant, children), wanted, stop=stop).run()
+            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop).run()
         finally:
-            await children.aclose()
+            await means.aclose()
 
     def close(self) -> None:
         self.store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
@@ -50,6 +50,14 @@ class Means:
     prepare: Prepare
     lent: Lent
     redact: Redactor = field(default_factory=Redactor)
+
+    def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
+        return {name: declared.handler(self) for name, declared in kinds.items()}
+
+    async def aclose(self) -> None:
+        """When the last handler has ended, or was handed back."""
+        await self.lent.recorder.aclose()
+        await self.children.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -15,7 +15,6 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.policies import Retry, as_policy
 from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
-from holdfast.durable.drivers import on_loop
 from holdfast.durable.plan import Plan, running
 from holdfast.durable.script import Durably
 from holdfast.durable.values import AppEvent, is_async, label_of
@@ -31,10 +30,13 @@ class Here:
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
-        self.loop = loop
+        self._loop = loop
 
     def drive(self, call: Durably, run: Callable[[], Any] | None = None) -> Any:
-        return self.plan.durable.drive_here(call, self.loop, run)
+        return self.plan.durable.drive_here(call, self._loop, run)
+
+    def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.plan.durable.ask(self._loop, work)
 
 
 class BlockingSteps:
@@ -72,7 +74,7 @@ class BlockingSteps:
                 # In another thread, which is left to itself when the time is up.
                 work = partial(copy_context().run, partial(function, *args, **kwargs))
                 running_there = self._here.plan.durable.lent.threads.run(label_of(function), work)
-                answer = on_loop(self._here.loop, self._limited(running_there))
+                answer = self._here.ask(self._limited(running_there))
             return asyncio.run(self._limited(answer)) if inspect.iscoroutine(answer) else answer
         finally:
             running.reset(token)
@@ -141,7 +143,7 @@ class BlockingCalls:
         return decision(self.here.drive(self.here.plan.approval(name, summary, form, options)), form)
 
     def patched(self, name: str) -> bool:
-        return on_loop(self.here.loop, self.here.plan.durable.remember()).patched(check_step_name(name))
+        return self.here.ask(self.here.plan.durable.remember()).patched(check_step_name(name))
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Several steps at once, each in a thread: ``ctx.later`` makes them."""
@@ -151,7 +153,7 @@ class BlockingCalls:
                 code="not_callable",
                 fix='ctx.gather(ctx.later("a", f), ctx.later("b", g)).',
             )
-        threads, loop = self.here.plan.durable.lent.threads, self.here.loop
+        threads = self.here.plan.durable.lent.threads
 
         async def all_of_them() -> list[Any]:
             runs = [
@@ -160,7 +162,7 @@ class BlockingCalls:
             return await asyncio.gather(*runs, return_exceptions=True)
 
         contexts = [copy_context() for _ in calls]
-        results: list[Any] = on_loop(loop, all_of_them())
+        results: list[Any] = self.here.ask(all_of_them())
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
             if not isinstance(error, Suspended):

@@ -78,7 +78,13 @@ class Durable:
 
     async def _remember(self) -> None:
         async with self._reading:
+<<<<<<< HEAD
             while not self._read:
+=======
+            while not self._read and self.claim.attempt > 1:
+                if self.lent.recorder.closed:  # the worker has left, and its store with it
+                    raise asyncio.CancelledError
+>>>>>>> p-crash
                 try:
                     steps = await self.client.arun(self.client.verbs.steps(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:
@@ -190,9 +196,9 @@ class Durable:
             try:
                 match effect:
                     case Know():
-                        answer = on_loop(loop, self.know(effect))
+                        answer = self.ask(loop, self.know(effect))
                     case Save(entry):
-                        answer = on_loop(loop, self.save(entry))
+                        answer = self.ask(loop, self.save(entry))
                     case Nap(seconds):
                         self.stop.wait(seconds)
                     case Run():
@@ -203,22 +209,23 @@ class Durable:
             except Exception as raised:
                 error = raised
 
-
-def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """From a handler's thread, on the worker's loop. When that is gone there is nobody to answer, and nothing to go on
-    for."""
-    try:
-        answer = asyncio.run_coroutine_threadsafe(work, loop)
-    except RuntimeError:
-        work.close()
-        raise Stopped("worker_stopped") from None
-    while True:
+    def ask(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        """From a handler's thread, on the worker's loop. When that is gone, or about to be, there is nobody to answer,
+        and nothing to go on for."""
         try:
-            return answer.result(PULSE)
-        except concurrent.futures.CancelledError:
+            if self.lent.recorder.closed:
+                raise RuntimeError
+            answer = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:
+            work.close()
             raise Stopped("worker_stopped") from None
-        except TimeoutError:
-            if answer.done():
-                return answer.result()  # it is the work's own, or it was done just now
-            if loop.is_closed():
+        while True:
+            try:
+                return answer.result(PULSE)
+            except concurrent.futures.CancelledError:
                 raise Stopped("worker_stopped") from None
+            except TimeoutError:
+                if answer.done():
+                    return answer.result()  # it is the work's own, or it was done just now
+                if loop.is_closed():
+                    raise Stopped("worker_stopped") from None

@@ -46,9 +46,12 @@ class Recorder:
         self._tenant = tenant
         self._waiting: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
+        self.closed = False
 
     async def save(self, claim: Claim, entries: list[StepEntry]) -> list[Saved]:
         """Returns when they are durable. A store that is away is waited for, as long as whoever called waits."""
+        if self.closed:
+            raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
         write = _Write(claim, entries, loop.create_future())
         self._waiting.append(write)
@@ -60,6 +63,16 @@ class Recorder:
             await asyncio.wait({write.done}, timeout=LAST_MOMENT)
             raise
         finally:
+            write.done.cancel()
+
+    async def aclose(self) -> None:
+        """The worker leaves. Threads that nobody could stop may still be waiting here, or come yet: they are sent away,
+        so that nothing is asked of a store that is being closed."""
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        for write in self._waiting:
             write.done.cancel()
 
     async def _attend(self) -> None:
@@ -91,6 +104,10 @@ class Recorder:
         entries = [(w.claim.id, w.claim.attempt, entry) for w in batch for entry in w.entries]
         try:
             answers = await self._store.arun(self._store.verbs.save_steps(lease, entries, self._tenant))
+        except asyncio.CancelledError:
+            for write in batch:
+                write.done.cancel()
+            raise
         except StoreError as error:
             self._waiting[:0] = [write for write in batch if not write.done.done()]  # some may have been cancelled
             log.warning("steps could not be written, trying again: %s", error)
