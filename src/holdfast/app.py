@@ -358,24 +358,14 @@ class App:
         means = self.means(options.tenant, options.concurrency)
         return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
-<<<<<<< HEAD
-    def handlers(
-        self, tenant: str, children: Children, threads: Threads | None = None, reached: Reached | None = None
-    ) -> dict[str, Handler]:
-        """What a worker runs the kinds declared here with."""
-        own, threads = self.client, threads or Threads()
-        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
-        means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
-        return {name: declared.handler(means) for name, declared in self.kinds.items()}
-=======
-    def means(self, tenant: str, concurrency: int, threads: Threads | None = None) -> Means:
+    def means(
+        self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
+    ) -> Means:
         """What a worker runs the kinds declared here with. It is to be closed."""
         own, threads, children = self.client, threads or Threads(), Children(concurrency)
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
->>>>>>> p-crash
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""

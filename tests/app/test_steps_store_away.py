@@ -127,7 +127,8 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
 
     async def arun(flow: Flow[Any]) -> Any:
         if flow.start.func.__name__ == "save_steps":  # type: ignore[attr-defined]
-            sizes.append(sum(len(each.value or "") for _, _, each in flow.start.args[-2]))  # type: ignore[attr-defined]
+            entries: Any = flow.start.args[-2]  # type: ignore[attr-defined]
+            sizes.append(sum(len(each.value or "") for _, _, each in entries))
         return await run(flow)
 
     monkeypatch.setattr(app.store, "arun", arun)

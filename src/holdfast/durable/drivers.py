@@ -78,13 +78,9 @@ class Durable:
 
     async def _remember(self) -> None:
         async with self._reading:
-<<<<<<< HEAD
             while not self._read:
-=======
-            while not self._read and self.claim.attempt > 1:
                 if self.lent.recorder.closed:  # the worker has left, and its store with it
                     raise asyncio.CancelledError
->>>>>>> p-crash
                 try:
                     steps = await self.client.arun(self.client.verbs.steps(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:

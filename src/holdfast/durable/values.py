@@ -145,10 +145,6 @@ def label_of(function: Callable[..., Any]) -> str:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-<<<<<<< HEAD
-    """Whether to call it on the loop. What turns out to be a coroutine when it is called is awaited all the same."""
-=======
     """Whether to call it on the loop. What turns out to be a coroutine only when it is called is awaited as well."""
->>>>>>> p-crash
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))

@@ -161,13 +161,8 @@ class Runner:
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
-<<<<<<< HEAD
-        children = Children(concurrency)
         reached = partial(self._crashes.reached, self._app.store)
-        handlers = self._app.handlers(EVERY_TENANT, children, Threads(idle_for=IDLE), reached)
-=======
-        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE))
->>>>>>> p-crash
+        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
             yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.kinds).items()}
         finally:
