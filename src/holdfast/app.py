@@ -25,8 +25,9 @@ from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
-from holdfast.durable.drivers import Lent
-from holdfast.features.approvals import Approvals
+from holdfast.durable.drivers import Lent, Reached
+from holdfast.features.agents import Agents
+from holdfast.features.approvals import Approvals, Said
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
@@ -67,6 +68,7 @@ class App:
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
+        self.agents = Agents(self.client)
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
@@ -94,7 +96,7 @@ class App:
         *,
         queue: str = "default",
         priority: int = 0,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
@@ -188,16 +190,18 @@ class App:
         name = check_name(kind, "kind")
         known = self.kinds.get(name)
         values = {} if payload is None else payload
+        given = "retry" in options
         if known is not None:
             text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
             known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
+            given = known.kind.firm(given)
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
-            if "retry" in options:
+            if given:
                 as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self.client)
+        spec, tenant = make_spec(name, text, options, self.client, given)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     # --- looking and acting ---
@@ -296,27 +300,33 @@ class App:
         """What waits for people: ``app.approvals.list()``, ``.show(gate)``, ``.token(gate)``."""
         return Approvals(self.client)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
-        """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data).state
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        """Say yes: ``app.approve(gate, by="ada", comment="fine", data={…})``. ``gate`` is its id, or a token; one that
+        was issued to somebody knows who they are."""
+        return self.approvals.decide("approve", gate, by, **said).state
 
-    async def aapprove(
-        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
-    ) -> GateState:
-        return (await self.approvals.adecide("approve", gate, by, comment=comment, data=data)).state
+    async def aapprove(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("approve", gate, by, **said)).state
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment).state
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return self.approvals.decide("deny", gate, by, **said).state
 
-    async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return (await self.approvals.adecide("deny", gate, by, comment=comment)).state
+    async def adeny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("deny", gate, by, **said)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
 
-        It is a job like any other, enqueued when a gate opens, reminds or escalates; options are those of ``job``.
+        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
+        options are those of ``job`` that say how it is run.
         """
         name = options.pop("name", "approval_notice")
+        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if in_vain:
+            raise InvalidSetting(
+                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                code="unknown_option",
+            )
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
             check_notifier(function, skip=int(wants_context(function)))
@@ -348,11 +358,13 @@ class App:
         means = self.means(options.tenant, options.concurrency)
         return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
-    def means(self, tenant: str, concurrency: int, threads: Threads | None = None) -> Means:
+    def means(
+        self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
+    ) -> Means:
         """What a worker runs the kinds declared here with. It is to be closed."""
         own, threads, children = self.client, threads or Threads(), Children(concurrency)
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
 
     def _knowing(self) -> Redactor:

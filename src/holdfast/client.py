@@ -87,7 +87,7 @@ class Client:
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode)
+        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
 
     def _accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         answer = answers[0]
@@ -100,7 +100,7 @@ class Client:
         if answer.reason == "parent_not_found":
             raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
         if answer.id is None:
-            raise Refused("the job was refused", code=answer.reason)
+            raise Refused(answer.detail or "the job was refused", code=answer.reason)
         return self.handle(answer, tenant, decode)
 
     # --- operators ---

@@ -32,7 +32,8 @@ WATCH = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[R]):
-    """``created`` is False when an earlier job stands for this one; ``reason`` then says why."""
+    """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
+    says why, and ``detail`` in words where there is more to say."""
 
     id: str
     tenant: str
@@ -40,6 +41,7 @@ class Handle(Generic[R]):
     reason: str | None
     client: Client = field(repr=False, compare=False)
     decode: Callable[[Any], R] = field(repr=False, compare=False)
+    detail: str | None = None
 
     def job(self) -> Job:
         return self._found(self.client.run(self._get()))

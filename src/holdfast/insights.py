@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.domain.agents import Agent
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.domain.states import State
@@ -25,6 +26,8 @@ class Story:
     artifacts: list[Artifact]
     checkpoints: dict[str, Any]
     result: Result | None
+    agent: Agent | None
+    """Whom the job is for, if that is registered."""
     steps: list[Step]
     gate: Gate | None
 
@@ -48,11 +51,13 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     artifacts = yield from verbs.artifacts(job_id, tenant).start()
     checkpoints = yield from verbs.checkpoints(job_id, tenant).start()
     result = yield from verbs.result(job_id, tenant).start()
+    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
     steps = yield from verbs.steps(job_id, tenant).start()
     gates: list[Gate] = []
     if job.state is State.WAITING_FOR_APPROVAL:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
-    return Story(job, history, attempts, artifacts, checkpoints, result, steps, gates[0] if gates else None)
+    gate = gates[0] if gates else None
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate)
 
 
 @dataclass(frozen=True, slots=True)

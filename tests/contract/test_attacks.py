@@ -14,6 +14,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.attack import Attack
 from tests.support.attacks import ATTACKS
+from tests.support.attacks_on_agents import REGISTERED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
@@ -21,7 +22,7 @@ from tests.support.owners import OwnedDatabases, as_role
 from tests.support.stores import new_id, open_lease
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9")
+pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16")
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -87,6 +88,8 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, str]:
         for job, lease in ((names["running"], names["lease"]), (names["succeeded"], holders[State.SUCCEEDED])):
             assert store.run(store.verbs.add_artifact(job, str(lease), 1, name, f"file:{name}", "*"))
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
+    for statement in REGISTERED:
+        by_hand.execute(statement)
     return names
 
 

@@ -75,6 +75,7 @@ def test_the_example_of_the_readme(shell: Shell) -> None:
         "created": True,
         "refused": False,
         "reason": None,
+        "detail": None,
     }
     claimed = shell.claim()
     assert (claimed["id"], claimed["attempt"], claimed["kind"]) == (queued["id"], 1, "send_receipt")
@@ -237,3 +238,4 @@ def test_reading_by_hand(shell: Shell) -> None:
     health = shell.ask("select holdfast.health() as h")["h"]
     assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
     assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
+    assert (health["gate_open"], health["oldest_gate_age_s"]) == (0, None)

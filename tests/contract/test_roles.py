@@ -19,7 +19,6 @@ OUTSIDER = "holdfast_outsider"
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
-    *("projection", "fits_form"),
 }
 PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event"}
 EXECUTES = {
@@ -30,7 +29,10 @@ EXECUTES = {
     *("promote_due", "expire_overdue", "reap_lapsed"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
-RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"}
+RESOLVES = {
+    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"),
+    *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
+}
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
     OUTSIDER: set[str](),

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.states import State
@@ -33,8 +34,8 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch"),
-    *("steps", "gate", "gates", "votes"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *("steps", "gate", "gates", "votes", "notes"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -43,12 +44,13 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
+REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | {"cancel", "redrive", "discard", "reschedule", "rewind"},
+    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "rewind"},
 }
 
 
@@ -82,6 +84,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     return {
         "get": lambda: run(v.get(job, tenant)),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
         "artifacts": lambda: run(v.artifacts(job, tenant)),
@@ -92,7 +95,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
-        "enqueue": lambda: run(v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job)], tenant)),
+        "enqueue": lambda: run(
+            v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
+        ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
         "open_lease": lambda: run(v.open_lease("w", 30, "*")),
         "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
@@ -125,6 +130,14 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "gate": lambda: run(v.gate(ids["gate"], tenant)),
         "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
         "votes": lambda: run(v.votes(ids["gate"], tenant)),
+        "agent": lambda: run(v.agent("planner", tenant)),
+        "asks_first": lambda: run(v.asks_first("planner", tenant)),
+        "agents": lambda: run(v.agents(tenant)),
+        "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
+        "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),
+        "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
+        "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
+        "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

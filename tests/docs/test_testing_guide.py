@@ -45,7 +45,9 @@ def test_every_test_of_the_guide_passes(project: Path, request: pytest.FixtureRe
     written = sum(len(re.findall(r"def test_", text)) for text in blocks("python"))
     assert written >= 12
     said = run(project, "-W", "error", *place)
-    assert re.search(rf"=+ {written} passed in", said), said
+    passed = re.search(r"^=+ (\d+) passed in", said, re.MULTILINE)
+    assert passed, said
+    assert int(passed[1]) >= written  # one that has several cases counts as often
 
 
 def test_a_failed_assertion_says_what_the_guide_says(project: Path) -> None:

@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.connection import database_path
 from holdfast.testing import Kit
 from tests.app.waiting import until
 from tests.kit import shop
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.req("HF-7")
 
@@ -181,6 +182,13 @@ def test_a_kit_is_used_inside_its_block(place: str | None) -> None:
         assert refused.value.code == "kit_closed"
     with kit:
         kit.assert_not_enqueued()
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(StoreUnavailable) as away, Kit(shop.app, f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
+        pass
+    assert away.value.__context__ is away.value.__cause__, "one error, not a second one from cleaning up"
+    assert shop.app.store.url == shop.OWN_URL
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "sqlite:////tmp/jobs.db", "mysql://x", "jobs.db", ""])

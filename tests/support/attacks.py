@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.support.attack import Attack
+from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
+    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS)
 }

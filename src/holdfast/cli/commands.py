@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import approvals, decide, enqueue, events, health, jobs, migrate, operate, send_event, tick, worker
+from holdfast.cli import (
+    agents,
+    approvals,
+    decide,
+    enqueue,
+    events,
+    health,
+    jobs,
+    migrate,
+    operate,
+    send_event,
+    tick,
+    worker,
+)
 from holdfast.cli.bench import command as bench
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
@@ -187,3 +200,16 @@ asked.command(
         "holdfast approvals token ID --for ada@example.com --expires-in 2d", "holdfast approvals token ID > token.txt"
     ),
 )(decide.token)
+registry = typer.Typer(help="Register agents, look at them, disable and enable them.", no_args_is_help=True)
+app.add_typer(registry, name="agents")
+registry.command("list", epilog=examples("holdfast agents list --disabled"))(agents.list_agents)
+registry.command("show", epilog=examples("holdfast agents show planner"))(agents.show)
+registry.command(
+    "register",
+    epilog=examples(
+        "holdfast agents register planner --kind plan --max-attempts 3 --backoff gentle",
+        "holdfast agents register mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
+    ),
+)(agents.register)
+registry.command("disable", epilog=examples("holdfast agents disable planner --reason 'it loops'"))(agents.disable)
+registry.command("enable", epilog=examples("holdfast agents enable planner"))(agents.enable)

@@ -31,7 +31,7 @@ def approve(
     by: By = None,
     comment: Comment = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="JSON", help="What the form asks for: JSON, or @file.")
+        str | None, typer.Option("--data", metavar="JSON", help="What the form asks for: JSON, @file, or - for stdin.")
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -43,7 +43,7 @@ def approve(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Say yes to what a job asks."""
+    """Say yes to what a job asks; it goes on when enough people have."""
     if gate == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
     named, whole = pairs(field or []), None if data is None else document(data)
@@ -72,7 +72,7 @@ def deny(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Say no to what a job asks."""
+    """Say no to what a job asks; one no decides."""
     reference = secret_of(gate)
     with connect(url, scope(tenant, all_tenants), schema) as client:
         found = Approvals(client).decide("deny", reference, _person(reference, by), how=HOW, comment=comment)

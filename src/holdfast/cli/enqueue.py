@@ -33,6 +33,7 @@ def enqueue(
     delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent it is for.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
     dedupe: Annotated[
         Dedupe | None,
@@ -60,6 +61,8 @@ def enqueue(
         chosen["run_at"] = instant(at, "--at")
     if key is not None:
         chosen["key"] = key
+    if agent is not None:
+        chosen["agent"] = agent
     if tag:
         chosen["tags"] = tag
     if dedupe is not None:

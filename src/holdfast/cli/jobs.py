@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import options
+from holdfast.cli.agents import disabled_since
 from holdfast.cli.output import Cell, emit, facts, heading, line, plain, print_document, say, state_text, table, write
 from holdfast.cli.session import connect, scope
 from holdfast.cli.timeline import print_attempts, print_timeline
@@ -195,6 +196,7 @@ def _print_facts(found: Story) -> None:
             ("key", job.idempotency_key),
             ("tags", ", ".join(job.tags)),
             ("agent", job.agent),
+            ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),
             ("causation", job.causation_id),
             ("parent", job.parent_id),

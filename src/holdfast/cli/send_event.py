@@ -21,7 +21,7 @@ def send_event(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name.")],
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA]", help="JSON, @file, - for stdin, or name=value in any number."),
+        typer.Argument(metavar="DATA", help="JSON, @file, - for stdin, or name=value in any number."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="TEXT", help="Sent again under it, it is one event.")

@@ -62,7 +62,7 @@ def _asks(gate: Gate) -> str:
 
 
 def _with(wanted: dict[str, Any] | None) -> str:
-    parts = [f"{name} = {_json(value)}" for name, value in (wanted or {}).items()]
+    parts = [f"{name} = {_json(value)}" for name, value in sorted((wanted or {}).items())]
     return line(f" with {', '.join(parts)}") if parts else ""
 
 

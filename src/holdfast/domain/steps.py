@@ -179,6 +179,8 @@ class Script:
 
     def due_with(self, n: int) -> list[StepEntry]:
         """What is to be written with the call at this place. Steps in threads may put off more meanwhile."""
+        if not self._put_off:
+            return []
         return [entry for taken, entry in list(self._put_off.values()) if taken < n]
 
     def written(self, entries: Sequence[StepEntry]) -> None:

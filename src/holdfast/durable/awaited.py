@@ -45,15 +45,20 @@ class AwaitedSteps:
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
+            if self._timeout is None:
+                return await self._call(function, args, kwargs)
             async with asyncio.timeout(self._timeout):
-                if is_async(function):
-                    return await function(*args, **kwargs)
-                # It may block, and the loop is not for that. The context variables go with it.
-                threads = self._plan.durable.lent.threads
-                answer = await threads.run(label_of(function), partial(function, *args, **kwargs))
-                return await answer if inspect.iscoroutine(answer) else answer
+                return await self._call(function, args, kwargs)
         finally:
             running.reset(token)
+
+    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if is_async(function):
+            return await function(*args, **kwargs)
+        # It may block, and the loop is not for that. The context variables go with it.
+        threads = self._plan.durable.lent.threads
+        answer = await threads.run(label_of(function), partial(function, *args, **kwargs))
+        return await answer if inspect.iscoroutine(answer) else answer
 
 
 class AwaitedCalls:

@@ -33,6 +33,9 @@ PULSE: Final = 1.0
 """How often a thread that waits for the worker's loop looks whether there still is one."""
 
 
+Reached = Callable[[Claim, str, str], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Lent:
     """What a worker lends its handlers for durable calls. ``notify`` names the kind of job that tells people."""
@@ -40,6 +43,8 @@ class Lent:
     recorder: Recorder
     threads: Threads
     notify: Callable[[], str | None]
+    reached: Reached | None = None
+    """For tests: told of each point that a call reaches, and where it may be cut off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,17 +63,22 @@ class Durable:
     script: Script = field(init=False)
     suspended: Suspended | None = field(init=False, default=None)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _read: bool = field(init=False, default=False)
+    _read: bool = field(init=False)
     _under_way: int = field(init=False, default=0)
     _quiet: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
+        self._read = self.claim.attempt == 1  # a first attempt has nothing behind it
 
     async def remember(self) -> Script:
-        """A first attempt has nothing behind it: it is not even asked."""
+        if not self._read:
+            await self._remember()
+        return self.script
+
+    async def _remember(self) -> None:
         async with self._reading:
-            while not self._read and self.claim.attempt > 1:
+            while not self._read:
                 if self.lent.recorder.closed:  # the worker has left, and its store with it
                     raise asyncio.CancelledError
                 try:
@@ -80,7 +90,6 @@ class Durable:
                 else:
                     self.script.remember(steps)
                     self._read = True
-        return self.script
 
     # --- whether it goes on ---
 
@@ -107,14 +116,23 @@ class Durable:
     # --- carrying out ---
 
     async def know(self, effect: Know) -> Step | None:
-        return (await self.remember()).at(effect.n, effect.name, effect.kind)
+        known = (await self.remember()).at(effect.n, effect.name, effect.kind)
+        if known is None or not known.over:
+            await self.reach("before", effect.name)
+        return known
+
+    async def reach(self, when: str, name: str) -> None:
+        if self.lent.reached is not None:
+            await self.lent.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
+        await self.reach("after", entry.name)
         entries = [*self.script.due_with(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
         self.script.written(entries)
-        if any(answer.fate == "stale" for answer in answers):
+        if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+        await self.reach("saved", entry.name)
         return answers
 
     async def drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None = None) -> Any:

@@ -27,24 +27,24 @@ IN_PLACE: Final = 1.0
 _CONTROL = (Cancel, Reject, Retry, Snooze, StaleLease, StoreError)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Know:
     n: int
     name: str
     kind: StepKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Call the function of the step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Nap:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Save:
     entry: StepEntry
 

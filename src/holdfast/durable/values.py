@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Final
 
 from holdfast.arguments import Signature
 from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
@@ -35,21 +34,32 @@ class AppEvent:
         return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
 
 
-# Of functions that are there for good. Most steps are closures of one attempt: what they hold must go with it.
-_signatures: WeakKeyDictionary[Callable[..., Any], Signature | None] = WeakKeyDictionary()
+_KNOWN: Final = 1024
+_signatures: dict[object, Signature | None] = {}
+_NEW: Final = object()
 
 
 def _signature(function: Callable[..., Any]) -> Signature | None:
-    function = getattr(function, "__func__", function)  # of a method, which is made anew each time it is named
-    with contextlib.suppress(KeyError, TypeError):
-        return _signatures[function]
+    """By its code: what each attempt makes anew (a lambda, a function inside the handler) is looked at once, and what
+    it holds on to is not kept here."""
+    code, said = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
+    key = function if code is None else (code, function.__module__, said.get("return"))
     try:
-        made = Signature(function, label_of(function))
+        found = _signatures.get(key, _NEW)
+    except TypeError:  # it cannot be hashed
+        return _look_at(function)
+    if found is _NEW:
+        if len(_signatures) >= _KNOWN:
+            _signatures.clear()
+        found = _signatures[key] = _look_at(function)
+    return found  # type: ignore[return-value]
+
+
+def _look_at(function: Callable[..., Any]) -> Signature | None:
+    try:
+        return Signature(function, label_of(function))
     except (TypeError, ValueError):  # a builtin that does not say what it takes
-        made = None
-    with contextlib.suppress(TypeError):  # it cannot be hashed, or not be held weakly
-        _signatures[function] = made
-    return made
+        return None
 
 
 @dataclass(frozen=True, slots=True)

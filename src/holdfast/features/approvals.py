@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidInput, NotFound, Refused
@@ -31,7 +31,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode, safe_text
-from holdfast.stores.base import Verbs
+from holdfast.stores.base import Caller, Verbs
 from holdfast.stores.flow import Flow, Steps, flow
 
 T = TypeVar("T")
@@ -52,16 +52,12 @@ REASONS = {
 }
 
 
-class Runner(Protocol):
-    """Whoever runs flows for a tenant: the client."""
+class Said(TypedDict, total=False):
+    """What goes with a word: ``data`` fills in the form."""
 
-    tenant: str
-    actor: str
-
-    @property
-    def verbs(self) -> Verbs: ...
-    def run(self, flow: Flow[T]) -> T: ...
-    async def arun(self, flow: Flow[T]) -> T: ...
+    comment: str | None
+    data: Any
+    tenant: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,48 +128,48 @@ def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
 class Approvals:
     """``app.approvals``: list and show what waits for people, issue tokens, decide."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
 
     def list(self, **wanted: Any) -> Sequence[Gate]:
         """Open gates, the oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
-        return self._runner.run(self._runner.verbs.gates(self._filter(wanted)))
+        return self._caller.run(self._caller.verbs.gates(self._filter(wanted)))
 
     async def alist(self, **wanted: Any) -> Sequence[Gate]:
-        return await self._runner.arun(self._runner.verbs.gates(self._filter(wanted)))
+        return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
 
     def show(self, gate: str, *, tenant: str | None = None) -> Asked:
         """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
-        return _found(self._runner.run(self._asked(gate, tenant)))
+        return _found(self._caller.run(self._asked(gate, tenant)))
 
     async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
-        return _found(await self._runner.arun(self._asked(gate, tenant)))
+        return _found(await self._caller.arun(self._asked(gate, tenant)))
 
     def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
         """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""
-        return _counted(self._runner.run(self._deciding(verdict, gate, by, **said)))
+        return _counted(self._caller.run(self._deciding(verdict, gate, by, **said)))
 
     async def adecide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
-        return _counted(await self._runner.arun(self._deciding(verdict, gate, by, **said)))
+        return _counted(await self._caller.arun(self._deciding(verdict, gate, by, **said)))
 
     def token(
         self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
     ) -> str:
         """A token that decides this gate once. It is shown here and nowhere else: what is kept is a hash."""
-        return _issued(self._runner.run(self._issuing(gate_id, person, expires_in, tenant)))
+        return _issued(self._caller.run(self._issuing(gate_id, person, expires_in, tenant)))
 
     async def atoken(
         self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
     ) -> str:
-        return _issued(await self._runner.arun(self._issuing(gate_id, person, expires_in, tenant)))
+        return _issued(await self._caller.arun(self._issuing(gate_id, person, expires_in, tenant)))
 
     # --- the flows ---
 
     def _filter(self, wanted: dict[str, Any]) -> GateFilter:
-        return GateFilter(**{"tenant": self._runner.tenant, **wanted})
+        return GateFilter(**{"tenant": self._caller.tenant, **wanted})
 
     def _asked(self, gate: str, tenant: str | None) -> Flow[Asked | None]:
-        return asked(self._runner.verbs, gate_of(gate), tenant or self._runner.tenant)
+        return asked(self._caller.verbs, gate_of(gate), tenant or self._caller.tenant)
 
     def _deciding(
         self,
@@ -191,15 +187,15 @@ class Approvals:
         person = None if by is None else check_name(by, "person", limit=255)
         words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
         ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        return deciding(self._runner.verbs, gate, ballot, tenant or self._runner.tenant)
+        return deciding(self._caller.verbs, gate, ballot, tenant or self._caller.tenant)
 
     def _issuing(
         self, gate_id: str, person: str | None, expires_in: Duration | None, tenant: str | None
     ) -> Flow[tuple[str | None, str | None]]:
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         whose = None if person is None else check_name(person, "person", limit=255)
-        runner = self._runner
-        return issuing(runner.verbs, gate_of(gate_id), whose, ttl, runner.actor, tenant or runner.tenant)
+        caller = self._caller
+        return issuing(caller.verbs, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
 
 
 def gate_of(reference: str) -> str:

@@ -123,7 +123,7 @@ class Recorder:
                 await self._write(lease, [write])
         else:
             for write in batch:
-                _tell(write.done, [answer for answer in answers if answer.job_id == write.claim.id])
+                _tell(write.done, answers and [answer for answer in answers if answer.job_id == write.claim.id])
 
 
 def _tell(waiter: asyncio.Future[list[Saved]], answer: list[Saved] | Exception) -> None:

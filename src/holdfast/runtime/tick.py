@@ -118,7 +118,7 @@ class Tick:
                 if not done:
                     await self._stop_recalled()
         except StaleLease:
-            self._abandon()
+            self.abandon()
         finally:
             asked.cancel()
 
@@ -222,7 +222,7 @@ class Tick:
             self._running.clear()
             await self._settle(back, "handed_back")
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
         log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
@@ -243,7 +243,7 @@ class Tick:
         loop = asyncio.get_running_loop()
 
         def lost() -> None:
-            loop.call_soon_threadsafe(self._abandon)
+            loop.call_soon_threadsafe(self.abandon)
 
         beat = Heartbeat(self._store, lease.id, options.lease_ttl, options.tenant, lost)
         beat.start()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
@@ -196,6 +197,10 @@ class Verbs(Protocol):
         tenant: str,
         meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
+    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
+        """Whether people are to be asked before a job of this agent is run."""
+        ...
+
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
         """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
         ...
@@ -239,6 +244,28 @@ class Verbs(Protocol):
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Flow[bool]: ...
+    def register_agent(self, definition: Definition, tenant: str) -> Flow[Agent]:
+        """New, or in place of the definition there is; whether it is disabled is not touched."""
+        ...
+
+    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
+        """From now on nothing is enqueued for it and what waits is not begun; None when nobody registered it."""
+        ...
+
+    def drain_agent(self, agent: str, tenant: str) -> Flow[bool]:
+        """Wait for those who still found it enabled; False if one of them has not ended."""
+        ...
+
+    def enable_agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
+    def resume_agent(self, agent: str, want: int, tenant: str) -> Flow[int]:
+        """Bring back jobs that were put off while their agent was disabled."""
+        ...
+
+    def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
+    def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Flow[list[Agent]]:
+        """By their ids; those for one kind, the disabled ones or the others."""
+        ...
+
     def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
     def now(self) -> Flow[datetime]: ...
 
@@ -259,6 +286,18 @@ class Verbs(Protocol):
 
     def health(self, tenant: str, stale_after: float = 300.0) -> Flow[Health]: ...
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+
+
+class Caller(Protocol):
+    """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
+
+    tenant: str
+    actor: str
+
+    @property
+    def verbs(self) -> Verbs: ...
+    def run(self, flow: Flow[T]) -> T: ...
+    async def arun(self, flow: Flow[T]) -> T: ...
 
 
 class BorrowedVerbs(Protocol):

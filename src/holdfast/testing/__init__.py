@@ -5,6 +5,7 @@ that can be moved. Nothing is patched, and importing this changes nothing.
 """
 
 from holdfast.testing.kit import Kit
+from holdfast.testing.people import Decided
 from holdfast.testing.report import Drained, Failure, JobsFailed, JobWaits, NeverIdle
 
-__all__ = ["Drained", "Failure", "JobWaits", "JobsFailed", "Kit", "NeverIdle"]
+__all__ = ["Decided", "Drained", "Failure", "JobWaits", "JobsFailed", "Kit", "NeverIdle"]

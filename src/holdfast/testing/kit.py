@@ -11,12 +11,15 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from holdfast.app import App
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, InvalidSetting
+from holdfast.domain.gates import Gate, GateState
 from holdfast.domain.job import EVERY_TENANT, Event, Job
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.base import JobFilter
 from holdfast.testing.clock import Clock
+from holdfast.testing.crashes import Crashes, Moment
 from holdfast.testing.matching import Wanted, told
+from holdfast.testing.people import Decided, People
 from holdfast.testing.place import private_store
 from holdfast.testing.report import Drained, JobsFailed
 from holdfast.testing.running import PAGE, Runner
@@ -40,6 +43,7 @@ class Kit:
         self._timeout = None if timeout is None else seconds(timeout, "timeout")
         self._open = ExitStack()
         self._clock: Clock | None = None
+        self._crashes = Crashes()
 
     def __enter__(self) -> Self:
         if self.app.store is not self.app.client.home:
@@ -47,13 +51,17 @@ class Kit:
         with ExitStack() as stack:
             store, schema = stack.enter_context(private_store(self._url, self.app.schema))
             stack.enter_context(self.app.moved_to(store, schema))
+            self._clock = Clock(store)
             self._open = stack.pop_all()
-        self._clock = Clock(store)
+        self._crashes = Crashes()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._clock = None
         self._open.close()
+        if kind is None and self._crashes.waiting:
+            points = ", ".join(f"{point.when} {point.step!r}" for point in self._crashes.waiting)
+            raise AssertionError(f"a crash was asked for and never came about: {points}")
 
     @property
     def url(self) -> str:
@@ -116,7 +124,39 @@ class Kit:
         return await runner.run(target)
 
     def _runner(self) -> Runner:
-        return Runner(self.app, self._at(), self._timeout)
+        return Runner(self.app, self._at(), self._timeout, self._crashes)
+
+    def crash_at(self, step: str, when: Moment = "after") -> None:
+        """Lose the worker the next time a job comes to this step (or sleep, event, approval): before its function runs,
+        after it ran and before that was kept, or when it was saved. The drain goes on with a new one.
+
+        Nothing that the attempt still tries is written. (What its handler has in ``finally`` does run, other than
+        after a real kill.) A point that is never reached fails the test. Handlers with ``process=True`` are not cut.
+        """
+        self._at()
+        self._crashes.arm(step, when)
+
+    # --- people ---
+
+    def gates(self, name: str | None = None) -> list[Gate]:
+        """What people are asked now, the oldest first."""
+        self._at()
+        return People(self.app).gates("open", name)
+
+    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
+        """Say yes to the one open gate of this name (or id): in somebody's name, or in that of as many as it takes."""
+        self._at()
+        return People(self.app).decide("approve", gate, by, comment=comment, data=data)
+
+    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+        self._at()
+        return People(self.app).decide("deny", gate, by, comment=comment)
+
+    @property
+    def decisions(self) -> list[Decided]:
+        """What was decided since the kit was opened, and who said what."""
+        self._at()
+        return People(self.app).decisions()
 
     # --- the clock ---
 

@@ -48,8 +48,8 @@ def _on_a_server(url: str) -> Iterator[tuple[Store, str]]:
 
     name = f"holdfast_kit_{uuid.uuid4().hex[:16]}"
     store = PrivateSchema(url, schema=name)
+    store.migrate()  # all or nothing: when it fails there is nothing to drop
     try:
-        store.migrate()
         yield store, name
     finally:
         store.close()

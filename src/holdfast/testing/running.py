@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from holdfast.app import App
@@ -22,6 +23,7 @@ from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.stores.base import ClaimRequest, JobFilter
 from holdfast.testing.clock import Clock
+from holdfast.testing.crashes import Crashes
 from holdfast.testing.report import Drained, Failure, JobWaits, NeverIdle
 
 R = TypeVar("R")
@@ -36,8 +38,9 @@ Handlers = Mapping[str, Handler]
 
 
 class Runner:
-    def __init__(self, app: App, clock: Clock, timeout: float | None) -> None:
+    def __init__(self, app: App, clock: Clock, timeout: float | None, crashes: Crashes) -> None:
         self._app = app
+        self._crashes = crashes
         self._clock = clock
         self._timeout = timeout
         # The store keeps words of a failure; a test wants the exception itself.
@@ -105,9 +108,11 @@ class Runner:
                 raise NotFound(f"this app declares no job {job.kind!r}", code="unknown_kind")
             if job.due_at is not None:
                 await handle.areschedule(reason="run by a test")
-            async with self._first_in_line(job):
-                only = {job.kind: handlers[job.kind]}
-                await self._tick(only, 1, [job.queue], 1, self._timeout)
+            only, crashed = {job.kind: handlers[job.kind]}, -1
+            while crashed < len(self._crashes.happened):  # a job that lost its worker is begun again
+                crashed = len(self._crashes.happened)
+                async with self._first_in_line(job):
+                    await self._tick(only, 1, [job.queue], 1, self._timeout)
         return await self._returned(handle, job.attempt)
 
     async def _returned(self, handle: Handle[R], before: int) -> R:
@@ -156,7 +161,8 @@ class Runner:
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
-        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE))
+        reached = partial(self._crashes.reached, self._app.store)
+        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
             yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.kinds).items()}
         finally:
@@ -177,7 +183,15 @@ class Runner:
     ) -> TickSummary:
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
         # Without chance: a retry waits as long as its policy says at most.
-        summary = await Tick(self._app.store, handlers, options, draw=lambda: 1.0).run()
+        tick = Tick(self._app.store, handlers, options, draw=lambda: 1.0)
+        crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
+        try:
+            summary = await tick.run()
+        finally:
+            self._crashes.abandon = None
+        if len(self._crashes.happened) > crashed:
+            store = self._app.store
+            await store.arun(store.verbs.reap_lapsed())  # nobody else will, and the job is to be begun again
         if summary.handed_back or timeout == 0:
             running = [job.kind for job in await self._taken(summary.ids) if not job.state.finished]
             raise WaitTimeout(

@@ -13,7 +13,8 @@ DROP TRIGGER IF EXISTS judge_job_insert;
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
-     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind)
+     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
+                     AND j.agent IS NEW.agent)
      OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
      OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
 BEGIN
