@@ -19,6 +19,7 @@ from holdfast.domain.payload import decode, encode
 try:
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+    from pydantic_core import PydanticSerializationError
 except ImportError:  # the extra is optional
     TypeAdapter = None  # type: ignore[assignment,misc]
 
@@ -107,7 +108,8 @@ class Signature:
         if value is None:
             return None
         if self._result is not None and type(value) is not self._exact_result:
-            with suppress(PydanticUserError):  # a type that is no data; then the value is told not to be JSON
+            # A type that is no data, or a value that is none; then it is told not to be JSON, and not tried again.
+            with suppress(PydanticUserError, PydanticSerializationError):
                 value = self._result.dump_python(value, mode="json", warnings=False)
         return encode(value, limit=limit, what=f"result of {self._kind}")
 

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from holdfast.arguments import Signature
-from holdfast.domain.errors import InvalidSetting, StepFailed
+from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
 from holdfast.domain.payload import decode, encode
 from holdfast.domain.redaction import Redact
 from holdfast.domain.settlement import MESSAGE_LIMIT
 from holdfast.domain.steps import VALUE_LIMIT, Step
+from holdfast.runtime.failures import message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def _signature(function: Callable[..., Any]) -> Signature | None:
 
 def _look_at(function: Callable[..., Any]) -> Signature | None:
     try:
-        return Signature(function, getattr(function, "__name__", "step"))
+        return Signature(function, label_of(function))
     except (TypeError, ValueError):  # a builtin that does not say what it takes
         return None
 
@@ -87,22 +88,35 @@ class Value:
 
 def describe(error: BaseException, redact: Redact) -> dict[str, Any]:
     kind = type(error)
-    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(str(error), MESSAGE_LIMIT)}
+    words, code = (error.message, {"code": error.code}) if isinstance(error, HoldfastError) else (message_of(error), {})
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(words, MESSAGE_LIMIT), **code}
 
 
 def remembered(step: Step) -> Exception:
     """The error of a step that failed in an earlier attempt: of its own type, if that is loaded here, so that the
-    handler catches it as it did then. Nothing is imported for it, and nothing of it is run."""
+    handler catches it as it did then. Nothing is imported for it, and its constructor is not run: only what it said and
+    its type come back, not what else it held."""
     said = step.error or {}
     message, name = str(said.get("message") or ""), str(said.get("type") or "")
     for kind in _errors():
         if f"{kind.__module__}.{kind.__qualname__}" == name:
             with contextlib.suppress(Exception):
-                error = kind.__new__(kind, message)
-                error.args = (message,)
+                error = _revived(kind, message, said.get("code"))
                 error.add_note(f"step {step.name!r} failed in attempt {step.attempt}, and is not tried again")
                 return error
     return StepFailed(f"step {step.name!r} failed in attempt {step.attempt}: {name}: {message}")
+
+
+def _revived(kind: type[Exception], message: str, code: str | None) -> Exception:
+    error = kind.__new__(kind, message)
+    if isinstance(error, HoldfastError):
+        HoldfastError.__init__(error, message, code=code)
+        return error
+    error.args = (message,)
+    if message_of(error) != message:  # it makes its words of what it does not have any more
+        own = {"__str__": lambda _: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        error = _revived(type(kind.__name__, (kind,), own), message, code)
+    return error
 
 
 def _errors() -> Iterator[type[Exception]]:
@@ -126,6 +140,11 @@ def check_callable(name: str, function: object) -> None:
         )
 
 
+def label_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "step"))
+
+
 def is_async(function: Callable[..., Any]) -> bool:
+    """Whether to call it on the loop. What turns out to be a coroutine only when it is called is awaited as well."""
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))
