@@ -199,5 +199,5 @@ def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -
     assert len(seen & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}) >= 4
     assert len(seen & {"ask", "approve", "deny"}) >= 2
     assert len(mix.kept) > 10
-    there = {(job, n) for job in {job for job, _ in mix.kept} for n in picture.steps.get(job, ())}
+    there = {(job, step.n) for job, steps in picture.steps.items() for step in steps}
     assert not mix.kept - there, "told that a step is kept, and it is not there"
