@@ -1,4 +1,4 @@
-"""Another place in the queue for a job that waits: all places, every refusal, and room where there is none (SC-2, SC-3)."""
+"""Another place in the queue for a job that waits: all places, every refusal, room where there is none (SC-2, SC-3)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 
 # What only people, tests, consumers and other runtimes call; the rest are a worker's, also those that come later.
 NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
-NOT_A_WORKERS |= {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
+NOT_A_WORKERS |= {"move", "register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
 READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents"}
 DOES = {"claiming", "settling"}

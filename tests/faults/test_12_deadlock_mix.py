@@ -16,6 +16,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.domain.errors import StaleLease
+from holdfast.domain.order import Move
 from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, OperatorVerb, Store
@@ -81,6 +82,15 @@ class Mix:
             if not verdict.refused:
                 self.told[verdict.id, verb, name] += 1
 
+    def move(self, choice: random.Random, name: str) -> None:
+        known = self.some(choice, 2)
+        if len(known) < 2:
+            return
+        place = Move.of(**choice.choice([{"first": True}, {"before": known[1]}, {"after": known[1]}, {"priority": 1}]))
+        verdict = self.store.run(self.store.verbs.move(known[0], place, "mix", name, "default"))
+        if not verdict.refused:
+            self.told[verdict.id, "move", name] += 1
+
     def sweep(self, choice: random.Random, name: str) -> None:
         for flow in (
             self.store.verbs.reap_lapsed(choice.choice([3, 1000])),
@@ -93,7 +103,8 @@ class Mix:
 
     def run(self) -> int:
         sides: list[Callable[[random.Random, str], None]] = [
-            *(self.produce, self.work, self.work, self.work, self.operate, self.operate, self.sweep, self.sweep)
+            *(self.produce, self.work, self.work, self.work, self.operate, self.operate, self.sweep, self.sweep),
+            *(self.move, self.move),
         ]
         errors: list[BaseException] = []
         turns: Counter[str] = Counter()
