@@ -86,8 +86,9 @@ class Mix:
         known = self.some(choice, 2)
         if len(known) < 2:
             return
-        place = Move.of(**choice.choice([{"first": True}, {"before": known[1]}, {"after": known[1]}, {"priority": 1}]))
-        verdict = self.store.run(self.store.verbs.move(known[0], place, "mix", name, "default"))
+        one, other = known
+        places = [Move.of(first=True), Move.of(before=other), Move.of(after=other), Move.of(priority=1)]
+        verdict = self.store.run(self.store.verbs.move(one, choice.choice(places), "mix", name, "default"))
         if not verdict.refused:
             self.told[verdict.id, "move", name] += 1
 
