@@ -102,6 +102,17 @@ def test_where_it_stands_already_is_fine_and_told_each_time(store: Store) -> Non
     check_ledger(store)
 
 
+def test_the_same_move_after_its_note_is_gone_is_told_as_well(store: Store) -> None:
+    """A job that comes due, or back from a disabled agent, has no note any more, and no entry for that."""
+    forward(store)
+    job_id = put_one(store, delay=60.0)
+    moved(store, job_id, first=True)
+    forward(store, 61.0)
+    assert store.run(store.verbs.promote_due()) == 1
+    moved(store, job_id, first=True)
+    assert [event.meta.get("times") for event in history(store, job_id)] == [None, 1, 2]
+
+
 @pytest.mark.req("DP-3")
 @pytest.mark.parametrize("state", list(State))
 def test_move_in_every_state(store: Store, by_hand: ByHand, state: State) -> None:

@@ -180,7 +180,7 @@ begin
                    coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_strip_nulls(jsonb_build_object(
                        'to', v_where, 'other', move.other, 'priority', v_priority, 'position', v_above + v_step * w.n,
                        'reason', nullif(move.reason, ''),
-                       'times', coalesce((s.note #>> '{moved,times}')::integer, 0) + 1))) end
+                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))) end
           from unnest(v_ids) with ordinality w(id, n)
          where s.id = w.id and s.state in ('queued', 'retry_waiting');
         perform rouse(' ' || v_job.queue);

@@ -55,7 +55,7 @@ _MOVE = (
     "UPDATE job_state SET priority = :priority, position = :position,"
     " note = json_set(coalesce(note, '{}'), '$.moved', json_patch('{}', json_object('to', :to, 'other', :other,"
     " 'priority', :priority, 'position', :position, 'reason', :reason,"
-    " 'times', coalesce(json_extract(note, '$.moved.times'), 0) + 1))) WHERE n = :job"
+    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))) WHERE n = :job"
 )
 
 
