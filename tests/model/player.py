@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Store, Verbs
@@ -151,6 +152,9 @@ class Player:
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> list[Verdict]:
         return self.store.run(self.verbs.reschedule(ids, when, reason, actor, tenant))
+
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
+        return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""

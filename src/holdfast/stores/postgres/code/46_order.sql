@@ -178,8 +178,7 @@ begin
                -- The ledger tells it from the note, whose rest may still be needed; counted, so that each is told.
                note = case when s.id <> move.job then s.note else
                    coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_strip_nulls(jsonb_build_object(
-                       'to', v_where, 'other', move.other, 'priority', v_priority, 'position', v_above + v_step * w.n,
-                       'reason', nullif(move.reason, ''),
+                       'to', v_where, 'other', move.other, 'priority', v_priority, 'reason', nullif(move.reason, ''),
                        'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))) end
           from unnest(v_ids) with ordinality w(id, n)
          where s.id = w.id and s.state in ('queued', 'retry_waiting');

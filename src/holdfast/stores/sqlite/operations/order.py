@@ -54,7 +54,7 @@ _RENUMBER = (
 _MOVE = (
     "UPDATE job_state SET priority = :priority, position = :position,"
     " note = json_set(coalesce(note, '{}'), '$.moved', json_patch('{}', json_object('to', :to, 'other', :other,"
-    " 'priority', :priority, 'position', :position, 'reason', :reason,"
+    " 'priority', :priority, 'reason', :reason,"
     " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))) WHERE n = :job"
 )
 
