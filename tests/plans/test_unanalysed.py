@@ -11,6 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from holdfast.domain.order import Move, Where
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
@@ -44,3 +45,23 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
         # So small a table may as well be read once; what must not be is once for each job.
         assert seen.by_index["job_state_pkey"] <= 3 * HELD
         assert seen.scanned.get("job_state", 0) == 0
+
+
+@pytest.mark.req("SC-3")
+@pytest.mark.parametrize("where", ["first", "last", "before", "after"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Where, full: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
+        ids = put(store, *(spec(delay=60.0 if n % 2 else None) for n in range(2 * HELD)))
+        if full:
+            connection.execute(
+                "update holdfast.job_state set position = (select position + 1 from holdfast.job_state where id = %s)"
+                " where id = %s",
+                (ids[HELD - 1], ids[HELD]),
+            )
+        other = {"before": ids[HELD], "after": ids[HELD - 1]}.get(where)
+        seen = used(connection, store.verbs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
+        assert not seen.answer.refused
+        assert seen.scanned.get("job_state", 0) == 0
+        assert sum(seen.by_index.values()) < 250

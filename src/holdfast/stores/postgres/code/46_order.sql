@@ -165,9 +165,11 @@ begin
           from make_room(move.job, v_job.queue, v_priority, v_before.id, v_before.position, v_behind.id, v_behind.position) r;
     end if;
 
+    -- The states are asked for in words that no index knows: the jobs are to be found by their ids.
     select array_agg(h.id) into v_locked from (
         select s.id from job_state s
-         where s.id = any (v_ids || move.other) and s.state in ('queued', 'retry_waiting')
+         where s.id = any (v_ids || move.other)
+           and (s.state is not distinct from 'queued' or s.state is not distinct from 'retry_waiting')
          order by s.id for update) h;
     refusal := case when move.job = any (v_locked) is not true then 'not_waiting'
                     when move.other is not null and not move.other = any (v_locked) then 'target_not_waiting' end;
@@ -181,7 +183,7 @@ begin
                        'to', v_where, 'other', move.other, 'priority', v_priority, 'reason', nullif(move.reason, ''),
                        'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))) end
           from unnest(v_ids) with ordinality w(id, n)
-         where s.id = w.id and s.state in ('queued', 'retry_waiting');
+         where s.id = w.id and (s.state is not distinct from 'queued' or s.state is not distinct from 'retry_waiting');
         perform rouse(' ' || v_job.queue);
     end if;
     perform set_config('holdfast.tenant', v_scope, true);
