@@ -28,14 +28,13 @@ from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
-from holdfast.features.approvals import Approvals
+from holdfast.features.approvals import Approvals, Said
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
-from holdfast.runtime.execution import Handler
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -332,27 +331,33 @@ class App:
         """What waits for people: ``app.approvals.list()``, ``.show(gate)``, ``.token(gate)``."""
         return Approvals(self.client)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
-        """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data).state
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        """Say yes: ``app.approve(gate, by="ada", comment="fine", data={…})``. ``gate`` is its id, or a token; one that
+        was issued to somebody knows who they are."""
+        return self.approvals.decide("approve", gate, by, **said).state
 
-    async def aapprove(
-        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
-    ) -> GateState:
-        return (await self.approvals.adecide("approve", gate, by, comment=comment, data=data)).state
+    async def aapprove(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("approve", gate, by, **said)).state
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment).state
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return self.approvals.decide("deny", gate, by, **said).state
 
-    async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return (await self.approvals.adecide("deny", gate, by, comment=comment)).state
+    async def adeny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("deny", gate, by, **said)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
 
-        It is a job like any other, enqueued when a gate opens, reminds or escalates; options are those of ``job``.
+        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
+        options are those of ``job`` that say how it is run.
         """
         name = options.pop("name", "approval_notice")
+        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if in_vain:
+            raise InvalidSetting(
+                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                code="unknown_option",
+            )
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
             check_notifier(function, skip=int(wants_context(function)))
@@ -381,18 +386,17 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        children = Children(options.concurrency)
-        return Worker(self.store, self.handlers(options.tenant, children), options, on_leave=children.aclose)
+        means = self.means(options.tenant, options.concurrency)
+        return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
-    def handlers(
-        self, tenant: str, children: Children, threads: Threads | None = None, reached: Reached | None = None
-    ) -> dict[str, Handler]:
-        """What a worker runs the kinds declared here with."""
-        own, threads = self.client, threads or Threads()
+    def means(
+        self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
+    ) -> Means:
+        """What a worker runs the kinds declared here with. It is to be closed."""
+        own, threads, children = self.client, threads or Threads(), Children(concurrency)
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
-        means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
-        return {name: declared.handler(means) for name, declared in self.kinds.items()}
+        return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
@@ -441,11 +445,11 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        children = Children(wanted.concurrency)
+        means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            return await Tick(self.store, self.handlers(wanted.tenant, children), wanted, stop=stop).run()
+            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop).run()
         finally:
-            await children.aclose()
+            await means.aclose()
 
     def close(self) -> None:
         self.store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
@@ -16,6 +16,7 @@ from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled
+from holdfast.domain.payload import look_at
 from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
@@ -35,6 +36,8 @@ Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
 Way = ProcessOptions | Program
 
+SHOWN_LIMIT = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -47,6 +50,14 @@ class Means:
     prepare: Prepare
     lent: Lent
     redact: Redactor = field(default_factory=Redactor)
+
+    def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
+        return {name: declared.handler(self) for name, declared in kinds.items()}
+
+    async def aclose(self) -> None:
+        """When the last handler has ended, or was handed back."""
+        await self.lent.recorder.aclose()
+        await self.children.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +106,24 @@ def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
             asked = Asking()
         if asked is not None:
             redact = JobRedactor(means.redact, claim.payload)
-            plan = Plan(Durable(claim, means.client, means.lent, redact))
+            plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
             whom = "" if claim.agent is None else f" for {claim.agent}"
-            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", asked)
+            shown: Asking = {"data": _shown(claim, means.redact)}
+            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asked)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Settled | None]:
         return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
 
     return straight_on if asking is None else gated
+
+
+def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
+    """What people see of a job they are to decide about: its payload, without what is called a secret."""
+    payload = look_at(claim.payload)
+    if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
+        return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
+    return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
 def _caller(kind: Kind[..., Any], means: Means) -> Call:
@@ -133,7 +153,10 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+            await context.let_through()
         except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                await context.let_through()
             if await completed(context, error):
                 return Settled()
             raise

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
@@ -49,6 +49,7 @@ class BaseContext(Facts):
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
     completion: Completion = field(default_factory=Completion, repr=False)
     lent: Lent | None = field(default=None, repr=False)
+    halt: ClassVar[type[BaseException]] = Stopped
     _plan: Plan | None = field(default=None, init=False, repr=False)
 
     @property
@@ -57,8 +58,14 @@ class BaseContext(Facts):
         if self._plan is None:
             if self.lent is None:
                 raise InvalidSetting("durable calls are made in a worker", code="no_worker")
-            self._plan = Plan(Durable(self.claim, self.client, self.lent, self.redact))
+            durable = Durable(self.claim, self.client, self.lent, self.redact, self.stop, self.halt)
+            self._plan = Plan(durable)
         return self._plan
+
+    async def let_through(self) -> None:
+        """The handler has ended, one way or another; what it has begun and not waited for may yet."""
+        if self._plan is not None and not self.stop.is_set:
+            await self._plan.durable.let_through()
 
     def conclude(self) -> None:
         """The handler has returned. If it has caught what makes it wait, it waits all the same. Say so when it ended
@@ -202,6 +209,7 @@ class Context(AwaitedCalls, BaseContext):
     """What an async handler is given."""
 
     __slots__ = ()
+    halt = asyncio.CancelledError
 
     @property
     def checkpoint(self) -> Checkpoints:
@@ -220,7 +228,7 @@ class SyncContext(BlockingCalls, BaseContext):
         if self._here is None:
             plan = self.plan
             assert self.loop is not None  # whoever lends the rest lends it
-            self._here = Here(plan, self.loop, self.stop)
+            self._here = Here(plan, self.loop)
         return self._here
 
     @property

@@ -28,3 +28,20 @@ def test_a_notice_is_a_child_of_the_job_that_asks(app: App, correlation: str | N
     assert (notice.parent_id, notice.queue, notice.enqueued_by) == (handle.id, "money", "gate pay")
     assert notice.correlation_id == (correlation or handle.id)
     assert notice.workflow_id == WORKFLOW
+
+
+def test_a_worker_that_ends_when_nothing_is_left_has_told_people(app: App) -> None:
+    told: list[str] = []
+
+    @app.approval_notifier()
+    def tell(notice: ApprovalNotice) -> None:
+        told.append(notice.gate_id)
+
+    @app.job()
+    async def pay(ctx: Context) -> None:
+        await ctx.approval("pay", summary="Pay")
+
+    for times in range(1, 9):  # it was left behind two times in five
+        pay.enqueue()
+        work_off(app)
+        assert len(told) == times

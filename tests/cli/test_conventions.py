@@ -32,8 +32,10 @@ COMMANDS = (
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
     ("approvals",),
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
+    ("agents",),
+    *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
 )
-GROUPS = (("jobs",), ("approvals",))
+GROUPS = (("jobs",), ("approvals",), ("agents",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

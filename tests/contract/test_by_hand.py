@@ -75,6 +75,7 @@ def test_the_example_of_the_readme(shell: Shell) -> None:
         "created": True,
         "refused": False,
         "reason": None,
+        "detail": None,
     }
     claimed = shell.claim()
     assert (claimed["id"], claimed["attempt"], claimed["kind"]) == (queued["id"], 1, "send_receipt")

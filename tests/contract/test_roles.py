@@ -19,7 +19,6 @@ OUTSIDER = "holdfast_outsider"
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
-    *("projection", "fits_form"),
 }
 PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event"}
 EXECUTES = {

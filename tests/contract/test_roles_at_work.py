@@ -84,8 +84,8 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     job, lease, tenant = ids["in_progress"], ids["lease"], "default"
     return {
         "get": lambda: run(v.get(job, tenant)),
-        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
         "artifacts": lambda: run(v.artifacts(job, tenant)),

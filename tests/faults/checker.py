@@ -2,7 +2,7 @@
 
 N1 every accepted job is there: ended, visibly dead, or still on its way with somebody to take care of it
 N2 one end per life        N3 no write by a superseded lease        N4 lost jobs are taken up again in time
-N5 the ledger replays to where the job is        N6 consumers saw every event, each job's in order
+N5 the ledger replays to where the job is, and its gates agree        N6 consumers saw every event, each job's in order
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def check(
     accepted = set(accepted)
     picture = take_picture(url)
     found = [*n1(picture, accepted, ended=ended, perhaps=perhaps), *n2(picture), *n3(picture), *n5(picture)]
+    found += n5_gates(picture)
     if within is not None:
         found += n4(picture, within)
     if seen is not None:
@@ -68,6 +69,8 @@ def n1(
             lease = picture.leases.get(row.lease or "")
             if lease is None or lease.swept is not None:
                 yield Violation("N1", job, f"is {row.state} under a lease that nobody will sweep")
+    for job in picture.asleep:
+        yield Violation("N1", job, "sleeps over an event that has come")
     for job in sorted(picture.facts - set(accepted) - set(perhaps)):
         yield Violation("N1", job, "is there and was never accepted")
     for job in sorted(picture.facts ^ picture.rows.keys()):
@@ -150,6 +153,33 @@ def n5(picture: Picture) -> Iterator[Violation]:
             yield Violation("N5", job, f"the ledger begins attempts {begun}, the job counts {row.attempt}")
     for job in picture.ledgers.keys() - picture.rows.keys():
         yield Violation("N5", job, "has a ledger and is no job")
+
+
+DECIDED = {"approve": ("approved",), "deny": ("denied",), "expire": ("expired", "withdrawn"), "cancel": ("withdrawn",)}
+
+
+def n5_gates(picture: Picture) -> Iterator[Violation]:
+    """One question for each time that a job asked, open while it waits, and decided once, as its ledger says."""
+    for job, row in picture.rows.items():
+        gates, ledger = picture.gates.get(job, []), picture.ledgers.get(job, [])
+        open_ = [gate.id for gate in gates if gate.state == "open"]
+        waits_for = [row.gate] if row.state is State.WAITING_FOR_APPROVAL else []
+        if open_ != waits_for:
+            yield Violation("N5", job, f"is {row.state}, waits for {waits_for}, and its open gates are {open_}")
+        asked = sum(step.target is State.WAITING_FOR_APPROVAL for step in ledger)
+        if asked != len(gates):
+            yield Violation("N5", job, f"asked {asked} times and has {len(gates)} gates")
+        ends = [step for step in ledger if step.source is State.WAITING_FOR_APPROVAL]
+        for step, gate in zip(ends, gates, strict=False):
+            if gate.state not in DECIDED.get(step.verb, ()):
+                yield Violation("N5", job, f"went on by {step.verb}, and its gate is {gate.state}")
+            by_time = step.actor == "promoter"
+            if step.verb == "approve" and not by_time and gate.ayes < gate.quorum:
+                yield Violation("N5", job, f"was approved by {gate.ayes} of {gate.quorum}")
+            if gate.noes != (step.verb == "deny"):
+                yield Violation("N5", job, f"went on by {step.verb} after {gate.noes} had said no")
+    for job in picture.gates.keys() - picture.rows.keys():
+        yield Violation("N5", job, "has a gate and is no job")
 
 
 def n6(picture: Picture, seen: Sequence[tuple[int, str]]) -> Iterator[Violation]:

@@ -129,13 +129,13 @@ def serve(url: str, folder: str, point: Point | None, burst: bool) -> None:
     app.close()
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
+def context() -> multiprocessing.context.ForkServerContext:
     """Processes that are forked off one that has imported everything: each is there in a few milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(
         ["holdfast", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"]
     )
-    return context
+    return made
 
 
 def start(url: str, folder: Path, point: Point | None = None, *, burst: bool) -> ForkServerProcess:
@@ -143,7 +143,7 @@ def start(url: str, folder: Path, point: Point | None = None, *, burst: bool) ->
 
 
 def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
-    process = _context().Process(target=target, args=args, daemon=True)
+    process = context().Process(target=target, args=args, daemon=True)
     process.start()
     # Each start looks after all processes that were started, in whatever thread that is; of two who read of an end at
     # once, one is told that it was 255.

@@ -35,6 +35,19 @@ class Row:
     attempt: int
     lease: str | None
     settled_by: str | None
+    gate: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A row of the gates, and what people said of it."""
+
+    id: str
+    job: str
+    state: str
+    quorum: int
+    ayes: int
+    noes: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,13 @@ class Picture:
     ledgers: dict[str, list[Step]] = field(default_factory=dict)
     leases: dict[str, Holding] = field(default_factory=dict)
     progress: tuple[tuple[str, int], ...] = ()
-    """(job, attempt) of every checkpoint and artifact."""
+    """(job, attempt) of every checkpoint, artifact and step."""
+    steps: dict[str, set[int]] = field(default_factory=dict)
+    """The places of the steps that are over, of each job."""
+    gates: dict[str, list[Asked]] = field(default_factory=dict)
+    """Of each job, in the order in which they were asked."""
+    asleep: tuple[str, ...] = ()
+    """Jobs that wait for an event which has come."""
 
     def lease_of(self, step: Step) -> Holding | None:
         """The lease under which whoever took this step stood then: the last that its signer had opened."""
@@ -84,9 +103,9 @@ def _picture(by_hand: ByHand) -> Picture:
 
     facts = frozenset(str(row[0]) for row in by_hand.execute("select id from job"))
     rows = {
-        str(job): Row(State(state), attempt, lease, settled)
-        for job, state, attempt, lease, settled in by_hand.execute(
-            "select id, state, attempt, lease, settled_by from job_state"
+        str(job): Row(State(state), attempt, lease, settled, gate)
+        for job, state, attempt, lease, settled, gate in by_hand.execute(
+            "select id, state, attempt, lease, settled_by, gate_id from job_state"
         )
     }
     ledgers: dict[str, list[Step]] = defaultdict(list)
@@ -102,8 +121,34 @@ def _picture(by_hand: ByHand) -> Picture:
             f" {seconds('swept_at')} from lease"
         )
     }
-    progress = by_hand.execute("select job_id, attempt from checkpoint union all select job_id, attempt from artifact")
-    return Picture(facts, rows, dict(ledgers), leases, tuple((str(job), attempt) for job, attempt in progress))
+    progress = by_hand.execute(
+        "select job_id, attempt from checkpoint union all select job_id, attempt from artifact"
+        " union all select job_id, attempt from step"
+    )
+    steps: dict[str, set[int]] = defaultdict(set)
+    for job, n in by_hand.execute("select job_id, n from step where ended_at is not null"):
+        steps[str(job)].add(n)
+    gates: dict[str, list[Asked]] = defaultdict(list)
+    for gate, job, state, quorum, ayes, noes in by_hand.execute(
+        "select g.id, g.job_id, g.state, g.quorum, count(case v.verdict when 'approve' then 1 end),"
+        " count(case v.verdict when 'deny' then 1 end) from gate g left join vote v on v.gate_id = g.id"
+        " group by g.id, g.job_id, g.state, g.quorum, g.opened_at order by g.opened_at, g.id"
+    ):
+        gates[str(job)].append(Asked(str(gate), str(job), state, quorum, ayes, noes))
+    asleep = by_hand.execute(
+        "select s.id from job_state s join step t on t.job_id = s.id"
+        " where s.state = 'retry_waiting' and t.kind = 'event' and t.ended_at is not null and t.wake_at = s.due_at"
+    )
+    return Picture(
+        facts,
+        rows,
+        dict(ledgers),
+        leases,
+        tuple((str(job), attempt) for job, attempt in progress),
+        dict(steps),
+        dict(gates),
+        tuple(str(row[0]) for row in asleep),
+    )
 
 
 def lives(ledger: list[Step]) -> list[list[Step]]:

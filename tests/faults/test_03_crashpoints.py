@@ -19,10 +19,12 @@ from holdfast.stores.base import Verbs
 from holdfast.stores.open import open_store
 from tests.faults.checker import check
 from tests.faults.crashing import GONE, Point, When, flows, start
+from tests.faults.effects import effects
 from tests.faults.load import AT_ONCE, PATIENT
 from tests.faults.waiting import all_ended
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
+from tests.support.people import asking
 from tests.support.stores import claim, open_lease, put, spec
 from tests.support.transactions import Consumer
 
@@ -30,9 +32,11 @@ pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 
 # What only people, tests, consumers and other runtimes call; the rest are a worker's, also those that come later.
 NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
-NOT_A_WORKERS |= {"move", "register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
+NOT_A_WORKERS |= {"reschedule", "move", "send_event", "rewind", "decide_gate", "keep_gate_token", "gate_hashes"}
+NOT_A_WORKERS |= {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
-READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents"}
+READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
+READS |= {"steps", "gate", "gates", "votes"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
@@ -40,7 +44,8 @@ VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_
 
 
 def prepare(store_url: str) -> list[str]:
-    """Something for every verb: to take, to fail, to save, to spawn, to promote, to expire, and a lost worker's job."""
+    """Something for every verb: to take, to fail, to save, to spawn, to promote, to expire, a lost worker's job, steps,
+    and a question that nobody answers in time."""
     with closing(open_store(store_url)) as store:
         (lost,) = put(store, spec("work", payload={"number": 1}, retry=PATIENT))
         lease = open_lease(store, "lost before")
@@ -58,7 +63,9 @@ def prepare(store_url: str) -> list[str]:
                 spec("spawn", payload={"number": 4}, retry=PATIENT),
                 spec("work", payload={"number": 5}, retry=PATIENT, delay=0.001),
                 spec("work", payload={"number": 6}, retry=PATIENT, deadline_at=now + timedelta(microseconds=1)),
+                spec("walk", payload={"steps": 3}, retry=PATIENT),
             ),
+            asking(store, expires_in=0.000001).job_id,
         ]
 
 
@@ -84,11 +91,20 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     seen = [(event.seq, event.job_id) for event in consumer.seen]
     picture = check(url, [*ids, child], folder=folder, within=10.0, seen=seen)
     ends = [picture.rows[job].state for job in [*ids, child]]
-    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED]
+    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
+    _steps_were_done_once(app, folder, ids[8])
     steps = [step.verb for step in picture.ledgers[ids[4]]]
     # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).
     assert steps.count("fail") <= 1
     assert steps.count("retry") == steps.count("fail") + steps.count("lapse")
+
+
+def _steps_were_done_once(app: App, folder: Path, job: str) -> None:
+    """One that is remembered was not done again: the attempt that is written with it is the last that did it."""
+    done = {step.name: step.attempt for step in app.store.run(app.store.verbs.steps(job, "default"))}
+    assert sorted(done) == ["step 1", "step 2", "step 3"]
+    for name, attempt in done.items():
+        assert max(effect.attempt for effect in effects(folder, name) if effect.job == job) == attempt, name
 
 
 # -- the points ------------------------------------------------------------------------------------------------

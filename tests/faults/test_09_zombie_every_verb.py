@@ -7,6 +7,7 @@ answers is in `tests/contract/test_stale.py`; here is only that none of them wri
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim, Turn
 from holdfast.domain.settlement import Settlement
+from holdfast.domain.steps import StepEntry
 from holdfast.stores.base import ClaimRequest, Store, Verbs
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
@@ -69,6 +71,7 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
         "value": "1",
         "ref": "file:x",
         "settlements": settlements,
+        "entries": [(zombie.id, zombie.attempt, StepEntry(1, "charge", "step", "1"))],
         "request": request,
     }
     parameters = inspect.signature(getattr(Verbs, verb)).parameters
@@ -97,10 +100,14 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         if isinstance(answer, Turn):
             assert not answer.claims
             answer = answer.stale
+        elif verb == "save_steps" and answer is not None:
+            assert {saved.fate for saved in answer} == {"stale"}
+            answer = [saved.job_id for saved in answer]
         assert not answer or answer == [zombie.id], f"{verb} is neither refused nor names the job as stale"
         assert by_hand.contents() == before, verb
         tried.append(verb)
     assert {"claim", "settle", "renew_lease", "end_lease", "start", "release", "save_checkpoint"} <= set(tried)
+    assert {"turn", "save_steps"} <= set(tried)
 
 
 # -- in SQL, PostgreSQL ----------------------------------------------------------------------------------------
@@ -135,6 +142,9 @@ def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         "code": "c",
         "message": "m",
         "detail": "{}",
+        "entries": json.dumps(
+            [{"job": zombie.id, "attempt": zombie.attempt, "n": 1, "name": "charge", "kind": "step", "value": 1}]
+        ),
         "tenant": "*",
     }
     tried = []
@@ -154,6 +164,7 @@ def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         assert by_hand.contents() == before, f"{function}({', '.join(names[:count])})"
         tried.append(function)
     assert {"settle_many", "claim_many", "succeed", "fail", "renew", "progress", "save_checkpoint"} <= set(tried)
+    assert "save_steps" in tried
 
 
 # -- in SQL, past every verb -----------------------------------------------------------------------------------

@@ -14,19 +14,21 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.open import open_store
-from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n6, outside
+from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_gates, n6, outside
 from tests.faults.effects import leave
 from tests.faults.picture import Picture, take_picture
+from tests.support.people import asking, deny, waiting
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, settle, spec, tries
 
 pytestmark = pytest.mark.req("ARCH")
 
-DONE, LOST, HELD, WAITING = range(4)
+DONE, LOST, HELD, WAITING, ASKING, DENIED, PAUSED = range(7)
 RECOVERED = 5.0
 
 
 class Copy:
-    """A file that somebody has tampered with: four jobs, one done, one lost once and done, one held, one waiting."""
+    """A file that somebody has tampered with: one job done, one lost once and done, one held, one waiting, one that
+    asks people, one that they denied, one that waits for an event."""
 
     def __init__(self, path: Path, ids: list[str]) -> None:
         self.url, self.ids = f"sqlite:///{path}", ids
@@ -67,6 +69,9 @@ def copy(tmp_path: Path) -> Iterator[Copy]:
         assert (again.id, held.id) == (second.id, ids[HELD])
         store.run(store.verbs.save_checkpoint(held.id, lease, 1, "progress", "1", "*"))
         settle(store, again)
+        open_, denied = asking(store), asking(store)
+        deny(store, denied.id)
+        ids += [open_.job_id, denied.job_id, waiting(store, timeout=60.0)]
     with closing(Copy(path, ids)) as made:
         yield made
 
@@ -96,6 +101,33 @@ def test_n1_a_job_that_nobody_will_free(copy: Copy) -> None:
 def test_n1_a_job_that_nobody_asked_for(copy: Copy) -> None:
     assert ("N1", copy.ids[WAITING]) in invariants(n1(copy.picture, copy.ids[:WAITING]))
     assert not invariants(n1(copy.picture, copy.ids[:WAITING], perhaps=copy.ids[WAITING:]))
+
+
+def test_n1_a_job_that_sleeps_over_its_event(copy: Copy) -> None:
+    copy.tamper("update step set ended_at = 1, value = '{}' where job_id = :id", id=copy.ids[PAUSED])
+    assert invariants(n1(copy.picture, copy.ids)) == {("N1", copy.ids[PAUSED])}
+
+
+GATE = "(select gate_id from job_state where id = :id)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "job"),
+    [
+        (f"update gate set state = 'approved', decided_at = 1 where id = {GATE}", ASKING),
+        (f"delete from gate where id = {GATE}", ASKING),
+        ("update job_state set gate_id = 'another' where id = :id", ASKING),
+        ("update gate set state = 'open', decided_at = null where job_id = :id", DENIED),
+        ("update gate set state = 'approved' where job_id = :id", DENIED),
+        ("update vote set verdict = 'approve' where gate_id = (select id from gate where job_id = :id)", DENIED),
+        ("update event set verb = 'approve' where job_id = :id and verb = 'deny'", DENIED),
+        ("update event set verb = 'ask', to_state = 'waiting_for_approval' where job_id = :id and verb = 'take'", HELD),
+    ],
+)
+def test_n5_a_gate_that_does_not_agree_with_its_job(copy: Copy, sql: str, job: int) -> None:
+    assert not invariants(n5_gates(copy.picture))
+    copy.tamper(sql, id=copy.ids[job])
+    assert invariants(n5_gates(copy.picture)) == {("N5", copy.ids[job])}
 
 
 EVENT = (

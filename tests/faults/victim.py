@@ -80,6 +80,18 @@ async def save(ctx: Context, steps: int = 3) -> int:
     return steps
 
 
+@app.job(retry=Retry(max_attempts=5, max_crashes=100))
+async def walk(ctx: Context, steps: int = 2) -> list[int]:
+    """Durable steps: each leaves its effect, and what is remembered is not done again."""
+    _begin(ctx)
+    return [await ctx.step(f"step {n}", _tread, ctx.job_id, ctx.attempt, n) for n in range(1, steps + 1)]
+
+
+def _tread(job_id: str, attempt: int, n: int) -> int:
+    leave(FOLDER, job_id, attempt, f"step {n}")
+    return n
+
+
 @app.job(retry=Retry(max_attempts=5, max_crashes=100, backoff=AT_ONCE))
 def flaky(ctx: SyncContext, fails: int = 1) -> int:
     """Fails that many times, then succeeds."""

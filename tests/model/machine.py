@@ -18,7 +18,19 @@ from holdfast.domain.states import HELD, State
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
-from tests.model.drafts import Draft, delays, drafts, kinds, outcomes, plain_drafts, queues, reasons, scopes, tenants
+from tests.model.drafts import (
+    Draft,
+    definitions,
+    delays,
+    drafts,
+    kinds,
+    outcomes,
+    plain_drafts,
+    queues,
+    reasons,
+    scopes,
+    tenants,
+)
 from tests.model.mischief import Mischief
 from tests.model.seat import UNKNOWN
 
@@ -36,6 +48,7 @@ MOVES = {
     "see_to_a_lease": 2,
     "claim_choosily": 1,
     "list_jobs": 1,
+    "see_to_an_agent": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -207,6 +220,20 @@ class StoresMachine(Mischief):
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         place = Move(where=where, other=other, priority=level)
         self.play(lambda side: side.move(job.id, place, reason, "an operator", scope))
+
+    def see_to_an_agent(self, data: st.DataObject) -> None:
+        """Jobs are for "planner" or for nobody; before it is registered that is only a label."""
+        tenant = data.draw(tenants, label="tenant")
+        what = data.draw(st.sampled_from(["register", "disable", "disable", "enable", "resume"]))
+        definition = data.draw(definitions, label="definition")
+        if what == "register" or not self.model.agents:
+            self.play(lambda side: side.register_agent(definition, tenant))
+        if what == "disable":
+            self.play(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
+        elif what == "enable":
+            self.play(lambda side: side.enable_agent("planner", tenant))
+        if what in ("enable", "resume"):  # whoever enables may die before he has brought the jobs back
+            self.play(lambda side: side.resume_agent("planner", tenant))
 
     # -- looking -------------------------------------------------------------------------------------------------
 

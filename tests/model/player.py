@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
@@ -155,6 +156,18 @@ class Player:
 
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
         return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
+
+    def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.register_agent(definition, tenant))
+
+    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.disable_agent(agent, reason, actor, tenant))
+
+    def enable_agent(self, agent: str, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.enable_agent(agent, tenant))
+
+    def resume_agent(self, agent: str, tenant: str) -> int:
+        return self.store.run(self.verbs.resume_agent(agent, 1000, tenant))
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
+from holdfast.domain.agents import Agent
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import EVERY_TENANT, JobSpec
 from holdfast.domain.states import FINISHED, HELD, State
@@ -101,6 +102,7 @@ class World:
         self.now = now
         self.jobs: dict[str, ModelJob] = {}
         self.leases: dict[str, ModelLease] = {}
+        self.agents: dict[tuple[str, str], Agent] = {}
 
     def step(
         self,

@@ -123,6 +123,7 @@ def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "promote for a tenant": ("not_yet_due", verbs.promote_due(100, "a")),
         "expire": ("past_deadline", verbs.expire_overdue(100)),
         "reap": ("held", verbs.reap_lapsed(100)),
+        "resume": ("waiting_by_agent", verbs.resume_agent("sleeper", 100, "a")),
     }
 
 

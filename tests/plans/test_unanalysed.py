@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.domain.order import Move, Where
 from holdfast.domain.settlement import Settlement
+from holdfast.domain.steps import StepEntry
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
 from tests.plans.explained import used
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.req("JF-3")
 HELD, ENDED = 600, 100
 
 
-@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "start", "release"])
+@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "start", "release"])
 def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
@@ -37,6 +38,7 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
             "settle": verbs.settle(lease, ended, "*"),
             "turn": verbs.turn(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
             "save_checkpoint": verbs.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
+            "save_steps": verbs.save_steps(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
             "start": verbs.start(lease, ids, "*"),
             "release": verbs.release(lease, ids, "*"),
         }
@@ -45,6 +47,28 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
         # So small a table may as well be read once; what must not be is once for each job.
         assert seen.by_index["job_state_pkey"] <= 3 * HELD
         assert seen.scanned.get("job_state", 0) == 0
+
+
+@pytest.mark.req("HF-6")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_step_is_written_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.step set (autovacuum_enabled = off)")
+        lease = open_lease(store)
+        put(store, *(spec() for _ in range(HELD)))
+        claims = claim(store, lease, HELD)
+        for n in range(1, 6):
+            done = StepEntry(n, "note", "step")
+            store.run(store.verbs.save_steps(lease, [(job.id, job.attempt, done) for job in claims], "*"))
+        if analysed:
+            connection.execute("analyze holdfast.step")
+        # One of them over already, which is told, and one that is not ours.
+        entries = [(job.id, job.attempt, StepEntry(6, "note", "step")) for job in claims[:ENDED]]
+        entries += [(claims[-1].id, 1, StepEntry(1, "note", "step")), (claims[-2].id, 7, StepEntry(6, "note", "step"))]
+        seen = used(connection, store.verbs.save_steps(lease, entries, "*"))
+        assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
+        assert seen.scanned == {}
+        assert seen.by_index["step_pkey"] <= len(entries) + 5  # each is looked for where it goes
 
 
 @pytest.mark.req("SC-3")

@@ -66,6 +66,8 @@ class Question:
             raise _invalid("on_expire is deny, approve or remind")
         if self.on_expire != "deny" and self.expires_in is None:
             raise _invalid("on_expire needs expires_in")
+        if self.on_expire == "approve" and self.form is not None:
+            raise _invalid("nobody fills in the form of an approval that comes by itself: on_expire is deny or remind")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
@@ -212,7 +214,7 @@ def refusal(
         ("token_unknown", lambda: ballot.token_hash is not None and token is None),
         ("token_used", lambda: token is not None and token.used_at is not None),
         ("token_expired", lambda: token is not None and token.expires_at is not None and token.expires_at <= now),
-        ("person_required", lambda: person is None or not person.strip() or len(person) > 255),
+        ("person_required", lambda: not person or person[0] <= " " or len(person) > 255),
         ("not_an_approver", lambda: gate.people and person not in gate.people),
         ("requester_may_not_decide", lambda: gate.not_requester and person == gate.requester),
         ("already_voted", lambda: person in set(voted)),

@@ -137,7 +137,7 @@ class Script:
         self._remembered: dict[int, Step] = {}
         self._last = BEFORE_ALL
         self._taken = BEFORE_ALL
-        self._put_off: list[tuple[int, StepEntry]] = []
+        self._put_off: dict[int, tuple[int, StepEntry]] = {}
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._remembered = {step.n: step for step in steps}
@@ -175,13 +175,18 @@ class Script:
         return True
 
     def put_off(self, entry: StepEntry) -> None:
-        self._put_off.append((self._taken, entry))
+        self._put_off[entry.n] = (self._taken, entry)
 
-    def take_put_off(self, n: int) -> list[StepEntry]:
-        """What is to be written with the call at this place."""
-        due = [entry for taken, entry in self._put_off if taken < n]
-        self._put_off = [(taken, entry) for taken, entry in self._put_off if taken >= n]
-        return due
+    def due_with(self, n: int) -> list[StepEntry]:
+        """What is to be written with the call at this place. Steps in threads may put off more meanwhile."""
+        if not self._put_off:
+            return []
+        return [entry for taken, entry in list(self._put_off.values()) if taken < n]
+
+    def written(self, entries: Sequence[StepEntry]) -> None:
+        """These are remembered now. Until then they are due: who was to write them may have been cut short."""
+        for entry in entries:
+            self._put_off.pop(entry.n, None)
 
     @property
     def left(self) -> list[Step]:

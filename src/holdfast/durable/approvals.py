@@ -105,6 +105,12 @@ def asking(required: bool | Asking) -> Asking | None:
     options = Asking() if required is True else required
     if not isinstance(options, dict):
         raise InvalidSetting("requires_approval is true, or options of ctx.approval", code="invalid_approval")
+    if options.get("on_deny", "fail") != "fail":
+        raise InvalidSetting(
+            "a job that was not approved is not run: there is no handler to go on with a denial",
+            code="invalid_approval",
+            fix='Ask with ctx.approval(…, on_deny="resume") in the handler.',
+        )
     question("Run it", None, options)
     return options
 

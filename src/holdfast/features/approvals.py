@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidInput, NotFound, Refused
@@ -50,6 +50,14 @@ REASONS = {
     "already_voted": "this person has decided already",
     "form_invalid": "what was filled in does not fit the form",
 }
+
+
+class Said(TypedDict, total=False):
+    """What goes with a word: ``data`` fills in the form."""
+
+    comment: str | None
+    data: Any
+    tenant: str | None
 
 
 @dataclass(frozen=True, slots=True)

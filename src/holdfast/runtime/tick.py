@@ -18,6 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim
@@ -30,6 +31,7 @@ from holdfast.runtime.duties import Duty, standard_duties
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
 
@@ -78,6 +80,7 @@ class Tick:
         self._lease = ""
         self._taken: list[str] = []
         self._running: dict[asyncio.Task[Outcome | Settled], Claim] = {}
+        self._stops: WeakKeyDictionary[asyncio.Task[Outcome | Settled], Stop] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()
         self._starved = False
         self._cancelled = False
@@ -144,7 +147,10 @@ class Tick:
         self._starved = len(claims) < want
         for claim in claims:
             self._taken.append(claim.id)
-            self._running[asyncio.create_task(execute(self._handlers[claim.kind], claim))] = claim
+            handler = self._handlers[claim.kind]
+            stop = Stop(handler.timeout, claim.deadline_at)
+            task = asyncio.create_task(execute(handler, claim, stop))
+            self._running[task], self._stops[task] = claim, stop
 
     def _ended(self, done: Set[object]) -> list[Settlement]:
         """What has ended of what is ours still: a lease that was lost has taken all of it away."""
@@ -180,7 +186,7 @@ class Tick:
         gone = await taken_away(store, [claim.id for claim in self._running.values()], held, tenant)
         for task, claim in [item for item in self._running.items() if item[1].id in gone]:
             if self._running.pop(task, None) is not None:  # not abandoned meanwhile
-                task.cancel("cancelled")
+                self._cancel(task, "cancelled")
                 await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
@@ -208,7 +214,7 @@ class Tick:
             return
         log.info("the time is up: %s running jobs are handed back", len(self._running))
         for task in self._running:
-            task.cancel()
+            self._cancel(task, "worker_stopped")
         done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
         with contextlib.suppress(StaleLease):
             await self._settle(self._ended({task for task in done if not task.cancelled()}))
@@ -221,8 +227,12 @@ class Tick:
         log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
         for task in self._running:
-            task.cancel()
+            self._cancel(task, "lease_lost")
         self._running.clear()
+
+    def _cancel(self, task: asyncio.Task[Outcome | Settled], why: str) -> None:
+        self._stops[task].set(why)
+        task.cancel(why)
 
     @contextlib.asynccontextmanager
     async def _leased(self) -> AsyncIterator[None]:

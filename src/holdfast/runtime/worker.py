@@ -186,6 +186,8 @@ class Worker:
         if want and turn.live:
             self._search.learn(turn, want, look)
             self._hungry = self._hungry or len(turn.claims) == want
+        if any(settlement.ending == "ask" for settlement in ended):
+            self._hungry = True  # the job that tells people of a question may be there only when the turn is over
         self.taken += len(turn.claims)
         self._slots.start(turn.claims)
         if not turn.live and await self._keeper.revive():

@@ -16,7 +16,6 @@ from holdfast.domain.outcome import Settled
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.handle import Handle
-from holdfast.runtime.children.pool import Children
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.stopping import Stop
@@ -162,13 +161,12 @@ class Runner:
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
-        children = Children(concurrency)
         reached = partial(self._crashes.reached, self._app.store)
-        handlers = self._app.handlers(EVERY_TENANT, children, Threads(idle_for=IDLE), reached)
+        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
-            yield {kind: self._watched(handler) for kind, handler in handlers.items()}
+            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.kinds).items()}
         finally:
-            await children.aclose()
+            await means.aclose()
 
     def _watched(self, handler: Handler) -> Handler:
         async def call(claim: Claim, stop: Stop) -> str | Settled | None:

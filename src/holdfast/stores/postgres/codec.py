@@ -31,7 +31,8 @@ class PostgresCodec:
 
 
 @lru_cache(maxsize=4096)
-def _text(value: str) -> str:
+def text_of(value: str) -> str:
+    """As JSON."""
     return json.dumps(value)
 
 
@@ -84,13 +85,13 @@ def _document(spec: JobSpec) -> str:
 def _shared(spec: JobSpec) -> str:
     """All but id and payload, as the rest of an object: ``,"kind":…``."""
     text = (
-        f',"kind":{_text(spec.kind)},"queue":{_text(spec.queue)},"priority":{spec.priority},'
-        f'"enqueued_by":{_text(spec.enqueued_by)},"source_system":{_text(spec.source_system)}{_policy(spec)}'
+        f',"kind":{text_of(spec.kind)},"queue":{text_of(spec.queue)},"priority":{spec.priority},'
+        f'"enqueued_by":{text_of(spec.enqueued_by)},"source_system":{text_of(spec.source_system)}{_policy(spec)}'
     )
     for name in _OPTIONAL:
         value = getattr(spec, name)
         if value is not None:
-            text += f',"{name}":{_text(value)}'
+            text += f',"{name}":{text_of(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
     if spec.tags:

@@ -28,18 +28,23 @@ begin
 end $$;
 
 -- The job that already stands for one about to be enqueued, by its key or its content; null to go on. The keys
--- are locked: what is read here stays so.
+-- are locked: what is read here stays so. One that will be `p_refused` takes no key.
 create or replace function standing_job(
     p_tenant text, p_id uuid, p_kind text, p_key text, p_content text, p_waiting_only boolean, p_hash text,
-    out standing uuid, out reason text)
+    p_refused boolean, out standing uuid, out reason text)
 language plpgsql set search_path from current as $$
 declare
     v_hash text;
 begin
     if p_key is not null then
-        update idempotency i set job_id = p_id, payload_hash = p_hash
-         where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key
-           and i.job_id = '00000000-0000-0000-0000-000000000000';
+        if p_refused then
+            perform from idempotency i where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key
+                and i.job_id = '00000000-0000-0000-0000-000000000000';
+        else
+            update idempotency i set job_id = p_id, payload_hash = p_hash
+             where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key
+               and i.job_id = '00000000-0000-0000-0000-000000000000';
+        end if;
         if not found then
             select i.job_id, i.payload_hash into standing, v_hash
               from idempotency i where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
@@ -54,24 +59,16 @@ begin
            or exists (select from job_state s where s.id = standing
                        and not (s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                                 and (not p_waiting_only or (s.state = 'queued' and s.attempt = 0)))) then
-            update content c set job_id = p_id where c.tenant = p_tenant and c.key = p_content;
+            if not p_refused then
+                update content c set job_id = p_id where c.tenant = p_tenant and c.key = p_content;
+            end if;
             standing := null;
         else
             reason := 'duplicate_content';
-            update idempotency i set job_id = standing
+            update idempotency i set job_id = standing, payload_hash = p_hash
              where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key;
         end if;
     end if;
-end $$;
-
--- A job that is refused after all does not keep its keys.
-create or replace function give_up_keys(p_tenant text, p_id uuid, p_kind text, p_key text, p_content text) returns void
-language plpgsql set search_path from current as $$
-begin
-    update idempotency i set job_id = '00000000-0000-0000-0000-000000000000', payload_hash = ''
-     where i.tenant = p_tenant and i.kind = p_kind and i.key = p_key and i.job_id = p_id;
-    update content c set job_id = '00000000-0000-0000-0000-000000000000'
-     where c.tenant = p_tenant and c.key = p_content and c.job_id = p_id;
 end $$;
 
 -- The agents of a batch, by their ids, as they are for the rest of this transaction. Null if none is registered.
@@ -166,7 +163,9 @@ begin
         raise exception 'enqueue_many takes a JSON array of jobs' using errcode = 'ZH010';
     end if;
     if not enqueue_many.plain then
-        v_agents := agents_of(jobs, v_tenant);
+        if position('"agent"' in jobs::text) > 0 then   -- much sooner said than by reading them all
+            v_agents := agents_of(jobs, v_tenant);
+        end if;
         jobs := complete(jobs, v_tenant, v_agents, v_now);
         perform lock_keys(jobs, v_tenant);
         if v_agents is not null and not exists (
@@ -189,19 +188,20 @@ begin
                 v_skip := v_skip || jsonb_build_object(v_row.ord::text, jsonb_build_object('reason', 'parent_not_found'));
                 continue;
             end if;
+            v_reason := null;
+            if v_agents ? v_row.agent then
+                v_agent := jsonb_populate_record(null::agent, v_agents -> v_row.agent);
+                v_reason := agent_refusal(v_agent, v_row.kind, v_row.bytes);
+            end if;
+            -- What stands for a job stands for it also if it would be refused.
             select * into v_answer from standing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
-                                                     v_row.waiting_only, md5(v_row.payload::text));
+                                                     v_row.waiting_only, md5(v_row.payload::text), v_reason is not null);
             if v_answer.standing is not null then
                 v_skip := v_skip || jsonb_build_object(v_row.ord::text,
                     jsonb_build_object('id', v_answer.standing, 'reason', v_answer.reason));
-            elsif v_agents ? v_row.agent then
-                v_agent := jsonb_populate_record(null::agent, v_agents -> v_row.agent);
-                v_reason := agent_refusal(v_agent, v_row.kind, v_row.bytes);
-                if v_reason is not null then
-                    perform give_up_keys(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content);
-                    v_skip := v_skip || jsonb_build_object(v_row.ord::text, jsonb_build_object('reason', v_reason,
-                        'detail', agent_says(v_agent, v_reason, v_row.kind, v_row.bytes)));
-                end if;
+            elsif v_reason is not null then
+                v_skip := v_skip || jsonb_build_object(v_row.ord::text, jsonb_build_object(
+                    'reason', v_reason, 'detail', agent_says(v_agent, v_reason, v_row.kind, v_row.bytes)));
             end if;
         end loop;
     end if;

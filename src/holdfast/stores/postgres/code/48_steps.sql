@@ -14,22 +14,20 @@ language plpgsql security definer set search_path from current set plan_cache_mo
     set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    v_now  timestamptz := clock_now();
-    v_jobs uuid[];
+    v_now timestamptz := clock_now();
 begin
     perform act_under(save_steps.lease, save_steps.for_tenant);
-    select array_agg((e ->> 'job')::uuid) into v_jobs from json_array_elements(save_steps.entries) e;
     return query
     with offered as materialized (
-        select distinct on (e.job, e.n) e.*
+        select distinct on (e.job, e.attempt, e.n) e.*
           from json_to_recordset(save_steps.entries) as e(
                    job uuid, attempt integer, n integer, name text, kind text, value json, error json,
                    tries smallint, took double precision)
-         order by e.job, e.n
+         order by e.job, e.attempt, e.n
     ), held as materialized (
         -- Locked against a change of hands, in the order in which every batch locks; not rewritten.
         select s.id, s.tenant, s.attempt from job_state s
-         where s.id = any (v_jobs) and s.lease is not distinct from save_steps.lease
+         where s.id = any (array(select o.job from offered o)) and s.lease is not distinct from save_steps.lease
            and s.state is not distinct from 'in_progress'
          order by s.id for share
     ), saved as (
@@ -43,10 +41,11 @@ begin
          where t.ended_at is null
         returning t.job_id, t.n
     )
-    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end, t.value
+    -- The table of all steps is never joined, whatever the planner thinks of: what was kept is looked up one by one.
+    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end,
+           case when h.id is not null then (select t.value from step t where t.job_id = o.job and t.n = o.n) end
       from offered o
       left join held h on h.id = o.job and h.attempt = o.attempt
-      left join step t on t.job_id = o.job and t.n = o.n and h.id is not null
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
 end $$;
 
@@ -86,14 +85,18 @@ declare
     v_wait  record;
     v_event app_event;
 begin
-    insert into step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
-    select o.id, t.n, o.tenant, t.name, t.kind, t.value, t.error, coalesce(t.tries, 1::smallint),
+    insert into step as t (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)
+    select o.id, e.n, o.tenant, e.name, e.kind, e.value, e.error, coalesce(e.tries, 1::smallint),
            (select s.attempt from job_state s where s.id = o.id),
-           p_now - make_interval(secs => coalesce(t.took, 0)), p_now
+           p_now - make_interval(secs => coalesce(e.took, 0)), p_now
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
-     cross join lateral json_to_recordset(coalesce(o.detail -> 'steps', '[]')) as t(
+     cross join lateral json_to_recordset(coalesce(o.detail -> 'steps', '[]')) as e(
                n integer, name text, kind text, value json, error json, tries smallint, took double precision)
-    on conflict (job_id, n) do nothing;
+    -- One that was to be tried again: its handler has caught the last failure, and gone on.
+    on conflict (job_id, n) do update
+       set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
+           ended_at = excluded.ended_at
+     where t.ended_at is null;
 
     insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
     select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
@@ -103,31 +106,34 @@ begin
                n integer, name text, kind text, error json, tries smallint, wanted jsonb)
       join job_state s on s.id = o.id
     on conflict (job_id, n) do update
-       set error = excluded.error, tries = excluded.tries, attempt = excluded.attempt, wake_at = excluded.wake_at
+       set error = excluded.error, tries = excluded.tries, attempt = excluded.attempt, wake_at = excluded.wake_at,
+           shape = excluded.shape, wanted = excluded.wanted
      where t.ended_at is null;
 
     for v_wait in
-        select t.job_id, t.n, t.tenant, t.name, t.shape, t.wanted, s.queue,
+        select t.job_id, t.n, t.tenant, t.name, t.shape, t.wanted, t.ended_at is not null as over, s.queue,
                j.created_at - make_interval(secs => coalesce((o.detail -> 'pause' ->> 'since')::float8, 0)) as since
           from unnest(suspend.jobs, suspend.details) as o(id, detail)
-          join step t on t.job_id = o.id and t.n = (o.detail -> 'pause' ->> 'n')::integer and t.ended_at is null
+          join step t on t.job_id = o.id and t.n = (o.detail -> 'pause' ->> 'n')::integer
           join job_state s on s.id = o.id
           join job j on j.id = o.id
          where o.detail -> 'pause' ->> 'kind' = 'event'
     loop
-        select e.* into v_event from app_event e
-         where e.tenant = v_wait.tenant and e.name = v_wait.name and e.sent_at >= v_wait.since
-           and (e.job_id is null or e.job_id = v_wait.job_id)
-           and projection(e.data::jsonb, v_wait.shape) = v_wait.wanted
-           -- One that this job has had before is not news.
-           and not exists (select from step u where u.job_id = v_wait.job_id and u.kind = 'event' and u.value ->> 'id' = e.id::text)
-         order by e.sent_at, e.id limit 1;
-        if found then
+        -- It may have come after the handler had read what it has behind it: then the job does not sleep over it.
+        if not v_wait.over then
+            select e.* into v_event from app_event e
+             where e.tenant = v_wait.tenant and e.name = v_wait.name and e.sent_at >= v_wait.since
+               and (e.job_id is null or e.job_id = v_wait.job_id)
+               and projection(e.data::jsonb, v_wait.shape) = v_wait.wanted
+               -- One that this job has had before is not news.
+               and not exists (select from step u where u.job_id = v_wait.job_id and u.kind = 'event' and u.value ->> 'id' = e.id::text)
+             order by e.sent_at, e.id limit 1;
+            continue when not found;
             update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
-            update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_event.name)
-             where s.id = v_wait.job_id;
-            perform rouse(v_wait.queue);
         end if;
+        update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_wait.name)
+         where s.id = v_wait.job_id;
+        perform rouse(v_wait.queue);
     end loop;
 
     if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'gate' is not null) then

@@ -2,14 +2,13 @@
 -- Whoever writes a gate holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
 -- in line there, and only the first of them finds the gate open.
 
--- Have somebody told about a gate: a job of the kind that the asking program named for it, in the queue of the job
--- that asked. Tokens are not part of it: whoever tells people has them issued.
+-- Have somebody told about a gate: a job of the kind that the asking program named for it, a child of the job that
+-- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
 create or replace function give_notice(p_gate gate, p_what text, p_number integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 begin
     if p_gate.notify is not null then
-        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,
-                         created_at)
+        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
         select p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
                p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
@@ -89,22 +88,6 @@ begin
     end if;
 end $$;
 
--- Whether what came with an approval fits the gate's form, as far as SQL looks: an object, what is required, and the
--- types and choices of its fields. Programs look closer before they come here.
-create or replace function fits_form(data jsonb, form jsonb) returns boolean language sql immutable
-return jsonb_typeof(data) = 'object'
-    and not exists (select from jsonb_array_elements_text(coalesce(form -> 'required', '[]')) r where not data ? r)
-    and not exists (
-        select from jsonb_each(coalesce(form -> 'properties', '{}')) p(name, rule)
-         where data ? p.name
-           and (p.rule ? 'enum' and not p.rule -> 'enum' @> jsonb_build_array(data -> p.name)
-                or p.rule ? 'type' and jsonb_typeof(p.rule -> 'type') = 'string'
-                   and not (case p.rule ->> 'type' when 'integer'
-                            then jsonb_typeof(data -> p.name) = 'number' and (data ->> p.name)::numeric % 1 = 0
-                            else jsonb_typeof(data -> p.name) = p.rule ->> 'type'
-                                 -- A word that JSON Schema does not have says nothing, as in domain/forms.py.
-                                 or p.rule ->> 'type' not in ('object', 'array', 'string', 'number', 'boolean', 'null') end)));
-
 -- One person's word on a gate. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
 -- holder of a token who speaks: the token is used up by a word that counts, and its person is the one who spoke.
 create or replace function decide_gate(gate uuid, verdict text, person text, comment text default null, data json default null,
@@ -142,13 +125,14 @@ begin
         when decide_gate.token_hash is not null and v_token.hash is null then 'token_unknown'
         when v_token.used_at is not null then 'token_used'
         when v_token.expires_at <= v_now then 'token_expired'
-        when coalesce(v_person, '') !~ '\S' or length(v_person) > 255 then 'person_required'
+        when coalesce(ascii(v_person), 0) <= 32 or length(v_person) > 255 then 'person_required'
         when v_gate.approvers <> '{}' and not v_person = any (v_gate.approvers
              || case when v_gate.escalated_at is not null then v_gate.escalate_to else '{}' end) then 'not_an_approver'
         when v_gate.not_requester and v_person = v_gate.requester then 'requester_may_not_decide'
         when exists (select from vote v where v.gate_id = v_gate.id and v.person = v_person) then 'already_voted'
         when decide_gate.verdict = 'approve' and v_gate.form is not null
-             and not coalesce(fits_form(decide_gate.data::jsonb, v_gate.form::jsonb), false) then 'form_invalid'
+             and not coalesce(json_typeof(decide_gate.data) = 'object'
+                              and fits_form(decide_gate.data::jsonb, v_gate.form::jsonb, v_gate.form::jsonb), false) then 'form_invalid'
     end;
     if v_reason is not null then
         return query select v_gate.id, v_gate.state, true, v_reason;

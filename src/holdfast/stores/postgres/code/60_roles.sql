@@ -21,7 +21,7 @@ do $$
 declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after',
-                              'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job', 'projection', 'fits_form'];
+                              'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',

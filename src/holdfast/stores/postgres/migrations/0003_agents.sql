@@ -44,6 +44,7 @@ create index waiting_by_agent on job_state (tenant, agent, due_at, id)
 
 -- Their answers say more, or they are told more.
 drop function if exists complete(json, text);
+drop function if exists standing_job(text, uuid, text, text, text, boolean, text);
 drop function if exists enqueue_many(json, text, text, boolean);
 drop function if exists enqueue_alike(json, uuid[], json, text);
 drop function if exists enqueue(text, json, text, text, integer, timestamptz, timestamptz, text[], uuid, text, text, text,

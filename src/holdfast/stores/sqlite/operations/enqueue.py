@@ -31,9 +31,10 @@ _OF_CONTENT = (
 _SET_CONTENT = (
     "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_MOVE_KEY = "UPDATE idempotency SET job_id = ? WHERE tenant = ? AND kind = ? AND key = ?"
-_DROP_KEY = "DELETE FROM idempotency WHERE tenant = ? AND kind = ? AND key = ? AND job_id = ?"
-_DROP_CONTENT = "DELETE FROM content WHERE tenant = ? AND key = ? AND job_id = ?"
+_PUT_KEY = (
+    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+)
 _PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tenant = ?"
 
 
@@ -51,21 +52,18 @@ class EnqueueVerb:
                     answers.append(Enqueued(None, False, "parent_not_found", None))
                     continue
                 spec = heir
-            keyed = spec.key is not None or spec.content_key is not None
-            standing = (yield from _standing(spec, tenant)) if keyed else None
             agent = agents.get(spec.agent) if spec.agent is not None else None
-            if standing is None and agent is not None:
-                refused = objection(agent, spec.kind, len(spec.payload.encode()))
-                if refused is not None:
-                    yield from _give_up_keys(spec, tenant)
-                    answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
-                    continue
-                spec = under(agent, spec, from_micros(now))
-            if standing is None:
-                new.append(spec)
-                answers.append(Enqueued(spec.id, True))
-            else:
+            refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
+            keyed = spec.key is not None or spec.content_key is not None
+            # What stands for a job stands for it also if it would be refused.
+            standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
+            if standing is not None:
                 answers.append(standing)
+            elif refused is not None:
+                answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+            else:
+                new.append(spec if agent is None else under(agent, spec, from_micros(now)))
+                answers.append(Enqueued(spec.id, True))
         if new:
             yield insert_jobs(new, tenant, now)
         yield from unsign()
@@ -85,13 +83,15 @@ def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
     )
 
 
-def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
-    """The job that already stands for this one by its key or its content, if there is one."""
+def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
+    """The job that already stands for this one by its key or its content, if there is one. One that will be refused
+    takes no key."""
+    fingerprint = ""
     if spec.key is not None:
         fingerprint = hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
-        added = yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint))
-        if not added:
-            rows = yield Statement(_OF_KEY, (tenant, spec.kind, spec.key))
+        added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
+        rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
+        if rows:
             job_id, seen, state = rows[0]
             reason = "duplicate_key" if seen == fingerprint else "idempotency_conflict"
             return Enqueued(job_id, False, reason, _state(state))
@@ -100,18 +100,11 @@ def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
         if rows and _stands(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
             job_id, state = rows[0][0], rows[0][1]
             if spec.key is not None:
-                yield Statement(_MOVE_KEY, (job_id, tenant, spec.kind, spec.key))
+                yield Statement(_PUT_KEY, (tenant, spec.kind, spec.key, job_id, fingerprint))
             return Enqueued(job_id, False, "duplicate_content", _state(state))
-        yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
+        if not refused:
+            yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
     return None
-
-
-def _give_up_keys(spec: JobSpec, tenant: str) -> Steps[None]:
-    """A job that is refused after all does not keep its keys."""
-    if spec.key is not None:
-        yield Statement(_DROP_KEY, (tenant, spec.kind, spec.key, spec.id))
-    if spec.content_key is not None:
-        yield Statement(_DROP_CONTENT, (tenant, spec.content_key, spec.id))
 
 
 def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:

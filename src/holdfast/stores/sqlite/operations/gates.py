@@ -63,10 +63,10 @@ _ASK_AGAIN = (
     "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
     " WHERE id = :gate"
 )
-# The kind of job that tells people, in the queue of the job that asked. No token is part of it.
+# The kind of job that tells people, a child of the job that asked and in its queue. No token is part of it.
 _NOTICE = (
-    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system,"
-    " created_at)"
+    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
+    " source_system, created_at)"
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
     " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
     " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"

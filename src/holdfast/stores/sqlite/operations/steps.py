@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.ids import parse_id
 from holdfast.domain.payload import canonical, look_at
 from holdfast.domain.settlement import Settlement
@@ -23,30 +24,35 @@ _HELD = (
 )
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
-    " SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now"
-    " FROM job_state WHERE id = :job"
+    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL RETURNING 1"
+    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
-_KEPT = "SELECT value FROM step WHERE job_id = ? AND n = ?"
+_OVER = (
+    "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN step t"
+    " ON t.job_id = json_extract(o.value, '$[0]') AND t.n = json_extract(o.value, '$[1]') WHERE t.ended_at IS NOT NULL"
+)
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
     " FROM job_state WHERE id = :job"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, wake_at = excluded.wake_at WHERE ended_at IS NULL"
+    " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
+    " WHERE ended_at IS NULL"
 )
 _FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
-_CREATED = "SELECT tenant, created_at FROM job WHERE id = ?"
+_WAITING = (
+    "SELECT j.tenant, j.created_at, t.ended_at FROM job j JOIN step t ON t.job_id = j.id WHERE j.id = ? AND t.n = ?"
+)
 _HAD = "SELECT json_extract(value, '$.id') FROM step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
 _TOLD = (
     "SELECT id, data, sent_by, sent_at FROM app_event WHERE tenant = :tenant AND name = :name AND sent_at >= :since"
     " AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
 )
-_WAKE = (
+_GO_ON = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
-    " AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 )
+_WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 _TELL = (
     "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
     " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now)"
@@ -70,13 +76,19 @@ class StepVerbs:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
-        answers = []
+        places = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
+        over = {(row[0], row[1]): row[2] for row in (yield Statement(_OVER, (places,)))}
+        answers, saved = [], []
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
                 answers.append(Saved(job_id, entry.n, "stale"))
-            elif not (yield _saving(job_id, entry.to_json(), entry.value, now)):
-                rows = yield Statement(_KEPT, (job_id, entry.n))
-                answers.append(Saved(job_id, entry.n, "kept", rows[0][0] and look_at(rows[0][0])))
+            elif (job_id, entry.n) in over:
+                value = over[job_id, entry.n]
+                answers.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
+            else:
+                saved.append(_row(job_id, entry, now))
+        if saved:
+            yield Statement(_SAVE, saved, many=True)
         yield from unsign()
         return answers
 
@@ -91,6 +103,8 @@ class StepVerbs:
 
     @flow(tells=True)
     def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+        if any_tenant(tenant):
+            raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
         facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
@@ -118,7 +132,7 @@ class StepVerbs:
 def suspend(item: Settlement, now: int) -> Steps[None]:
     """The attempt has just ended by waiting for something: write down what for. Inside a flow that has signed."""
     for entry in item.steps or ():
-        yield _saving(item.id, entry, None, now)
+        yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
     pause = item.pause or {}
     wanted = pause.get("wanted")
     params = {
@@ -141,19 +155,26 @@ def suspend(item: Settlement, now: int) -> Steps[None]:
 
 def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
     """An event that was told before the wait began is as good as one that comes. One the job has had is not news."""
-    rows = yield Statement(_CREATED, (job_id,))
-    tenant, created = rows[0]
+    ((tenant, created, ended),) = yield Statement(_WAITING, (job_id, pause["n"]))
+    if ended is None:
+        since = created - in_micros(pause.get("since", 0.0))
+        value = yield from _told(job_id, pause, tenant, since)
+        if value is None:
+            return
+        yield Statement(_FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
+    # Or it came after the handler had read what it has behind it: then the job does not sleep over it.
+    yield Statement(_GO_ON, {"job": job_id, "note": json.dumps({"event": pause["name"]})})
+
+
+def _told(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:
+    """The first event that fits, as a step keeps it."""
     wanted = canonical(pause["wanted"])
     had = {row[0] for row in (yield Statement(_HAD, (job_id,)))}
-    since = created - in_micros(pause.get("since", 0.0))
     events = yield Statement(_TOLD, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
     for event_id, data, sent_by, sent_at in events:
         if event_id not in had and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
-            value = _event(event_id, pause["name"], data, sent_by, sent_at)
-            yield Statement(_FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
-            note = json.dumps({"event": pause["name"]})
-            yield Statement(_WAKE, {"job": job_id, "n": pause["n"], "note": note})
-            return
+            return _event(event_id, pause["name"], data, sent_by, sent_at)
+    return None
 
 
 def due(pause: dict[str, Any], now: int) -> int:
@@ -161,20 +182,10 @@ def due(pause: dict[str, Any], now: int) -> int:
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
-def _saving(job_id: str, entry: dict[str, Any], value: str | None, now: int) -> Statement:
-    error = entry.get("error")
-    params = {
-        "job": job_id,
-        "n": entry["n"],
-        "name": entry["name"],
-        "kind": entry["kind"],
-        "value": value,
-        "error": None if error is None else json.dumps(error),
-        "tries": entry["tries"],
-        "took": in_micros(entry["took"]),
-        "now": now,
-    }
-    return Statement(_SAVE, params)
+def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
+    """The parameters of ``_SAVE``."""
+    error, took = None if entry.error is None else json.dumps(entry.error), in_micros(entry.took)
+    return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now
 
 
 def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:

@@ -1,0 +1,345 @@
+"""Events that applications send: who is woken by them, who finds them later, and who is not meant."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.outcome import Failed
+from holdfast.domain.states import State
+from holdfast.domain.steps import projection
+from holdfast.stores.base import Reschedule, Store
+from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.ledger import all_jobs
+from tests.support.people import running, send, sleeps, steps, waiting, waits
+from tests.support.stores import (
+    apply,
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    settle,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("HF-6")
+
+
+def heard(store: Store, job_id: str, n: int = 1) -> Any:
+    """The data of the event that a job's wait was given; None while it waits."""
+    (step,) = (step for step in steps(store, job_id) if step.n == n)
+    return step.value and step.value["data"]
+
+
+def test_a_job_that_waits_goes_on_with_the_event(store: Store) -> None:
+    forward(store)
+    job_id = waiting(store, timeout=60.0)
+    now = forward(store, 5)
+    sent = send(store, data={"order": 7, "sum": 1.50})
+    assert (sent.created, sent.woke) == (True, 1)
+    found = job(store, job_id)
+    assert (found.state, found.due_at, found.retries) == (State.QUEUED, None, 0)
+    (step,) = steps(store, job_id)
+    assert step.value == {
+        "id": sent.id,
+        "name": "paid",
+        "data": {"order": 7, "sum": 1.5},
+        "sent_by": "till",
+        "sent_at": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+    }
+    assert (step.over, step.ended_at, step.error) == (True, now, None)
+    last = history(store, job_id)[-1]
+    assert (last.verb, last.actor, last.meta) == ("due", "till", {"event": "paid"})
+
+
+def test_the_data_is_kept_to_the_letter(store: Store, by_hand: ByHand) -> None:
+    text = '{"b": 1e23, "a": 0.10, "é": "\\u00e9"}'
+    job_id = waiting(store)
+    send(store, data=text)
+    cast = ("data", "value") if by_hand.name == "sqlite" else ("data::text", "value::text")
+    assert by_hand.execute(f"select {cast[0]} from app_event") == [(text,)]
+    ((kept,),) = by_hand.execute(f"select {cast[1]} from step where job_id = :id", {"id": job_id})
+    assert text in kept
+
+
+def test_only_those_who_wait_for_this_name_are_woken(store: Store) -> None:
+    other, other_case, mine = waiting(store, "refunded"), waiting(store, "Paid"), waiting(store, "paid")
+    asleep, held = running(store)
+    apply(store, held.lease, sleeps(held, 60.0))  # its name is no event's
+    assert send(store, "nap").woke == 0
+    assert send(store).woke == 1
+    waits_still = [state_of(store, each) is State.RETRY_WAITING for each in (other, other_case, mine, asleep)]
+    assert waits_still == [True, True, False, True]
+
+
+# -- what an event must have -----------------------------------------------------------------------------------
+
+WANTED: list[dict[str, Any]] = [
+    *({}, {"order": 7}, {"order": "7"}, {"order": True}, {"order": 1}, {"order": None}, {"order": 0}),
+    *({"order": 7, "shop": "a"}, {"shop": "a"}, {"shop": "A"}, {"shop": "é → 'a' \"b\""}, {"a.b": 1}, {"": 1}),
+    *({"order": 2**53 + 1}, {"order": -(2**70)}, {"a": False, "b": None, "c": "", "ä": 1}, {"order": False}),
+]
+TOLD: list[tuple[str, object]] = [
+    ("nothing", {}),
+    ("a number", {"order": 7}),
+    ("the same with a point", '{"order": 7.0}'),
+    ("the same with an exponent", '{"order": 0.7e1}'),
+    ("not quite", {"order": 7.5}),
+    ("text", {"order": "7"}),
+    ("true", {"order": True}),
+    ("one", {"order": 1}),
+    ("false", {"order": False}),
+    ("zero", '{"order": -0.0}'),
+    ("null", {"order": None}),
+    ("more than was asked for", {"order": 7, "shop": "a", "more": [1, {"order": 1}]}),
+    ("of another kind", {"order": [7], "shop": {"a": 1}}),
+    ("letters", {"shop": "é → 'a' \"b\""}),
+    ("a name with a point", {"a.b": 1, "a": {"b": 2}}),
+    ("no name", {"": 1}),
+    ("a large number", {"order": 2**53 + 1}),
+    ("its neighbour", {"order": 2**53}),
+    ("a very large one", {"order": -(2**70)}),
+    ("a float as large", '{"order": -1180591620717411303424.0}'),
+    ("all kinds", {"a": False, "c": "", "ä": 1.0}),
+]
+
+
+def test_an_event_finds_those_whose_every_value_it_has(store: Store) -> None:
+    """Against the pure rule, on every store alike: 7.0 is 7, true is not 1, and what is missing is null."""
+    forward(store)
+    put(store, *(spec() for _ in WANTED for _ in TOLD))
+    lease = open_lease(store)
+    held = claim(store, lease, len(WANTED) * len(TOLD))
+    pairs = [(told, wanted) for told in range(len(TOLD)) for wanted in range(len(WANTED))]
+    # Each event has waits of its own, so that none is fulfilled by another.
+    settlements = [waits(each, f"e{told}", WANTED[wanted]) for each, (told, wanted) in zip(held, pairs, strict=True)]
+    assert apply(store, lease, *settlements) == []
+    for told, (label, data) in enumerate(TOLD):
+        sent = send(store, f"e{told}", data)
+        mine = [(each, WANTED[w]) for each, (t, w) in zip(held, pairs, strict=True) if t == told]
+        states = {each.id: each.state for each in all_jobs(store)}
+        found = {each.id for each, _ in mine if states[each.id] is State.QUEUED}
+        expected = {each.id for each, wanted in mine if _fits(data, wanted)}
+        labels = {each.id: (label, wanted) for each, wanted in mine}
+        assert {repr(labels[x]) for x in found} == {repr(labels[x]) for x in expected}
+        assert sent.woke == len(expected)
+
+
+def test_a_wait_finds_an_event_sent_before_by_the_same_rule(store: Store) -> None:
+    forward(store)
+    put(store, *(spec() for _ in WANTED for _ in TOLD))
+    lease = open_lease(store)
+    held = claim(store, lease, len(WANTED) * len(TOLD))
+    for told, (_, data) in enumerate(TOLD):
+        assert send(store, f"e{told}", data).woke == 0
+    pairs = [(told, wanted) for told in range(len(TOLD)) for wanted in range(len(WANTED))]
+    settlements = [waits(each, f"e{told}", WANTED[wanted]) for each, (told, wanted) in zip(held, pairs, strict=True)]
+    assert apply(store, lease, *settlements) == []
+    states = {each.id: each.state for each in all_jobs(store)}
+    for each, (told, wanted) in zip(held, pairs, strict=True):
+        goes_on = states[each.id] is State.QUEUED
+        assert goes_on == _fits(TOLD[told][1], WANTED[wanted]), (TOLD[told], WANTED[wanted])
+
+
+def _fits(data: object, wanted: dict[str, Any]) -> bool:
+    """By the pure rule. (An int that is True would be equal to 1.)"""
+    found = projection(json.loads(_text(data)), list(wanted))
+    return all(type(found[name]) is type(value) and found[name] == value for name, value in wanted.items())
+
+
+def _text(data: object) -> str:
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def test_the_rule_is_the_same_in_sql(by_hand: ByHand) -> None:
+    if not isinstance(by_hand, PostgresByHand):
+        pytest.skip("SQLite asks the rule itself")
+    rows = by_hand.execute(
+        "select projection(t.data, array(select jsonb_object_keys(w.wanted))) = w.wanted"
+        " from jsonb_array_elements(:told::jsonb) with ordinality as t(data, one),"
+        " jsonb_array_elements(:wanted::jsonb) with ordinality as w(wanted, other) order by one, other",
+        {"told": f"[{','.join(_text(data) for _, data in TOLD)}]", "wanted": json.dumps(WANTED)},
+    )
+    assert [row[0] for row in rows] == [_fits(data, wanted) for _, data in TOLD for wanted in WANTED]
+
+
+# -- for whom --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("JF-1")
+def test_another_tenants_event_is_not_heard(store: Store) -> None:
+    mine, theirs = waiting(store, tenant="acme"), waiting(store, tenant="umbrella")
+    assert send(store, tenant="umbrella").woke == 1
+    assert (state_of(store, mine), state_of(store, theirs)) == (State.RETRY_WAITING, State.QUEUED)
+    later = waiting(store, tenant="acme")
+    assert state_of(store, later) is State.RETRY_WAITING
+    assert send(store, tenant="acme").woke == 2
+
+
+@pytest.mark.req("JF-1")
+def test_an_event_is_sent_in_one_tenant(store: Store) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        send(store, tenant="*")
+    assert caught.value.code == "invalid_input"
+
+
+def test_one_that_is_meant_for_a_job_is_not_for_others(store: Store) -> None:
+    mine, other = waiting(store), waiting(store)
+    assert send(store, data={"n": 1}, job=mine).woke == 1
+    assert (heard(store, mine), heard(store, other)) == ({"n": 1}, None)
+    third, held = running(store)
+    send(store, data={"n": 2}, job=third)
+    later, later_held = running(store)
+    apply(store, later_held.lease, waits(later_held))
+    assert heard(store, later) is None
+    apply(store, held.lease, waits(held))
+    assert heard(store, third) == {"n": 2}
+    assert send(store, job=new_id()).woke == 0
+
+
+def test_many_wait_for_the_same(store: Store) -> None:
+    put(store, *(spec() for _ in range(300)))
+    lease = open_lease(store)
+    held = claim(store, lease, 300)
+    matches: list[dict[str, Any]] = [{}, {"order": 7}, {"order": 8}, {"shop": "a", "order": 7}]
+    assert apply(store, lease, *(waits(each, match=matches[n % 4]) for n, each in enumerate(held))) == []
+    sent = send(store, data={"order": 7, "shop": "b"})
+    assert sent.woke == 150
+    states = {each.id: each.state for each in all_jobs(store)}
+    assert [states[each.id] is State.QUEUED for each in held] == [n % 4 in (0, 1) for n in range(300)]
+    assert send(store, data={"order": 7, "shop": "a"}).woke == 75
+
+
+def test_a_wait_is_fulfilled_once(store: Store) -> None:
+    job_id = waiting(store)
+    assert send(store, data={"n": 1}).woke == 1
+    assert send(store, data={"n": 2}).woke == 0
+    assert heard(store, job_id) == {"n": 1}
+    assert verbs_of(store, job_id).count("due") == 1
+
+
+# -- jobs that are not where they were -------------------------------------------------------------------------
+
+
+@pytest.mark.req("CX-11")
+def test_a_job_that_was_cancelled_stays_so(store: Store) -> None:
+    gone, mine = waiting(store), waiting(store)
+    store.run(store.verbs.operate("cancel", [gone], None, "ada", "default"))
+    assert send(store).woke == 1
+    assert (state_of(store, gone), state_of(store, mine)) == (State.CANCELLED, State.QUEUED)
+    assert verbs_of(store, gone)[-1] == "cancel"
+
+
+def test_a_job_in_backoff_is_not_woken_early_and_finds_it_later(store: Store) -> None:
+    """Its wait is open, but it is put off for another reason."""
+    now = forward(store)
+    job_id, held = running(store)
+    apply(store, held.lease, waits(held))
+    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    again = take(store, queues=[held.queue])
+    settle(store, again, Failed("broken", "it broke", after=300.0))
+    due = now + timedelta(seconds=300)
+    assert job(store, job_id).due_at == due
+    assert send(store, data={"n": 1}).woke == 0
+    found = job(store, job_id)
+    assert (found.state, found.due_at) == (State.RETRY_WAITING, due)
+    assert heard(store, job_id) == {"n": 1}
+    forward(store, 300)
+    assert store.run(store.verbs.promote_due()) == 1
+
+
+def test_a_job_with_another_time_is_not_woken_before_it(store: Store) -> None:
+    now = forward(store)
+    job_id = waiting(store)
+    at = now + timedelta(hours=1)
+    store.run(store.verbs.reschedule([job_id], Reschedule(at=at), None, "ada", "default"))
+    assert send(store).woke == 0
+    assert job(store, job_id).due_at == at
+    assert heard(store, job_id) == {}
+
+
+def test_a_job_that_waits_for_two_hears_of_each(store: Store) -> None:
+    """The wait it was put to sleep for wakes it; the other is fulfilled beside it."""
+    job_id, held = running(store)
+    apply(store, held.lease, waits(held, "first", n=1))
+    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    again = take(store, queues=[held.queue])
+    forward(store, 1)  # so that the two end at different times
+    apply(store, again.lease, waits(again, "second", n=2))
+    assert send(store, "first", {"n": 1}).woke == 0
+    assert state_of(store, job_id) is State.RETRY_WAITING
+    assert send(store, "second", {"n": 2}).woke == 1
+    assert (heard(store, job_id, 1), heard(store, job_id, 2)) == ({"n": 1}, {"n": 2})
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("DP-5")
+def test_sent_twice_with_the_same_key_it_is_one_event(store: Store) -> None:
+    job_id = waiting(store)
+    first = send(store, data={"n": 1}, key="k")
+    again = send(store, data={"n": 2}, key="k")
+    assert (again.id, again.created, again.woke) == (first.id, False, 0)
+    later = waiting(store, since=3600.0)
+    assert (heard(store, job_id), heard(store, later)) == ({"n": 1}, {"n": 1})
+    others = [send(store, key="other"), send(store, "refunded", key="k"), send(store, key="k", tenant="acme")]
+    assert [each.created for each in others] == [True, True, True]
+    assert len({first.id, *(each.id for each in others)}) == 4
+
+
+# -- sent before -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_sent_since_the_job_was_made_counts(store: Store) -> None:
+    """And what was sent before it only as far back as the wait says."""
+    forward(store)
+    old = send(store, data={"n": 0})
+    forward(store, 100)
+    job_id, held = running(store)
+    second, second_held = running(store)
+    third, third_held = running(store)
+    forward(store, 10)
+    new = send(store, data={"n": 1})
+    forward(store, 10)
+    apply(store, held.lease, waits(held))
+    assert (heard(store, job_id), verbs_of(store, job_id)[-2:]) == ({"n": 1}, ["snooze", "due"])
+    apply(store, second_held.lease, waits(second_held, since=100.0))
+    apply(store, third_held.lease, waits(third_held, since=99.9))
+    assert [steps(store, each)[0].value["id"] for each in (second, third)] == [old.id, new.id]
+
+
+def test_of_several_the_first_is_heard_first(store: Store) -> None:
+    forward(store)
+    job_id, held = running(store)
+    for n in (1, 2, 3):
+        forward(store, 1)
+        send(store, data={"n": n, "odd": n % 2})
+    apply(store, held.lease, waits(held, match={"odd": 0}, n=1))
+    again = take(store, queues=[held.queue])
+    apply(store, again.lease, waits(again, n=2))
+    third = take(store, queues=[held.queue])
+    apply(store, third.lease, waits(third, n=3))
+    assert [heard(store, job_id, n)["n"] for n in (1, 2, 3)] == [2, 1, 3]
+
+
+# -- what is none ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("SC-19")
+def test_what_is_no_event_is_refused(store: Store) -> None:
+    for name, data in [("paid", "[1]"), ("paid", "7"), ("paid", "null"), (" ", "{}"), ("", "{}"), ("x" * 101, "{}")]:
+        with pytest.raises(HoldfastError) as caught:
+            send(store, name, data)
+        assert caught.value.code == "broken_invariant", (name, data)
+    assert send(store).created

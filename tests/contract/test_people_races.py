@@ -1,0 +1,213 @@
+"""Those who wait and those who tell, those who decide and those who cancel, at the same moment: nothing is missed, and
+of several who end a question one does."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.domain.gates import Answer
+from holdfast.domain.job import Claim
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.open import open_store
+from tests.support.ledger import all_jobs
+from tests.support.people import approve, asks, attend, ballot, gates, save, say, send, steps, votes, waits
+from tests.support.people import deny as say_no
+from tests.support.people import entry as done
+from tests.support.stores import apply, claim, forward, history, new_id, open_lease, put, spec
+
+pytestmark = pytest.mark.req("HF-6", "CX-7", "SC-19")
+
+ROUNDS = 200
+
+
+def in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
+    """Each side in a thread of its own; the first calls of all begin together, then the second ones, and so on."""
+    barrier = threading.Barrier(len(sides))
+
+    def play(calls: Sequence[Callable[[], object]]) -> list[Any]:
+        answers = []
+        for call in calls:
+            barrier.wait(timeout=60)
+            answers.append(call())
+        return answers
+
+    with ThreadPoolExecutor(len(sides)) as pool:
+        futures = [pool.submit(play, calls) for calls in sides]
+        return [future.result(timeout=120) for future in futures]
+
+
+@pytest.fixture
+def others(store: Store) -> Iterator[list[Store]]:
+    """Stores of other processes on the same database, as far as connections go."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(open_store(store.url))) for _ in range(4)]
+
+
+def begun(store: Store, count: int, lease: str | None = None) -> list[Claim]:
+    put(store, *(spec() for _ in range(count)))
+    return claim(store, lease or open_lease(store, ttl=1000), count)
+
+
+# -- waiting and telling ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["settle", "turn"])
+def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> None:
+    """A job lets go to wait in the very moment in which the event is sent: it hears of it before, or after."""
+    held = begun(store, ROUNDS)
+    lease = held[0].lease
+    request = ClaimRequest(lease=lease, queues=("nothing here",), want=1)
+
+    def wait(each: Claim, n: int) -> object:
+        ended = [waits(each, f"paid-{n}", {"n": n})]
+        return (
+            others[0].run(others[0].verbs.turn(ended, request)).stale
+            if verb == "turn"
+            else apply(others[0], lease, *ended)
+        )
+
+    _, sent = in_step(
+        [partial(wait, each, n) for n, each in enumerate(held)],
+        [partial(send, others[1], f"paid-{n}", {"n": n}) for n in range(ROUNDS)],
+    )
+    asleep = [job.id for job in all_jobs(store) if job.state is not State.QUEUED]
+    assert asleep == []
+    assert all(steps(store, each.id)[0].value["data"] == {"n": n} for n, each in enumerate(held[:20]))
+    print(Counter(each.woke for each in sent))
+
+
+def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
+    """Batches that wait for the same few names, in any order, while those are being sent."""
+    lease = open_lease(store, ttl=1000)
+    batches = [begun(store, 40, lease) for _ in range(8)]
+
+    def wait(one: Store, batch: list[Claim]) -> object:
+        return apply(one, lease, *(waits(each, f"e{n % 5}") for n, each in enumerate(batch)))
+
+    def tell(one: Store, *names: str) -> object:
+        return [send(one, name) for name in names]
+
+    in_step(
+        [partial(wait, others[0], batch) for batch in batches[:4]],
+        [partial(wait, others[1], batch[::-1]) for batch in batches[4:]],
+        [partial(tell, others[2], "e0", "e1", "e2")] * 4,
+        [partial(tell, others[3], "e4", "e3", "e2", "e1", "e0")] * 4,
+    )
+    # What began to wait after the last event of a name may wait; nobody else.
+    for job in all_jobs(store):
+        (step,) = steps(store, job.id)
+        assert (job.state is State.QUEUED) == step.over
+    for n in range(5):
+        send(store, f"e{n}")
+    assert {job.state for job in all_jobs(store)} == {State.QUEUED}
+
+
+def test_an_event_with_a_key_is_one_however_many_send_it(store: Store, others: list[Store]) -> None:
+    held = begun(store, 20)
+    apply(store, held[0].lease, *(waits(each, f"paid-{n}") for n, each in enumerate(held)))
+    sides = in_step(*([partial(send, one, f"paid-{n}", {}, key="k") for n in range(20)] for one in others))
+    for answers in zip(*sides, strict=True):
+        assert len({each.id for each in answers}) == 1
+        assert sorted((each.created, each.woke) for each in answers) == [(False, 0)] * 3 + [(True, 1)]
+
+
+def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: list[Store]) -> None:
+    """While the job is being cancelled: whoever was told that it is kept finds it, and nobody else."""
+    held = begun(store, 60)
+    ids = [each.id for each in held]
+    saved, _ = in_step(
+        [partial(save, others[0], each, done(1)) for each in held],
+        [partial(others[1].run, others[1].verbs.operate("cancel", [job], None, "ada", "default")) for job in ids],
+    )
+    for job_id, answer in zip(ids, saved, strict=True):
+        assert bool(steps(store, job_id)) == (answer == [])
+
+
+# -- deciding --------------------------------------------------------------------------------------------------------
+
+
+def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -> None:
+    """Approve, deny, cancel, its own expiry and the deadline, on one gate after another."""
+    rounds = 60
+    start = forward(store)
+    hour = [start + timedelta(hours=n + 1) for n in range(rounds)]
+    # A third has no time of its own: there people have a chance.
+    put(store, *(spec(deadline_at=hour[n] if n % 3 == 1 else None) for n in range(rounds)))
+    held = claim(store, open_lease(store, ttl=1e6), rounds)
+    ids = {each.id: new_id() for each in held}
+    spans = [(n + 1) * 3600.0 if n % 3 == 2 else None for n in range(rounds)]
+    apply(store, held[0].lease, *(asks(each, ids[each.id], expires_in=spans[n]) for n, each in enumerate(held)))
+
+    def cancel(one: Store, job_id: str) -> object:
+        return one.run(one.verbs.operate("cancel", [job_id], None, "eve", "default"))[0]
+
+    def let_pass(one: Store, n: int) -> None:
+        one.run(one.verbs.set_clock(timedelta(0), hour[n]))
+        attend(one)
+        one.run(one.verbs.expire_overdue())
+
+    yes, no, stop, *_ = in_step(
+        [partial(approve, others[0], ids[each.id], "ada") for each in held],
+        [partial(say_no, others[1], ids[each.id], "bob") for each in held],
+        [partial(cancel, others[2], each.id) for each in held],
+        [partial(let_pass, others[3], n) for n in range(rounds)],
+    )
+    ends: Counter[str] = Counter()
+    for n, each in enumerate(held):
+        told = {
+            "approve": not yes[n].refused,
+            "deny": not no[n].refused,
+            "cancel": not stop[n].refused,
+        }
+        ways = [event.verb for event in history(store, each.id)][3:]  # after enqueue, take, ask
+        # Whoever was told that it counts finds it in the ledger; a job that goes on may still be cancelled.
+        assert [verb for verb, counted in told.items() if counted and verb not in ways] == [], (told, ways)
+        assert ways[1:] in ([], ["cancel"], ["expire"]), ways
+        (found,) = gates(store, state=None, job_id=each.id)
+        states = {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}
+        assert found.state == states.get(ways[0], found.state)
+        assert ways[0] != "expire" or found.state == ("withdrawn" if n % 3 == 1 else "expired")
+        assert len(votes(store, found.id)) == int(ways[0] in ("approve", "deny"))
+        ends[ways[0]] += 1
+    print(ends)
+    assert len(ends) >= 3
+
+
+def test_a_quorum_is_counted_once_each(store: Store, others: list[Store]) -> None:
+    """Four people at once where three are needed: three words, one decision."""
+    held = begun(store, 25)
+    ids = [new_id() for _ in held]
+    apply(store, held[0].lease, *(asks(each, gate, quorum=3) for each, gate in zip(held, ids, strict=True)))
+    sides = in_step(*([partial(approve, one, gate, f"p{n}") for gate in ids] for n, one in enumerate(others)))
+    for gate, answers in zip(ids, zip(*sides, strict=True), strict=True):
+        assert sorted(str(each.reason) for each in answers) == ["None"] * 3 + ["already_decided"]
+        assert sorted(each.state for each in answers if not each.refused) == ["approved", "open", "open"]
+        assert len(votes(store, gate)) == 3
+    assert {job.state for job in all_jobs(store)} == {State.QUEUED}
+
+
+@pytest.mark.req("CX-6")
+def test_a_token_is_used_once_however_many_hold_it(store: Store, others: list[Store]) -> None:
+    held = begun(store, 25)
+    ids = [new_id() for _ in held]
+    apply(store, held[0].lease, *(asks(each, gate, quorum=9) for each, gate in zip(held, ids, strict=True)))
+    for gate in ids:
+        store.run(store.verbs.keep_gate_token(gate, f"h {gate}", None, None, "ada", "default"))
+
+    def use(one: Store, gate: str, person: str) -> Answer:
+        return say(one, gate, ballot(person, token_hash=f"h {gate}"))
+
+    sides = in_step(*([partial(use, one, gate, f"p{n}") for gate in ids] for n, one in enumerate(others)))
+    for gate, answers in zip(ids, zip(*sides, strict=True), strict=True):
+        assert sorted(str(each.reason) for each in answers) == ["None"] + ["token_used"] * 3
+        assert len(votes(store, gate)) == 1

@@ -1,0 +1,353 @@
+"""Steps that are over: written once under the fence, kept to the letter, forgotten only by whoever redrives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.job import Claim
+from holdfast.domain.states import State
+from holdfast.domain.steps import Saved, StepEntry
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.people import approve, asks, entry, gate, running, save, send, sleeps, steps, waits
+from tests.support.stores import (
+    FINAL,
+    apply,
+    claim,
+    forward,
+    history,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("HF-6", "CX-8")
+
+
+def test_a_step_that_is_over_is_remembered(store: Store) -> None:
+    now = forward(store)
+    job_id, held = running(store)
+    assert steps(store, job_id) == []
+    assert save(store, held, entry(1, '{"paid":12}', tries=3, took=1.5), entry(2, None, name="mail")) == []
+    first, second = steps(store, job_id)
+    assert (first.n, first.name, first.kind, first.value, first.error) == (1, "charge", "step", {"paid": 12}, None)
+    assert (first.tries, first.attempt, first.wake_at) == (3, 1, None)
+    assert (first.started_at, first.ended_at, first.now) == (now - timedelta(seconds=1.5), now, now)
+    assert first.over
+    assert not first.is_late
+    assert (second.n, second.name, second.value, second.started_at) == (2, "mail", None, now)
+
+
+def test_one_that_failed_and_was_caught_keeps_its_error(store: Store) -> None:
+    job_id, held = running(store)
+    error = {"type": "builtins.ValueError", "message": "no → 'good'"}
+    assert save(store, held, entry(1, None, error=error)) == []
+    (step,) = steps(store, job_id)
+    assert (step.over, step.value, step.error) == (True, None, error)
+
+
+def test_they_come_in_the_order_of_the_handler(store: Store) -> None:
+    """Of steps that run at once, any may be done first."""
+    job_id, held = running(store)
+    for n in (3, 1, 12, 2):
+        save(store, held, entry(n))
+    assert [step.n for step in steps(store, job_id)] == [1, 2, 3, 12]
+
+
+LETTERS = ["1e23", "0.10", "-0.0", '{"b": 1, "a": [1.50, 1E+2, "\\u00e9 é"]}', "[ ]", "12345678901234567890123"]
+MEANINGS = [*LETTERS, '"\\u00e9 → \\" \\\\"', "null", "true"]
+
+
+def test_a_value_is_kept_to_the_letter(store: Store, by_hand: ByHand) -> None:
+    """The database must not read it: 1e23 as a number has another value on its way back."""
+    job_id, held = running(store)
+    save(store, held, *(entry(n, text) for n, text in enumerate(MEANINGS)))
+    assert [step.value for step in steps(store, job_id)] == [json.loads(text) for text in MEANINGS]
+    cast = "value" if by_hand.name == "sqlite" else "value::text"
+    rows = by_hand.execute(f"select {cast} from step where job_id = :id order by n", {"id": job_id})
+    assert [row[0] for row in rows[: len(LETTERS)]] == LETTERS
+
+
+def test_written_twice_the_first_stays_and_is_told(store: Store) -> None:
+    """The answer to the first write may have been lost."""
+    job_id, held = running(store)
+    assert save(store, held, entry(1, '{"a":1}')) == []
+    assert save(store, held, entry(1, '{"a":2}'), entry(2)) == [Saved(job_id, 1, "kept", {"a": 1})]
+    assert [step.value for step in steps(store, job_id)] == [{"a": 1}, 1]
+
+
+def test_twice_in_one_batch_is_once(store: Store) -> None:
+    job_id, held = running(store)
+    answers = save(store, held, entry(1, '"x"'), entry(1, '"x"'))
+    assert answers in ([], [Saved(job_id, 1, "kept", "x")])
+    assert [step.value for step in steps(store, job_id)] == ["x"]
+
+
+def test_what_was_kept_may_have_no_value(store: Store) -> None:
+    job_id, held = running(store)
+    save(store, held, entry(1, None))
+    assert save(store, held, entry(1, '"late"')) == [Saved(job_id, 1, "kept", None)]
+
+
+@pytest.mark.req("CX-4")
+def test_saving_touches_neither_the_state_row_nor_the_ledger(store: Store, by_hand: ByHand) -> None:
+    job_id, held = running(store)
+    version = "0" if by_hand.name == "sqlite" else "xmin || ' ' || ctid"
+
+    def seen() -> list[object]:
+        rows = by_hand.execute(f"select {version} from job_state where id = :id", {"id": job_id})
+        return [rows, {table: by_hand.contents()[table] for table in ("job", "job_state", "event", "lease")}]
+
+    before = seen()
+    save(store, held, entry(1), entry(2))
+    assert seen() == before
+    assert verbs_of(store, job_id) == ["enqueue", "take"]
+
+
+# -- the fence (DP-7) -----------------------------------------------------------------------------------------------
+
+
+def _cancelled(store: Store, held: Claim) -> None:
+    store.run(store.verbs.operate("cancel", [held.id], None, "ada", "default"))
+
+
+def _taken_over(store: Store, held: Claim) -> None:
+    forward(store, 60)
+    store.run(store.verbs.reap_lapsed())
+    store.run(store.verbs.promote_due())
+    assert take(store, queues=[held.queue]).id == held.id
+
+
+def _swept(store: Store, held: Claim) -> None:
+    store.run(store.verbs.end_lease(held.lease, "closed", "*"))
+    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+
+
+MEANWHILE: dict[str, Callable[[Store, Claim], object]] = {
+    "cancelled": _cancelled,
+    "settled": settle,
+    "let go of to wait": lambda store, held: apply(store, held.lease, sleeps(held, 60.0, n=9)),
+    "its lease ended and swept": _swept,
+    "taken over": _taken_over,
+}
+WRONG: dict[str, Callable[[Store, Claim], Claim]] = {
+    "an older attempt": lambda store, held: dataclasses.replace(held, attempt=0),
+    "a newer attempt": lambda store, held: dataclasses.replace(held, attempt=2),
+    "another's lease": lambda store, held: dataclasses.replace(held, lease=open_lease(store)),
+    "no such job": lambda store, held: dataclasses.replace(held, id=new_id()),
+    "held, not begun": lambda store, held: _only_held(store),
+}
+
+
+def _only_held(store: Store) -> Claim:
+    put_one(store)
+    (held,) = claim(store, open_lease(store), begin=False)
+    return held
+
+
+@pytest.mark.req("DP-7", "DP-3")
+def test_a_stale_holder_is_told_and_writes_nothing(store: Store, by_hand: ByHand) -> None:
+    def refused(held: Claim, how: str) -> None:
+        before = by_hand.contents()
+        answers = sorted(save(store, held, entry(1), entry(2)), key=lambda answer: answer.n)
+        assert answers == [Saved(held.id, n, "stale") for n in (1, 2)], how
+        assert by_hand.contents() == before, how
+
+    for how, wrong in WRONG.items():
+        refused(wrong(store, running(store)[1]), how)
+    for how, happens in MEANWHILE.items():
+        _, held = running(store)
+        happens(store, held)
+        refused(held, how)
+
+
+@pytest.mark.req("DP-7")
+def test_a_lease_that_nobody_has_swept_still_holds(store: Store) -> None:
+    """As for settling: it is the row that counts, and nobody else has the job yet."""
+    job_id, held = running(store)
+    store.run(store.verbs.end_lease(held.lease, "closed", "*"))
+    assert save(store, held, entry(1)) == []
+    assert len(steps(store, job_id)) == 1
+
+
+@pytest.mark.req("DP-7", "JF-1")
+def test_a_lease_that_is_not_known_here_is_refused(store: Store) -> None:
+    put_one(store, tenant="acme")
+    held = take(store, tenant="acme")
+    for wrong, tenant in ((new_id(), "acme"), (held.lease, "umbrella"), (held.lease, "*")):
+        with pytest.raises(StaleLease):
+            save(store, dataclasses.replace(held, lease=wrong), entry(1), tenant=tenant)
+    assert steps(store, held.id) == []
+    assert save(store, held, entry(1), tenant="acme") == []
+    assert [step.n for step in steps(store, held.id, tenant="acme")] == [1]
+    assert steps(store, held.id, tenant="umbrella") == []
+
+
+@pytest.mark.req("DP-7")
+def test_a_batch_of_many_jobs_is_judged_one_by_one(store: Store) -> None:
+    put(store, *(spec() for _ in range(60)), tenant="acme")
+    put(store, *(spec() for _ in range(60)), tenant="umbrella")
+    lease = open_lease(store)
+    held = claim(store, lease, 120)
+    gone = {each.id for each in held[::7]}
+    store.run(store.verbs.operate("cancel", sorted(gone), None, "ada", "*"))
+    for each in held[::3]:
+        save(store, each, entry(2, '"before"'))
+    offered = [(each.id, each.attempt, entry(n, f'"{each.id}"')) for each in reversed(held) for n in (2, 1)]
+    answers = store.run(store.verbs.save_steps(lease, offered, "*"))
+    kept = {each.id for each in held[::3]} - gone
+    assert {(answer.job_id, answer.n) for answer in answers if answer.fate == "stale"} == {
+        (job_id, n) for job_id in gone for n in (1, 2)
+    }
+    assert {(answer.job_id, answer.n) for answer in answers if answer.fate == "kept"} == {(each, 2) for each in kept}
+    assert {answer.value for answer in answers if answer.fate == "kept"} == {"before"}
+    for each in held:
+        found = [step.value for step in steps(store, each.id, tenant=each.tenant)]
+        assert found == ([] if each.id in gone else [each.id, "before" if each.id in kept else each.id])
+
+
+def test_an_empty_batch_is_no_error(store: Store) -> None:
+    _, held = running(store)
+    assert save(store, held) == []
+
+
+@pytest.mark.req("SC-19")
+def test_a_batch_with_something_impossible_writes_nothing(store: Store) -> None:
+    """Whoever offers it writes the others by themselves afterwards."""
+    job_id, held = running(store)
+    for bad in (entry(-1), entry(2, kind="nonsense"), entry(2, tries=0)):
+        with pytest.raises(HoldfastError) as caught:
+            save(store, held, entry(1), bad)
+        assert caught.value.code == "broken_invariant"
+    assert steps(store, job_id) == []
+
+
+# -- a step that is not over yet, and one that was decided from outside -----------------------------------------------
+
+
+def test_what_waited_is_finished_by_a_second_write(store: Store) -> None:
+    now = forward(store)
+    job_id, held = running(store)
+    apply(store, held.lease, waits(held, timeout=60.0))
+    (open_,) = steps(store, job_id)
+    assert (open_.over, open_.is_late, open_.wake_at) == (False, False, now + timedelta(seconds=60))
+    forward(store, 60)
+    assert steps(store, job_id)[0].is_late
+    store.run(store.verbs.promote_due())
+    again = take(store, queues=[held.queue])
+    late = {"type": "timeout", "message": "it did not come"}
+    assert save(store, again, StepEntry(1, "paid", "event", None, late)) == []
+    (step,) = steps(store, job_id)
+    assert (step.over, step.error, step.attempt, step.started_at) == (True, late, 2, now)
+
+
+def test_an_event_that_came_in_the_last_moment_is_kept(store: Store) -> None:
+    """The handler read its steps before: it is told what it missed."""
+    forward(store)
+    job_id, held = running(store)
+    apply(store, held.lease, waits(held, timeout=60.0))
+    forward(store, 60)
+    store.run(store.verbs.promote_due())
+    again = take(store, queues=[held.queue])
+    sent = send(store, data={"order": 7})
+    assert sent.woke == 0
+    (answer,) = save(store, again, StepEntry(1, "paid", "event", None, {"type": "timeout", "message": "late"}))
+    assert (answer.job_id, answer.n, answer.fate) == (job_id, 1, "kept")
+    assert (answer.value["id"], answer.value["data"]) == (sent.id, {"order": 7})
+    assert steps(store, job_id)[0].error is None
+
+
+@pytest.mark.req("CX-15")
+def test_steps_outlive_crashes_and_retries(store: Store) -> None:
+    forward(store)
+    job_id, held = running(store)
+    save(store, held, entry(1, '"by the first"'))
+    forward(store, 60)
+    store.run(store.verbs.reap_lapsed())
+    store.run(store.verbs.promote_due())
+    again = take(store, queues=[held.queue])
+    save(store, again, entry(2, '"by the second"'))
+    assert [(step.value, step.attempt) for step in steps(store, job_id)] == [
+        ("by the first", 1),
+        ("by the second", 2),
+    ]
+
+
+# -- rewind ------------------------------------------------------------------------------------------------------------
+
+
+def rewind(store: Store, job_id: str, to: int, *, tenant: str = "default") -> int | None:
+    return store.run(store.verbs.rewind(job_id, to, "ada", tenant))
+
+
+@pytest.mark.req("DP-15")
+def test_a_dead_letter_can_forget_its_last_steps(store: Store) -> None:
+    cases: dict[int, list[int]] = {0: [], 1: [], 2: [1], 3: [1, 2], 9: [1, 2, 3]}
+    for to, left in cases.items():
+        job_id, held = running(store)
+        save(store, held, *(entry(n) for n in (1, 2, 3)))
+        settle(store, held, FINAL)
+        assert rewind(store, job_id, to) == 3 - len(left)
+        assert [step.n for step in steps(store, job_id)] == left
+        store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+        again = take(store, queues=[held.queue])
+        assert save(store, again, entry(3, '"anew"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
+
+
+@pytest.mark.req("DP-15", "JF-1")
+def test_nothing_else_forgets(store: Store, by_hand: ByHand) -> None:
+    job_id, held = running(store)
+    save(store, held, entry(1))
+    before = by_hand.contents()
+    assert rewind(store, job_id, 1) is None
+    assert rewind(store, new_id(), 1) is None
+    assert by_hand.contents() == before
+    settle(store, held, FINAL)
+    assert rewind(store, job_id, 1, tenant="umbrella") is None
+    assert len(steps(store, job_id)) == 1
+    assert rewind(store, job_id, 1, tenant="*") == 1
+
+
+def test_an_event_that_was_forgotten_is_news_again(store: Store) -> None:
+    job_id, held = running(store)
+    apply(store, held.lease, waits(held))
+    sent = send(store)
+    assert sent.woke == 1
+    again = take(store, queues=[held.queue])
+    settle(store, again, FINAL)
+    assert rewind(store, job_id, 1) == 1
+    store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+    third = take(store, queues=[held.queue])
+    apply(store, third.lease, waits(third))
+    assert state_of(store, job_id) is State.QUEUED
+    assert steps(store, job_id)[0].value["id"] == sent.id
+
+
+@pytest.mark.req("CX-7")
+def test_a_gate_that_was_forgotten_is_asked_again(store: Store) -> None:
+    job_id, held = running(store)
+    first, second = new_id(), new_id()
+    apply(store, held.lease, asks(held, first))
+    approve(store, first)
+    settle(store, take(store, queues=[held.queue]), FINAL)
+    assert rewind(store, job_id, 1) == 1
+    store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+    third = take(store, queues=[held.queue])
+    apply(store, third.lease, asks(third, second))
+    assert (gate(store, first).state, gate(store, second).state) == ("approved", "open")
+    assert approve(store, first).reason == "already_decided"
+    approve(store, second)
+    assert steps(store, job_id)[0].value["gate_id"] == second
+    assert [event.verb for event in history(store, job_id)].count("approve") == 2
