@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import Definition
+from holdfast.domain.order import Move
 from holdfast.domain.policies import RetryPolicy
 from holdfast.domain.settlement import Ending, Settlement
 from holdfast.domain.states import State
@@ -94,6 +95,9 @@ class Tour:
                 self.play(lambda side: side.enable_agent("planner", "a"))
                 self.play(lambda side: side.resume_agent("planner", "a"))
 
+    def move(self, job_id: str, **place: Any) -> None:
+        self.play(lambda side: side.move(job_id, Move.of(**place), "a reason", "somebody", "a"))
+
     def state(self, job_id: str) -> State:
         return self.model.jobs[job_id].state
 
@@ -131,6 +135,7 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.end(job, "bury")
     tour.operate("discard", job)
     put_off = tour.put(delay=60.0)
+    tour.move(put_off, first=True)
     tour.reschedule(put_off)
     tour.take()
     tour.end(put_off, "cancel")
@@ -146,6 +151,36 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.wait(60.0)
     assert (tour.state(held), tour.state(begun)) == (State.QUEUED, State.RETRY_WAITING)
     assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
+
+
+@pytest.mark.req("SC-3")
+def test_moving_at_every_stage(tour: Tour) -> None:
+    """Waiting for its turn, its time, its retry; held, begun, dead: a place among those that wait, and no other."""
+    a, b, c, late = tour.put(), tour.put(), tour.put(retry=TWICE), tour.put(delay=30.0)
+    for job, place in ((c, {"first": True}), (late, {"after": c}), (a, {"last": True}), (b, {"before": late})):
+        tour.move(job, **place)
+    tour.move(late, priority=1)
+    tour.move(b, before=late)
+    tour.move(b, priority=0)
+    tour.reschedule(late, Reschedule(delay=60.0))
+    tour.move(late, first=True, priority=0)
+    tour.wait(60.0)
+    tour.move(late, first=True)
+    tour.open_lease()
+    tour.move(c, first=True)
+    tour.take(begin=False)
+    tour.move(c, last=True)
+    tour.move(a, after=c)
+    tour.start(c)
+    tour.move(c, last=True)
+    tour.end(c, "retry")
+    tour.move(c, before=a)
+    tour.move(c, before=a)
+    tour.wait()
+    for _ in range(3):
+        tour.take()
+    tour.end(c, "bury")
+    tour.move(c, first=True)
 
 
 def test_rescheduling_at_every_stage(tour: Tour) -> None:
