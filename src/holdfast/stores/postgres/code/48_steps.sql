@@ -156,6 +156,7 @@ declare
     v_data   jsonb := send_event.data::jsonb;
     v_event  app_event;
     v_jobs   uuid[];
+    v_places integer[];
     v_queues text[];
 begin
     if v_tenant = '*' then
@@ -184,18 +185,23 @@ begin
                    and t.shape > w.shape order by t.shape limit 1)
           from shapes w where w.shape is not null
     )
-    select array_agg(t.job_id order by t.job_id) into v_jobs
+    -- A look into the index for each of them: the offset keeps the planner, which may know nothing of the table yet, from
+    -- going through all who wait instead.
+    select array_agg(t.job_id order by t.job_id, t.n), array_agg(t.n order by t.job_id, t.n) into v_jobs, v_places
       from shapes w
-      join step t on t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-                 and t.shape = w.shape and t.wanted = projection(v_data, w.shape)
+     cross join lateral (
+        select t.job_id, t.n from step t
+         where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+           and t.shape = w.shape and t.wanted = projection(v_data, w.shape)
+         offset 0) t
      where w.shape is not null and (send_event.job is null or t.job_id = send_event.job);
     woke := 0;
     if v_jobs is not null then
         perform from job_state s where s.id = any (v_jobs) order by s.id for update;
         -- The wait of a job that has ended meanwhile is over as well: nobody looks at it again.
         update step t set value = told(v_event), ended_at = v_now
-         where t.job_id = any (v_jobs) and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-           and t.wanted = projection(v_data, t.shape);
+          from unnest(v_jobs, v_places) as o(job, n)
+         where t.job_id = o.job and t.n = o.n and t.ended_at is null;
         -- Those that were put to sleep for it; others are on their way already, and will find it.
         with woken as (
             update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', send_event.name)
