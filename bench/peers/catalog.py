@@ -214,7 +214,7 @@ SUBJECTS = (
         bulk=False,
         left="select count(*) from workflow_status where status <> 'SUCCESS'",
         settled="select count(*) from workflow_status where status = 'SUCCESS'",
-        settings="plain functions on 4 threads, a pool of 4; the same queue; SQLite's default journal and synchronous = FULL",
+        settings="plain functions on 4 threads, a pool of 4; the same queue; a rollback journal, synchronous = FULL",
         work={"threads": 4, "poll": 0.1},
         scheme="sqlite:///",
         steps="select count(*) from operation_outputs",
