@@ -28,7 +28,7 @@ from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.reporting import Reporter
-from holdfast.runtime.stopping import Stop
+from holdfast.runtime.stopping import ENDED, Stop
 from holdfast.runtime.threads import Threads
 from holdfast.transaction import RESULT_LIMIT, Completion, Stage
 
@@ -161,6 +161,8 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 return Settled()
             raise
         finally:
+            if not stop.is_set:  # whatever it has left running is told
+                stop.set(ENDED)
             if reporter.used:
                 await reporter.close()
         if await completed(context):

@@ -99,7 +99,7 @@ class BaseContext(Facts):
 
     @property
     def stop_reason(self) -> str | None:
-        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``; None while the handler may go on."""
+        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``, ``ended``; None while it may go on."""
         return self.stop.reason
 
     def check(self) -> None:

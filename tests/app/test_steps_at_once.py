@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.runtime.ending import Suspended
 from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, AT_ONCE, told
 from tests.app.waiting import until
@@ -112,6 +113,35 @@ def test_what_was_begun_and_not_waited_for_is_remembered_when_the_handler_return
     work_off(app)
     assert handle.result(timeout=5) == "gone"
     assert [(name, value) for _, _, name, value in told(app, handle.id)] == [("slow", "done")]
+
+
+@pytest.mark.parametrize("ends", ["waits", "returns"])
+def test_what_is_begun_after_the_handler_has_ended_is_not_done(app: App, ends: str) -> None:
+    done: list[int] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def late(ctx: Context, call: Awaitable[None]) -> None:
+        while ctx.stop_reason is None and ctx.plan.durable.suspended is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await call
+
+    @app.job()
+    async def leaves(ctx: Context) -> int:
+        call = ctx.step("late", done.append, ctx.attempt)
+        if ctx.attempt > 1:
+            await call
+            return ctx.attempt
+        tasks.append(asyncio.create_task(late(ctx, call)))
+        if ends == "waits":
+            await ctx.sleep("10ms")
+        return ctx.attempt
+
+    handle = leaves.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == (2 if ends == "waits" else 1)
+        until(lambda: tasks[0].done(), "the task has ended")
+    assert tasks[0].cancelled() or isinstance(tasks[0].exception(), Suspended)
+    assert done == ([2] if ends == "waits" else [])
 
 
 def test_nor_is_it_done_again_when_the_handler_fails(app: App) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State, Stopped, SyncContext
+from holdfast import App, Backoff, Context, Retry, State, Stopped, SyncContext
 from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
 from tests.app.away import Away
@@ -158,6 +158,29 @@ def test_a_thread_that_cannot_be_stopped_begins_no_further_step(app: App, new_ap
         assert ended.wait(20)
     assert seen == [StaleLease, why]
     assert told(app, handle.id) == []
+
+
+def test_nor_does_it_try_one_again(app: App) -> None:
+    tries: list[int] = []
+    contexts: list[SyncContext] = []
+    slow = Retry(max_attempts=10, backoff=Backoff(base=0.9, factor=1.0, jitter=False))
+
+    def flaky() -> None:
+        tries.append(len(tries) + 1)
+        raise ConnectionError("not yet")
+
+    @app.job(timeout=0.3, retry=Retry(max_attempts=1))
+    def asks(ctx: SyncContext) -> None:
+        contexts.append(ctx)
+        try:
+            ctx.using(retry=slow).step("flaky", flaky)
+        except Stopped:
+            tries.append(0)
+
+    handle = asks.enqueue()
+    with working(app):
+        until(lambda: handle.state() is State.DEAD_LETTER and tries[-1] == 0, "it has ended")
+    assert tries == [1, 0]
 
 
 def test_a_thread_whose_worker_is_gone_ends(app: App, new_app: NewApp) -> None:

@@ -126,8 +126,9 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
     run = app.store.arun
 
     async def arun(flow: Flow[Any]) -> Any:
-        if flow.start.func.__name__ == "save_steps":  # type: ignore[attr-defined]
-            entries: Any = flow.start.args[-2]  # type: ignore[attr-defined]
+        start: Any = flow.start
+        if start.func.__name__ == "save_steps":
+            entries: list[tuple[str, int, StepEntry]] = start.args[-2]
             sizes.append(sum(len(each.value or "") for _, _, each in entries))
         return await run(flow)
 

@@ -171,7 +171,7 @@ class Durable:
                         await asyncio.sleep(seconds)
                     case Run():
                         assert run is not None
-                        self.still_waits()  # another task of the handler may, since this call was made
+                        self.may_go_on()  # it may have been made long ago, and the handler has ended since
                         answer = await run()
             except Exception as raised:
                 error = raised

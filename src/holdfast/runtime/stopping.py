@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 UNKNOWN = "stopped"
 TIMEOUT = "timeout"
+ENDED = "ended"
 
 
 _making = threading.Lock()
