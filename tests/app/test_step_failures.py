@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -174,6 +175,9 @@ def test_what_a_step_holds_goes_with_its_attempt(app: App) -> None:
         def shrink(self) -> int:
             return 1
 
+        def __call__(self) -> int:
+            return self.shrink()
+
     held: list[weakref.ref[Large]] = []
 
     @app.job()
@@ -181,6 +185,8 @@ def test_what_a_step_holds_goes_with_its_attempt(app: App) -> None:
         large = Large()
         held.append(weakref.ref(large))
         await ctx.step("method", large.shrink)
+        await ctx.step("part", partial(Large.shrink, large))
+        await ctx.step("object", large)
         return await ctx.step("closure", lambda: large.shrink())
 
     handles = [works.enqueue() for _ in range(20)]

@@ -12,12 +12,13 @@ import psycopg
 import pytest
 
 from holdfast.domain.order import Move, Where
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import StepEntry
-from holdfast.stores.base import ClaimRequest
+from holdfast.domain.outcome import Paused
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.steps import Pause, StepEntry
+from holdfast.stores.base import ClaimRequest, Telling
 from holdfast.stores.open import open_store
 from tests.plans.explained import used
-from tests.support.stores import claim, open_lease, put, spec
+from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
 pytestmark = pytest.mark.req("JF-3")
 
@@ -89,3 +90,24 @@ def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Whe
         assert not seen.answer.refused
         assert seen.scanned.get("job_state", 0) == 0
         assert sum(seen.by_index.values()) < 250
+
+
+@pytest.mark.req("HF-6")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        for table in ("step", "job_state"):
+            connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)")
+        lease = open_lease(store)
+        put(store, *(spec() for _ in range(HELD)))
+        claims = claim(store, lease, HELD)
+        waits = [Paused(Pause(1, "paid", "event", wanted={"invoice": n}).to_json(), []) for n in range(HELD)]
+        assert apply(store, lease, *(decide(job, wait, 0.5) for job, wait in zip(claims, waits, strict=True))) == []
+        if analysed:
+            connection.execute("analyze holdfast.step, holdfast.job_state")
+        event = Telling(new_id(), "paid", '{"invoice": 7, "amount": 12}')
+        seen = used(connection, store.verbs.send_event(event, "tester", "default"))
+        assert seen.answer.woke == 1
+        assert seen.scanned == {}
+        assert seen.by_index["waiting"] <= 10
+        assert seen.by_index.get("step_pkey", 0) <= 10

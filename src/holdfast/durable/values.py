@@ -41,9 +41,11 @@ _NEW: Final = object()
 
 def _signature(function: Callable[..., Any]) -> Signature | None:
     """By its code: what each attempt makes anew (a lambda, a function inside the handler) is looked at once, and what
-    it holds on to is not kept here."""
+    it holds on to is not kept here. What has no code of its own may be a partial or any object, and hold anything."""
     code, said = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
-    key = function if code is None else (code, function.__module__, said.get("return"))
+    if code is None:
+        return _look_at(function)
+    key = (code, function.__module__, said.get("return"))
     try:
         found = _signatures.get(key, _NEW)
     except TypeError:  # it cannot be hashed
