@@ -7,7 +7,7 @@ import argparse
 import json
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
                         help="for the groups floor and waiting")  # fmt: skip
     parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
-    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9, medians are shown (3)")
+    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
@@ -158,7 +158,9 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
         if "steps" in groups:
             measured.writes = writes.run(backends, quick=options.quick)
         if "waiting" in groups:
-            measured.waiting = waiting.run(backends, options.store, _patience(options), quick=options.quick)
+            sizes = waiting.QUICK if options.quick else waiting.Sizes()
+            sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
+            measured.waiting = waiting.run(backends, options.store, sizes, _patience(options))
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured

@@ -138,8 +138,7 @@ def _claims(places: Sequence[Place], count: int) -> list[float]:
     return [statistics.median(each) for each in times]
 
 
-def run(backends: Backends, store: str, patience: Patience, *, quick: bool) -> list[Beside]:
-    sizes = QUICK if quick else Sizes()
+def run(backends: Backends, store: str, sizes: Sizes, patience: Patience) -> list[Beside]:
     found: list[Beside] = []
     print(f"\nBeside {sizes.each:,} jobs at gates, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
     for subject in (BY_NAME[name] for name in OURS):

@@ -67,16 +67,16 @@ def main() -> None:
         case "prepare":
             app.store.migrate()
         case "single":
-            app.health()  # the connection is open before the clock starts
+            app.jobs(limit=1)  # the connection is open before the clock starts
             link.timed(single)
         case "bulk":
-            app.health()
+            app.jobs(limit=1)
             link.timed(bulk)
         case "paced":
-            app.health()
+            app.jobs(limit=1)
             link.paced(noop.enqueue)
         case "work":
-            app.health()
+            app.jobs(limit=1)
             asyncio.run(work())
             link.finish()
     app.close()
