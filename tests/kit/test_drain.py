@@ -207,11 +207,16 @@ async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
 
 
 def test_threads_do_not_pile_up(kit: Kit) -> None:
+    before = set(threading.enumerate())
     for order in range(5):
         shop.send_receipt.enqueue("ada@example.com", order)
         kit.drain()
     names = ("holdfast-job", "holdfast-heartbeat")
-    until(lambda: not any(each.name.startswith(names) for each in threading.enumerate()), "the threads are gone", 10.0)
+    until(
+        lambda: not [each for each in set(threading.enumerate()) - before if each.name.startswith(names)],
+        "the threads are gone",
+        10.0,
+    )
 
 
 def test_errors_of_the_kit_are_errors_of_holdfast() -> None:
