@@ -8,6 +8,7 @@ that was not is run once more, under the same key; nothing is asked, slept or wa
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -29,12 +30,14 @@ from tests.faults.crashing import start_call
 from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
 from tests.faults.killing import GONE, serve
+from tests.support.crew import ROOT
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.stores import put, spec
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "CX-5", "SC-11", "DP-8")
 
+GUIDE = ROOT / "docs" / "guides" / "recovery.md"
 STORES = ("sqlite", "postgres")
 LIMIT = 60.0
 
@@ -254,6 +257,14 @@ def played(
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)
+
+
+def test_the_guide_tells_of_these_moments() -> None:
+    section = GUIDE.read_text(encoding="utf-8").split("## Inside a handler with steps")[1].split("\n## ")[0]
+    rows = [line.split("|")[4] for line in section.splitlines() if line.count("|") == 5]
+    told = {moment for row in rows[2:] for moment in re.findall("`([^`]+)`", row)}
+    assert len(told) > 15
+    assert told <= {case.moment for case in CASES}
 
 
 def test_there_are_enough_points() -> None:
