@@ -143,7 +143,7 @@ def measure_peers(
     peers.run(
         backends, usable, workloads, sizes,
         rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
-        patience=Patience(options.patience, options.retakes),
+        patience=_patience(options),
     )  # fmt: skip
 
 
@@ -158,10 +158,14 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
         if "steps" in groups:
             measured.writes = writes.run(backends, quick=options.quick)
         if "waiting" in groups:
-            measured.waiting = waiting.run(backends, options.store, quick=options.quick)
+            measured.waiting = waiting.run(backends, options.store, _patience(options), quick=options.quick)
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
+
+
+def _patience(options: argparse.Namespace) -> Patience:
+    return Patience(options.patience, options.retakes)
 
 
 def _groups(options: argparse.Namespace) -> set[str]:

@@ -1,22 +1,24 @@
 """What jobs that wait cost those that do not: thousands at gates, asleep and waiting for events, and none of them.
 
-Both databases get the same work, in turn: 20,000 jobs drained by one worker process, claims of 200, a worker that has
-nothing to do. Whoever waits was put to waiting by a worker, not by hand.
+Two databases get the same work, in turn: 20,000 jobs drained by one worker process, a worker that has nothing to do,
+claims of 200. Whoever waits was put to waiting by a worker, not by hand.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.console import note
 from bench.depth import claim_seconds
 from bench.peers.backends import Backends, Place, PostgresPlace
 from bench.peers.bench import Bench, Figures, wait_until
 from bench.peers.catalog import BY_NAME, OURS, Subject
+from bench.quiet import Patience
 from bench.subjects import Ours
 from holdfast.stores.open import open_store
 
@@ -35,12 +37,12 @@ class Sizes:
 
     each: int = 10_000
     drain: int = 20_000
-    claims: int = 12
     rounds: int = 7
+    claims: int = 100
     rest: float = 6.0  # the duties have come round by then
 
 
-QUICK = Sizes(each=2_000, drain=5_000, rounds=3, rest=2.0)
+QUICK = Sizes(each=2_000, drain=5_000, rounds=3, claims=30, rest=2.0)
 
 
 @dataclass(frozen=True)
@@ -59,30 +61,39 @@ class Beside:
         return f"  {self.store:10}  {self.what:24} {figures:56} cost {self.ratio:.2f}"
 
 
-def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
+def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patience) -> list[Beside]:
     schema = "holdfast." if subject.backend == "postgres" else ""
     bench = Bench(backends, replace(subject, left=OPEN.format(schema=schema)))
-    rounds: dict[str, list[Figures]] = {"without": [], "beside": []}
-    with ExitStack() as stack:
-        places = {name: stack.enter_context(bench.place()) for name in rounds}
-        _put_to_wait(bench, places["beside"], sizes.each * 3, WAITING.format(schema=schema))
+    rounds: list[list[Figures]] = [[], []]
+    with bench.place() as without, bench.place() as beside:
+        _put_to_wait(bench, beside, sizes.each * 3, WAITING.format(schema=schema))
         for turn in range(sizes.rounds):
-            # Who comes first changes: what the one leaves to the disk is not always the other's to bear.
-            for name in sorted(rounds, reverse=bool(turn % 2)):
-                rounds[name].append(_round(bench, places[name], sizes))
-            pair = " | ".join(f"{name} {_shown(found[-1])}" for name, found in rounds.items())
-            note(f"{subject.name} round {turn + 1}: {pair}")
+            for index in _in_turn(turn):
+                figures = patience.measure(partial(_round, bench, (without, beside)[index], sizes))
+                rounds[index].append(figures)
+                shown = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+                note(f"{subject.name} round {turn + 1} {('without', 'beside')[index]:8} {shown}")
+        patience.wait()
+        claims = _claims((without, beside), sizes.claims)
 
-    def row(what: str, unit: str, key: str, cost: Callable[[float, float], float]) -> Beside:
-        without, beside = (statistics.median(each[key] for each in rounds[name]) for name in ("without", "beside"))
-        return Beside(subject.place, what, unit, without, beside, cost(without, beside))
+    def row(what: str, unit: str, one: float, other: float, *, rate: bool = False) -> Beside:
+        return Beside(subject.place, what, unit, one, other, one / other if rate else other / one)
+
+    def median(key: str) -> list[float]:
+        return [statistics.median(each[key] for each in found) for found in rounds]
 
     return [
-        row(f"drain of {sizes.drain:,}", "jobs/s", "jobs_s", lambda without, beside: without / beside),
-        row(f"claim of {BATCH}", "ms", "claim_ms", lambda without, beside: beside / without),
-        row("memory after the drain", "MiB", "rss_mib", lambda without, beside: beside / without),
-        row("memory of an idle worker", "MiB", "idle_mib", lambda without, beside: beside / without),
+        row(f"drain of {sizes.drain:,}", "jobs/s", *median("jobs_s"), rate=True),
+        row("processor time of that", "µs a job", *median("cpu_us")),
+        row(f"claim of {BATCH}", "ms", *claims),
+        row("memory after the drain", "MiB", *median("rss_mib")),
+        row("memory of an idle worker", "MiB", *median("idle_mib")),
     ]
+
+
+def _in_turn(turn: int) -> tuple[int, int]:
+    """Who comes first changes: what the one leaves to the disk is not always the other's to bear."""
+    return (1, 0) if turn % 2 else (0, 1)
 
 
 def _put_to_wait(bench: Bench, place: Place, count: int, waiting: str) -> None:
@@ -106,34 +117,34 @@ def _round(bench: Bench, place: Place, sizes: Sizes) -> Figures:
         team.stop()
     return {
         "jobs_s": drained["jobs_s"],
-        "claim_ms": _claim_ms(place, sizes.claims),
+        "cpu_us": drained["worker_us"] + drained["server_us"],
         "rss_mib": drained["rss_mib"],
         "idle_mib": idle,
     }
 
 
-def _claim_ms(place: Place, claims: int) -> float:
-    store = open_store(place.url)
-    try:
-        ours = Ours(store)
-        ours.enqueue(claims * BATCH, BATCH)
-        place.settle_down()
-        return claim_seconds(ours, claims, BATCH) * 1e3
-    finally:
-        store.close()
+def _claims(places: Sequence[Place], count: int) -> list[float]:
+    """The median milliseconds of a claim in each of them, one by one."""
+    times: list[list[float]] = [[] for _ in places]
+    with ExitStack() as stack:
+        ours = [Ours(stack.enter_context(closing(open_store(place.url)))) for place in places]
+        for each in ours:
+            each.enqueue(count * BATCH, BATCH)
+        for place in places:
+            place.settle_down()
+        for turn in range(count):
+            for index in _in_turn(turn):
+                times[index].append(claim_seconds(ours[index], 1, BATCH) * 1e3)
+    return [statistics.median(each) for each in times]
 
 
-def _shown(figures: Figures) -> str:
-    return "  ".join(f"{key} {value:,.1f}" for key, value in figures.items())
-
-
-def run(backends: Backends, store: str, *, quick: bool) -> list[Beside]:
+def run(backends: Backends, store: str, patience: Patience, *, quick: bool) -> list[Beside]:
     sizes = QUICK if quick else Sizes()
     found: list[Beside] = []
     print(f"\nBeside {sizes.each:,} jobs at gates, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
     for subject in (BY_NAME[name] for name in OURS):
         if store in (subject.backend, "both"):
-            for row in measure(backends, subject, sizes):
+            for row in measure(backends, subject, sizes, patience):
                 print(row.line(), flush=True)
                 found.append(row)
     return found

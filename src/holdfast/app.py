@@ -19,6 +19,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
 from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
+from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
@@ -248,6 +249,36 @@ class App:
     ) -> list[Verdict]:
         """Give jobs that wait (for their turn, their time or their retry) another time; with neither, at once."""
         return self.client.reschedule(job_ids, Reschedule.of(at, delay, max_attempts), reason)
+
+    def move(
+        self,
+        job_id: str,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        """Give a job that waits another place in its queue: one of the four, within its priority or another one.
+
+        Next to another job it has that one's priority; a priority alone means last among those that have it.
+        """
+        return self.client.move(job_id, Move.of(first, last, before, after, priority), reason)
+
+    async def amove(
+        self,
+        job_id: str,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        return await self.client.amove(job_id, Move.of(first, last, before, after, priority), reason)
 
     def discard(self, *job_ids: str, reason: str) -> list[Verdict]:
         return self.client.operate("discard", job_ids, reason)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from holdfast.domain.errors import Conflict, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import storable
 from holdfast.features.redriving import FromStep, check_from_step, redriving
@@ -148,6 +149,13 @@ class Client:
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         return await self.arun(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
+
+    def move(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
+        """Give a waiting job another place in its queue."""
+        return self.run(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
+
+    async def amove(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
+        return await self.arun(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
 
     # --- the ledger ---
 

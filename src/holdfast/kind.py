@@ -16,6 +16,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
+from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.durable.approvals import Asking
@@ -148,7 +149,7 @@ def make_spec(
         kind=kind,
         payload=payload,
         queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
-        priority=_priority(options.get("priority", 0)),
+        priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
         process_after=_moment(options.get("run_at"), "run_at"),
         deadline_at=_moment(options.get("deadline"), "deadline"),
@@ -186,12 +187,6 @@ def _moment(value: object, what: str) -> datetime | None:
             code="invalid_time",
             fix="For example datetime.now(UTC) + timedelta(minutes=5).",
         )
-    return value
-
-
-def _priority(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
-        raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
     return value
 
 

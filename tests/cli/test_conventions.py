@@ -29,7 +29,7 @@ COMMANDS = (
     ("bench",),
     ("demo",),
     ("jobs",),
-    *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule")),
+    *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
     ("approvals",),
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),

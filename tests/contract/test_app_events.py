@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.domain.outcome import Failed
+from holdfast.domain.payload import canonical
 from holdfast.domain.states import State
-from holdfast.domain.steps import projection
+from holdfast.domain.steps import MATCH_LIMIT, check_match, projection
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs
@@ -165,12 +166,30 @@ def test_the_rule_is_the_same_in_sql(by_hand: ByHand) -> None:
     if not isinstance(by_hand, PostgresByHand):
         pytest.skip("SQLite asks the rule itself")
     rows = by_hand.execute(
-        "select projection(t.data, array(select jsonb_object_keys(w.wanted))) = w.wanted"
+        "select projection(t.data, shape_of(w.wanted)) = projection(w.wanted, shape_of(w.wanted))"
         " from jsonb_array_elements(:told::jsonb) with ordinality as t(data, one),"
         " jsonb_array_elements(:wanted::jsonb) with ordinality as w(wanted, other) order by one, other",
         {"told": f"[{','.join(_text(data) for _, data in TOLD)}]", "wanted": json.dumps(WANTED)},
     )
     assert [row[0] for row in rows] == [_fits(data, wanted) for _, data in TOLD for wanted in WANTED]
+
+
+def test_the_largest_that_may_be_asked_for_can_be_found(store: Store) -> None:
+    """An entry of an index has its limit, and a job that cannot be settled would be stuck."""
+    many: dict[str, Any] = {}
+    while len(canonical({**many, f"{len(many):x}": 1}).encode()) <= MATCH_LIMIT:
+        many[f"{len(many):x}"] = 1
+    long: dict[str, Any] = {"é" * 120: "→" * ((MATCH_LIMIT - 247) // 3)}
+    for match in (many, long):
+        assert check_match(match) == match
+        with pytest.raises(InvalidSetting):
+            check_match(match | {"more": "x" * 10})
+        # A step may have the longest name of all; nobody can send that, but it has to be settled.
+        never = waiting(store, "𝄞" * 200, match, tenant="𝄞" * 100)
+        assert state_of(store, never) is State.RETRY_WAITING
+        job_id = waiting(store, "𝄞" * 100, match, tenant="𝄞" * 100)
+        assert send(store, "𝄞" * 100, match, tenant="𝄞" * 100).woke == 1
+        assert heard(store, job_id) == match
 
 
 # -- for whom --------------------------------------------------------------------------------------------------

@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from tests.support.attack import Attack
+from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
-from tests.support.stores import new_id, open_lease
+from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
+from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16")
+pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6")
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -33,7 +35,7 @@ class Scene:
 
     store: Store
     by_hand: ByHand
-    names: dict[str, str]
+    names: dict[str, Any]
     untouched: dict[str, list[tuple[object, ...]]]
 
 
@@ -73,8 +75,8 @@ def _database(request: pytest.FixtureRequest, stack: ExitStack, attacker: str, f
     return as_role(url, databases.owner) if isinstance(databases, OwnedDatabases) else url
 
 
-def _populate(store: Store, by_hand: ByHand) -> dict[str, str]:
-    names: dict[str, str] = {"unknown": new_id()}
+def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
+    names: dict[str, Any] = {"unknown": new_id()}
     holders: dict[State, str | None] = {}
     for state in State:
         brought = bring(store, by_hand, state)
@@ -90,11 +92,37 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, str]:
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
-    return names
+    return names | _people(store, by_hand, names) | {"later": LATER[by_hand.name]}
+
+
+def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
+    """The small world that `tests/support/attacks_on_people.py` describes."""
+    store.run(store.verbs.save_steps(names["lease"], [(names["running"], 1, entry())], "*"))
+    asked = asking(
+        store,
+        approvers=("ada", "bob"),
+        quorum=2,
+        expires_in=3600.0,
+        escalate_after=1800.0,
+        escalate_to=("boss",),
+        data={"sum": 7},
+    )
+    for token in ("used", "fresh"):
+        keep_token(store, asked.id, token)
+    assert say(store, asked.id, ballot("ada", token_hash="used")).state == "open"
+    decided = asking(store)
+    assert approve(store, decided.id).state == "approved"
+    told = send(store, key="k").id
+    people = {"asking": asked.job_id, "gate": asked.id, "asked": decided.job_id, "decided": decided.id, "told": told}
+    return people | {"waiting": waiting(store, "shipped", n=2)}
 
 
 def _statements(attacker: str, attack: Attack) -> tuple[str, ...]:
     return attack.sqlite if attacker == "sqlite" else attack.postgres
+
+
+def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:
+    return {name: value for name, value in names.items() if f":{name}" in statement}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +136,7 @@ def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, nam
     scene.by_hand.begin()
     refusal = None
     for statement in statements:
-        refusal = scene.by_hand.refusal(statement, scene.names)
+        refusal = scene.by_hand.refusal(statement, _used(scene.names, statement))
         if refusal is not None:
             break
     if len(statements) == 1 and not postgres:  # PostgreSQL answers nothing more in this transaction
@@ -138,6 +166,32 @@ def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> Non
     assert store.run(store.verbs.get(gone, "*")) is None
     assert store.run(store.verbs.history(gone, "*")) == []
     assert len(store.run(store.verbs.history(stays, "*"))) == 3
+
+
+@pytest.mark.req("DP-16")
+def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) -> None:
+    """In the same transaction, and after its state: its steps, and its gates before what was said of them."""
+    asked = asking(store, quorum=2)
+    keep_token(store, asked.id, "h")
+    approve(store, asked.id)
+    store.run(store.verbs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
+    put_one(store)  # the newest row of SQLite's ledger has to stay
+    names = {"job": asked.job_id, "gate": asked.id}
+    tables = {"gate": "id = :gate", "vote": "gate_id = :gate", "gate_token": "gate_id = :gate"}
+    for table, which in tables.items():
+        assert "deleted while" in (by_hand.refusal(f"delete from {table} where {which}", _used(names, which)) or "")
+    by_hand.begin()
+    for table, which in {
+        "job_state": "id = :job",
+        "job": "id = :job",
+        "event": "job_id = :job",
+        "step": "job_id = :job",
+        **tables,
+    }.items():
+        by_hand.execute(f"delete from {table} where {which}", _used(names, which))
+        assert by_hand.execute(f"select 1 from {table} where {which}", _used(names, which)) == []
+    by_hand.commit()
 
 
 @pytest.mark.req("CX-3", "DP-16")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.errors import Refused
 from holdfast.domain.job import EVERY_TENANT, Claim
 from holdfast.domain.outcome import Failed, Succeeded
 from holdfast.domain.settlement import LONGEST_DELAY, Settlement, decide
@@ -333,6 +334,35 @@ def test_a_wait_that_is_over_by_then_goes_on_at_once(store: Store, end: Settle, 
     assert third.attempt == 3
     (step,) = steps(store, job_id)
     assert (step.over, step.value["data"]) == (True, {"order": 7})
+
+
+def test_what_is_waited_for_is_what_was_asked_for_last(store: Store, end: Settle) -> None:
+    """A release that asks for something else: neither the old event nor one that was sent before counts any more."""
+    forward(store)
+    job_id, held = running(store)
+    end(store, held.lease, waits(held, match={"order": 7}))
+    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    again = rouse(store, held)
+    end(store, again.lease, waits(again, match={"order": 8, "shop": "a"}))
+    assert send(store, data={"order": 7}).woke == 0
+    assert send(store, data={"order": 8, "shop": "a"}).woke == 1
+
+
+@pytest.mark.req("SC-19")
+def test_another_call_at_the_place_of_one_that_waits_is_refused(store: Store, by_hand: ByHand, end: Settle) -> None:
+    """The handler is told before it comes to that; the store does not take it either, and writes nothing."""
+    job_id, held = running(store)
+    end(store, held.lease, waits(held))
+    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    again = rouse(store, held)
+    before = by_hand.contents()
+    for wrong in (sleeps(again, 5.0), waits(again, "refunded"), paused(again, failing())):
+        with pytest.raises(Refused) as caught:
+            end(store, again.lease, wrong)
+        assert caught.value.code == "immutable"
+    with pytest.raises(Refused):
+        save(store, again, entry(1))
+    assert by_hand.contents() == before
 
 
 def test_the_next_wait_of_a_job_is_not_for_what_it_has_had(store: Store, end: Settle) -> None:

@@ -30,7 +30,7 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
 RESOLVES = {
-    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"),
+    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
     *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}

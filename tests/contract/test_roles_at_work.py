@@ -17,6 +17,7 @@ from psycopg import sql
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
+from holdfast.domain.order import Move
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
@@ -50,7 +51,7 @@ ALLOWED = {
     PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "rewind"},
+    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
 
@@ -119,6 +120,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
+        "move": lambda: run(v.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
         "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
         "steps": lambda: run(v.steps(job, tenant)),
         "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),

@@ -125,7 +125,8 @@ def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
                 f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
             )
             assert refusal is not None, table
-            assert "row-level security policy" in refusal or "written by triggers only" in refusal, table
+            guards = ("written by triggers only", "is opened by the job that waits", "who may", "for an open gate")
+            assert "row-level security policy" in refusal or any(words in refusal for words in guards), table
 
 
 def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:

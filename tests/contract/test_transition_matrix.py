@@ -13,7 +13,7 @@ from holdfast.domain.transitions import PAIRS, is_legal
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease
-from tests.support.ways import bring
+from tests.support.ways import Brought, bring
 
 pytestmark = pytest.mark.req("CX-1", "DP-1")
 
@@ -27,8 +27,15 @@ update job_state
 """
 
 
-def fields(source: State, target: State, held_by: str | None, fresh: str) -> dict[str, object]:
+# What people would have to say for a job to leave its gate: that, and the gate closed as they said.
+VERDICTS = {State.QUEUED: ("approve", "approved"), State.FAILED: ("deny", "denied")}
+VOTE = "insert into vote (gate_id, tenant, person, verdict, how, at) select :gate, 'default', 'ada', :verdict, 'x', now"
+CLOSE = "update gate set state = :state, decided_at = (select now from present) where id = :gate"
+
+
+def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[str, object]:
     """What the row needs to be sound in `target`, coming from `source`."""
+    held_by = brought.lease
     holder = None
     if target in HELD:
         holder = held_by if source in HELD else fresh
@@ -37,7 +44,7 @@ def fields(source: State, target: State, held_by: str | None, fresh: str) -> dic
         "begun": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
         "lease": holder,
         "shown": held_by if source == State.IN_PROGRESS and target not in HELD else None,
-        "gate": new_id() if target == State.WAITING_FOR_APPROVAL else None,
+        "gate": (brought.gate or new_id()) if target == State.WAITING_FOR_APPROVAL else None,
         "waits": int(target == State.RETRY_WAITING),
         "ended": int(target in FINISHED),
     }
@@ -50,7 +57,11 @@ def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) 
     events = len(history(store, brought.id))
     for target in State:
         by_hand.begin()
-        params = fields(source, target, brought.lease, fresh) | {"id": brought.id}
+        if source == State.WAITING_FOR_APPROVAL and target in VERDICTS:
+            verdict, closed = VERDICTS[target]
+            by_hand.execute(f"{VOTE} from present", {"gate": brought.gate, "verdict": verdict})
+            by_hand.execute(CLOSE, {"gate": brought.gate, "state": closed})
+        params = fields(source, target, brought, fresh) | {"id": brought.id}
         refusal = by_hand.refusal(UPDATE, params)
         if source == target or is_legal(source, target):
             assert refusal is None, f"{source} -> {target}: {refusal}"

@@ -9,20 +9,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.attack import Attack
+from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 
-_JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned")
+_JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned", "asking", "asked")
 _LEASES = ("lease", "holding", "other", "ended")
 NAMES = {
-    name: f"00000000-0000-7000-8000-{number:012d}" for number, name in enumerate((*_JOBS, *_LEASES, "unknown"), start=1)
+    name: f"00000000-0000-7000-8000-{number:012d}"
+    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown"), start=1)
 }
-# SQLite keeps times as microseconds since 1970.
-LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
 
 _NOW = "(select now from present)"
 _END = f"lease = null, settled_by = :lease, finished_at = {_NOW}"
@@ -37,7 +37,7 @@ def setup() -> list[str]:
         f"update lease set ended_at = {_NOW}, ended_why = 'closed' where id = :ended",
         *(f"insert into job (id, tenant, kind) values (:{name}, 'default', 'mail.send')" for name in _JOBS),
         "update job_state set state = 'leased', lease = :holding where id = :leased",
-        *(f"{begin} :{name}" for name in ("running", "succeeded", "dead", "waiting")),
+        *(f"{begin} :{name}" for name in ("running", "succeeded", "dead", "waiting", "asking", "asked")),
         f"update job_state set state = 'succeeded', {_END} where id = :succeeded",
         f"update job_state set state = 'failed', error_code = 'x', error_message = 'y', {_END} where id = :dead",
         "update job_state set state = 'dead_letter' where id = :dead",
@@ -52,7 +52,56 @@ def setup() -> list[str]:
             for name in ("log", "report")
         ),
         *REGISTERED,
+        *_people(),
     ]
+
+
+def _people() -> list[str]:
+    """Somebody asks and was half answered, somebody was answered; a step that is over, a wait, and an event."""
+    gate = "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    vote = "insert into vote (gate_id, tenant, person, verdict, how, at) values"
+    token = "insert into gate_token (hash, tenant, gate_id, issued_by, issued_at) values"
+    step = "insert into step (job_id, n, tenant, name, kind, attempt, started_at"
+    waits = "state = 'waiting_for_approval', lease = null, settled_by = :lease, gate_id ="
+    return [
+        f"update job_state set {waits} :gate where id = :asking",
+        f"update job_state set {waits} :decided where id = :asked",
+        f"{gate}, approvers, quorum, escalate_to, escalate_at, expires_in, expires_at)"
+        f" values (:gate, 'default', :asking, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW},"
+        " :people, 2, :bosses, :soon, :hour, :soon)",
+        f"{gate}) values (:decided, 'default', :asked, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW})",
+        f"{step}) values (:asking, 1, 'default', 'release', 'approval', 1, {_NOW})",
+        f"{token} ('used', 'default', :gate, 'by hand', {_NOW})",
+        f"{token} ('fresh', 'default', :gate, 'by hand', {_NOW})",
+        f"{vote} (:gate, 'default', 'ada', 'approve', 'sql', {_NOW})",
+        f"update gate_token set used_at = {_NOW} where hash = 'used'",
+        f"{vote} (:decided, 'default', 'ada', 'approve', 'sql', {_NOW})",
+        f"update gate set state = 'approved', decided_at = {_NOW} where id = :decided",
+        "update job_state set state = 'queued', gate_id = null where id = :asked",
+        f"{step}, value, ended_at) values (:running, 1, 'default', 'charge', 'step', 1, {_NOW}, '1', {_NOW})",
+        f"{step}) values (:waiting, 2, 'default', 'shipped', 'event', 1, {_NOW})",
+        "insert into app_event (id, tenant, name, data, key, sent_by, sent_at)"
+        f" values (:told, 'default', 'paid', '{{}}', 'k', 'by hand', {_NOW})",
+    ]
+
+
+# What the two shells write differently. In 2099 it is soon enough, and an hour is an hour.
+SPELT: dict[str, dict[str, object]] = {
+    "sqlite": {
+        "later": LATER["sqlite"],
+        "soon": 4070908800000000,
+        "hour": 3600000000,
+        "people": '["ada", "bob"]',
+        "bosses": '["boss"]',
+    },
+    "postgres": {
+        "later": LATER["postgres"],
+        "soon": "2099-01-01",
+        "hour": "1 hour",
+        "people": '{"ada", "bob"}',
+        "bosses": '{"boss"}',
+    },
+}
 
 
 HEAD = """\
@@ -101,6 +150,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         ROWS,
     ),
     "Between the fields": ("Invariants, under the names of their constraints.", INVARIANTS),
+    "Leaving a gate": ("A job that asked people goes on by what they said, and by nothing else.", WAYS_OUT),
+    "Questions": ("What was asked stays as it was asked, and a decision stays a decision.", GATES),
+    "Words and tokens": ("One word a person who may; a token works once.", WORDS),
+    "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
     "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),
 }
@@ -111,11 +164,14 @@ def render() -> str:
 
 
 def _lines() -> Iterator[str]:
-    psql = [f"\\set {name} '''{value}'''" for name, value in {**NAMES, "later": LATER["postgres"]}.items()]
-    sqlite = [f".parameter set :{name} \"'{value}'\"" for name, value in NAMES.items()]
+    psql = [f"\\set {name} '''{value}'''" for name, value in {**NAMES, **SPELT["postgres"]}.items()]
+    sqlite = [
+        f".parameter set :{name} {value}" if isinstance(value, int) else f".parameter set :{name} \"'{value}'\""
+        for name, value in {**NAMES, **SPELT["sqlite"]}.items()
+    ]
     yield HEAD.format(
         psql_names="\n".join(["set search_path = holdfast;", "set holdfast.tenant = '*';", *psql]),
-        sqlite_names="\n".join([".parameter init", *sqlite, f".parameter set :later {LATER['sqlite']}"]),
+        sqlite_names="\n".join([".parameter init", *sqlite]),
         setup="\n".join(f"{statement};" for statement in setup()),
     ).rstrip()
     for title, (what, attacks) in GROUPS.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.stores.open import open_store
-from tests.docs.attacks_page import GROUPS, LATER, NAMES, PAGE, setup
+from tests.docs.attacks_page import GROUPS, NAMES, PAGE, SPELT, setup
 from tests.support.attacks import ATTACKS
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 def world(url: str) -> Iterator[tuple[ByHand, dict[str, Any]]]:
     """The small world of the page; whatever is tried, nothing in it may have changed in the end."""
     with closing(open_by_hand(url)) as by_hand:
-        names: dict[str, Any] = {**NAMES, "later": LATER[by_hand.name]}
+        names: dict[str, Any] = {**NAMES, **SPELT[by_hand.name]}
         for statement in setup():
             by_hand.execute(statement, _used(names, statement))
         before = by_hand.contents()
@@ -76,6 +76,12 @@ SUMMARY = {
     "end an attempt without its lease": "succeed without a token",
     "take a job without a live lease": "claim under an unknown lease",
     "declare a live worker lost": "declare a live lease lost",
+    "go on without a decision": "approve by the state alone",
+    "decide what nobody decided": "approve a gate that nobody approved",
+    "change what was asked, or a decision": "decide otherwise",
+    "speak for somebody who may not": "vote for somebody who may not",
+    "use a token twice": "use a token again",
+    "change a step that is over": "change what a step returned",
     "break an invariant between fields": "unfinish",
     "delete a job that is not cleaned": "delete a state",
 }

@@ -114,6 +114,13 @@ def n3(picture: Picture) -> Iterator[Violation]:
     for job, attempt in picture.progress:
         if attempt > picture.rows[job].attempt:
             yield Violation("N3", job, f"has progress of attempt {attempt}, which was never begun")
+    for job, steps in picture.steps.items():
+        begun = [step for step in picture.ledgers.get(job, []) if step.target is State.IN_PROGRESS]
+        for done in steps:
+            # What is waited for is ended from outside; the rest by the attempt that is written with it.
+            later = [step.attempt for step in begun if step.attempt > done.attempt and step.at < done.ended]
+            if later and done.kind in ("step", "patch"):
+                yield Violation("N3", job, f"step {done.n} was kept for attempt {done.attempt} during {later[0]}")
 
 
 def n4(picture: Picture, within: float) -> Iterator[Violation]:

@@ -51,6 +51,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Done:
+    """A durable step that is over."""
+
+    n: int
+    kind: str
+    attempt: int
+    ended: float
+
+
+@dataclass(frozen=True)
 class Holding:
     """A row of the leases."""
 
@@ -75,8 +85,8 @@ class Picture:
     leases: dict[str, Holding] = field(default_factory=dict)
     progress: tuple[tuple[str, int], ...] = ()
     """(job, attempt) of every checkpoint, artifact and step."""
-    steps: dict[str, set[int]] = field(default_factory=dict)
-    """The places of the steps that are over, of each job."""
+    steps: dict[str, list[Done]] = field(default_factory=dict)
+    """The steps that are over, of each job."""
     gates: dict[str, list[Asked]] = field(default_factory=dict)
     """Of each job, in the order in which they were asked."""
     asleep: tuple[str, ...] = ()
@@ -125,9 +135,11 @@ def _picture(by_hand: ByHand) -> Picture:
         "select job_id, attempt from checkpoint union all select job_id, attempt from artifact"
         " union all select job_id, attempt from step"
     )
-    steps: dict[str, set[int]] = defaultdict(set)
-    for job, n in by_hand.execute("select job_id, n from step where ended_at is not null"):
-        steps[str(job)].add(n)
+    steps: dict[str, list[Done]] = defaultdict(list)
+    for job, n, kind, attempt, ended in by_hand.execute(
+        f"select job_id, n, kind, attempt, {seconds('ended_at')} from step where ended_at is not null"
+    ):
+        steps[str(job)].append(Done(n, kind, attempt, ended))
     gates: dict[str, list[Asked]] = defaultdict(list)
     for gate, job, state, quorum, ayes, noes in by_hand.execute(
         "select g.id, g.job_id, g.state, g.quorum, count(case v.verdict when 'approve' then 1 end),"

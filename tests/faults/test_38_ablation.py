@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.domain.gates import Gate
 from holdfast.domain.job import Claim
+from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.app.waiting import until
-from tests.faults.checker import n3, n5, n6
+from tests.faults.checker import n3, n5, n5_gates, n6
 from tests.faults.crashing import QUICK, marks, start, start_call
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
@@ -30,8 +35,20 @@ from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.crew import FOLDER_VARIABLE
 from tests.support.given_server import GivenServer
 from tests.support.owners import OwnedDatabases, as_role
+from tests.support.people import asking, ballot, entry, keep_token, running, save, say, send, steps, votes, waits
 from tests.support.servers import PostgresServer
-from tests.support.stores import claim, enqueue, forward, open_lease, put, put_one, settle, spec, take
+from tests.support.stores import (
+    claim,
+    enqueue,
+    forward,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+)
 from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("ARCH")
@@ -105,6 +122,110 @@ def test_the_fence_is_double(store: Store, by_hand: ByHand) -> None:
     drop_trigger(by_hand, "judge_transition", "job_state")
     assert settle(store, old) == []
     assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+
+
+UNFENCED = "SELECT id, 1 FROM job_state WHERE id IN (SELECT value FROM json_each(?)) AND ? IS NOT NULL"
+
+
+def test_without_the_fence_a_zombie_keeps_a_step(
+    store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who has the job is then told that the step is over, and goes on with the zombie's result."""
+    old = taken_over(store)
+    forward(store, 1)
+    assert [saved.fate for saved in save(store, old, entry(1, '"late"'))] == ["stale"]
+    assert not list(n3(take_picture(store.url)))
+    if by_hand.name == "sqlite":
+        monkeypatch.setattr("holdfast.stores.sqlite.operations.steps._HELD", UNFENCED)
+    else:
+        replaced(by_hand, "save_steps", r"and s\.lease is not distinct from save_steps\.lease\s", "")
+        replaced(by_hand, "save_steps", r"join held h on h\.id = o\.job and h\.attempt = o\.attempt\s+on", _ANY_HOLDER)
+    save(store, old, entry(1, '"late"'))
+    assert [step.value for step in steps(store, old.id)] == ["late"]
+    if by_hand.name == "postgres":  # SQLite's step takes its attempt from the job
+        assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+
+
+_ANY_HOLDER = "join held h on h.id = o.job on"
+
+
+# -- tokens: CX-6 --------------------------------------------------------------------------------------------------
+
+
+def use(store: Store, gate: Gate, person: str) -> str | None:
+    return say(store, gate.id, ballot(person, token_hash="h")).reason
+
+
+def test_without_the_judge_of_tokens_one_is_used_again(store: Store, by_hand: ByHand) -> None:
+    gate = asking(store, quorum=5)
+    keep_token(store, gate.id, "h")
+    assert [use(store, gate, person) for person in ("ada", "bob")] == [None, "token_used"]
+    again = "update gate_token set used_at = null"
+    assert "used once" in (by_hand.refusal(again) or "")
+    drop_trigger(by_hand, "judge_token_update" if by_hand.name == "sqlite" else "judge_update", "gate_token")
+    assert by_hand.refusal(again) is None
+    assert use(store, gate, "bob") is None
+    assert len(votes(store, gate.id)) == 2
+
+
+@POSTGRES
+def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> None:
+    """Without the condition in the function the trigger refuses; without both, it is used as often as one likes."""
+    gate = asking(store, quorum=5)
+    keep_token(store, gate.id, "h")
+    assert use(store, gate, "ada") is None
+    replaced(by_hand, "decide_gate", r"when v_token\.used_at is not null then 'token_used'\s", "")
+    with pytest.raises(Exception, match="used once"):
+        use(store, gate, "bob")
+    assert len(votes(store, gate.id)) == 1
+    drop_trigger(by_hand, "judge_update", "gate_token")
+    assert use(store, gate, "bob") is None
+    assert len(votes(store, gate.id)) == 2
+
+
+# -- decisions: N5 ---------------------------------------------------------------------------------------------------
+
+
+def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand) -> None:
+    job = asking(store).job_id
+    leave = "update job_state set state = 'queued', gate_id = null where id = :id"
+    assert "not decided so" in (by_hand.refusal(leave, {"id": job}) or "")
+    if by_hand.name == "sqlite":
+        drop_trigger(by_hand, "judge_transition", "job_state")
+        drop_trigger(by_hand, "withdraw_gate", "job_state")
+    else:
+        drop_trigger(by_hand, "judge_waiting", "job_state")
+    assert by_hand.refusal(leave, {"id": job}) is None
+    assert {violation.job for violation in n5_gates(take_picture(store.url))} == {job}
+
+
+# -- waiting and telling: N1 -----------------------------------------------------------------------------------------
+
+
+@POSTGRES
+def test_without_the_lock_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
+    """What `test_no_wake_up_is_lost` tries by chance, one step after the other: the job lets go, the event is sent,
+    and only then the job's transaction commits."""
+
+    def meet() -> tuple[str, int]:
+        job, held = running(store)
+        with psycopg.connect(store.url) as letting_go, ThreadPoolExecutor(1) as beside:
+            prepare_connection(letting_go)
+            run_on(letting_go, store.verbs.settle(held.lease, [waits(held, job)], "*"))
+            sending = beside.submit(send, store, job)
+            until(lambda: sending.done() or stands_in_line(by_hand), "it was sent, or waits for the one who lets go")
+            letting_go.commit()
+            return job, sending.result(timeout=10).woke
+
+    job, woke = meet()
+    assert (state_of(store, job), woke) == (State.QUEUED, 1)
+    replaced(by_hand, "lock_event_names", r"where n is not null", "where false")
+    job, woke = meet()
+    assert (state_of(store, job), woke) == (State.RETRY_WAITING, 0)
+
+
+def stands_in_line(by_hand: ByHand) -> bool:
+    return bool(by_hand.execute("select 1 from pg_locks where locktype = 'advisory' and not granted"))
 
 
 # -- the judge and the ledger: N5 ---------------------------------------------------------------------------------

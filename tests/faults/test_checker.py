@@ -169,6 +169,16 @@ def test_n3_progress_of_an_attempt_that_never_was(copy: Copy) -> None:
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[HELD])}
 
 
+def test_n3_a_step_of_the_attempt_before(copy: Copy) -> None:
+    """The first attempt was lost and the second has begun: what it says it did comes too late."""
+    step = "insert into step (job_id, n, tenant, name, kind, attempt, started_at, ended_at)"
+    ended = "(select max(at) + 1 from event where job_id = :id)"
+    copy.tamper(f"{step} values (:id, 1, 'default', 'charge', 'step', 2, 0, {ended})", id=copy.ids[LOST])
+    assert not invariants(n3(copy.picture))
+    copy.tamper(f"{step} values (:id, 2, 'default', 'charge', 'step', 1, 0, {ended})", id=copy.ids[LOST])
+    assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
+
+
 @pytest.mark.parametrize("verb", ["lapse", "take"])
 def test_n4_a_job_that_waited_too_long_for_its_rescue(copy: Copy, verb: str) -> None:
     late = "update event set at = at + 60000000 where job_id = :id and verb = :verb and attempt = :attempt"

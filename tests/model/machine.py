@@ -12,8 +12,9 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from holdfast.domain.order import Move, Where
 from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import State
+from holdfast.domain.states import HELD, State
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
@@ -42,6 +43,7 @@ MOVES = {
     "start_or_release": 2,
     "operate": 3,
     "reschedule": 2,
+    "move": 2,
     "save_something": 1,
     "see_to_a_lease": 2,
     "claim_choosily": 1,
@@ -53,6 +55,8 @@ MOVES = {
     "meddle_by_hand": 1,
     "cut_the_power": 1,
 }
+
+PLACES: list[Where] = ["first", "last", "before", "before", "after", "after"]
 
 ttls = st.sampled_from([0.5, 5.0, 30.0, 3600.0])
 ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
@@ -199,6 +203,23 @@ class StoresMachine(Mischief):
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
         self.play(lambda side: side.reschedule(ids, when, reason, "an operator", scope))
+
+    def move(self, data: st.DataObject) -> None:
+        """Not while one of the queue is away and may come back: where between others that is, is each store's own."""
+        waiting = self.ids(State.QUEUED, State.RETRY_WAITING)
+        job = self.any_job(data, rather=waiting)
+        line = [each for each in self.model.jobs.values() if each.spec.queue == job.spec.queue]
+        if job.waiting and any(each.state in HELD | {State.DEAD_LETTER} for each in line):
+            return
+        where: Where = data.draw(st.sampled_from(PLACES), label="where")
+        beside = where in ("before", "after")
+        others = [each.id for each in line if each.waiting] or [UNKNOWN]
+        other = data.draw(st.sampled_from([*others * 5, UNKNOWN, *self.model.jobs]), label="other") if beside else None
+        level = None if beside else data.draw(st.sampled_from([None, None, 0, 1]), label="priority")
+        reason = data.draw(reasons, label="reason")
+        scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
+        place = Move(where=where, other=other, priority=level)
+        self.play(lambda side: side.move(job.id, place, reason, "an operator", scope))
 
     def see_to_an_agent(self, data: st.DataObject) -> None:
         """Jobs are for "planner" or for nobody; before it is registered that is only a label."""

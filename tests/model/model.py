@@ -75,7 +75,7 @@ class Model(Registry):
         if after is None and spec.delay is not None:
             after = self.now + seconds(spec.delay)
         due = after if after is not None and after > self.now else None
-        job = ModelJob(spec, tenant, len(self.jobs), self.now, after, due)
+        job = ModelJob(spec, tenant, self.end_of_all(), self.now, after, due)
         job.events.append(ModelEvent("enqueue", None, State.QUEUED, 0, self.now, spec.enqueued_by, {}))
         self.jobs[spec.id] = job
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Store, Verbs
@@ -152,6 +153,9 @@ class Player:
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> list[Verdict]:
         return self.store.run(self.verbs.reschedule(ids, when, reason, actor, tenant))
+
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
+        return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
 
     def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
         return self.store.run(self.verbs.register_agent(definition, tenant))

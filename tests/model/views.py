@@ -37,7 +37,7 @@ def job_of(job: ModelJob) -> Job:
         crashes=job.crashes,
         max_retries=job.max_retries,
         max_crashes=spec.retry.max_crashes,
-        priority=spec.priority,
+        priority=job.priority,
         position=0,
         due_at=job.due_at,
         started_at=job.started_at,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.domain.job import JobSpec
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Verbs
@@ -74,6 +77,43 @@ def writes(verbs: Verbs) -> dict[str, Flow[Any]]:
         "redrive": verbs.operate("redrive", [job_id(1), job_id(101)], "again", "me", "a"),
         "enqueue": verbs.enqueue([KEYED], "a"),
     }
+
+
+# Every third is of the same queue and priority, so the last two stand next to each other.
+MOVED, ASIDE, BESIDE = job_id(FINISHED + 8), job_id(FINISHED + 9_998), job_id(FINISHED + 10_001)
+PLACES = {
+    "first": Move(where="first"),
+    "last": Move(where="last"),
+    "before": Move(where="before", other=BESIDE),
+    "after": Move(where="after", other=ASIDE),
+    "first of another priority": Move(where="first", priority=0),
+    "last of a priority that nobody has": Move(where="last", priority=7),
+}
+
+
+def moves(verbs: Verbs) -> dict[str, Flow[Any]]:
+    return {name: verbs.move(MOVED, place, None, "me", "a") for name, place in PLACES.items()}
+
+
+@contextmanager
+def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[None]:
+    """For a while there is no free place between the two."""
+    table = "holdfast.job_state" if mark == "%s" else "job_state"
+
+    def put(position: int) -> None:
+        connection.execute("begin")
+        if mark == "%s":
+            connection.execute("select set_config('holdfast.tenant', '*', true)")
+        connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, BESIDE))
+        connection.execute("commit")
+
+    if full:
+        put((FINISHED + 9_998) * 100 + 1)
+    try:
+        yield
+    finally:
+        if full:
+            put((FINISHED + 10_001) * 100)
 
 
 def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:

@@ -73,6 +73,20 @@ def test_a_write_finds_its_jobs_by_their_ids(connection: Connection, name: str) 
     assert sum(seen.by_index.values()) < 200
 
 
+@pytest.mark.req("SC-3")
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", flows.moves(VERBS))
+def test_a_move_looks_at_the_jobs_around_its_place(connection: Connection, name: str, full: bool) -> None:
+    """Of thousands that stand in this line; also where the gap is full and some are numbered anew."""
+    flow = flows.moves(VERBS)[name]
+    with flows.shoulder_to_shoulder(connection, "%s", full):
+        used(connection, flow)  # plans are made, which reads the ends of indexes
+        seen = used(connection, flow)
+    assert not seen.answer.refused
+    assert seen.scanned == {}
+    assert sum(seen.by_index.values()) < 250
+
+
 @pytest.mark.parametrize("name", flows.duties(VERBS))
 def test_a_duty_reads_what_is_due_and_no_more(connection: Connection, name: str) -> None:
     index, flow = flows.duties(VERBS)[name]

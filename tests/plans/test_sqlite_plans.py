@@ -103,6 +103,18 @@ def test_a_write_finds_its_jobs_by_their_ids(connection: sqlite3.Connection, nam
     assert seen.steps < 20_000
 
 
+@pytest.mark.req("SC-3")
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", flows.moves(VERBS))
+def test_a_move_looks_at_the_jobs_around_its_place(connection: sqlite3.Connection, name: str, full: bool) -> None:
+    with flows.shoulder_to_shoulder(connection, "?", full):
+        seen = run(connection, flows.moves(VERBS)[name])
+    assert not seen.answer.refused
+    assert seen.scans == []
+    assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
+    assert seen.steps < 10_000
+
+
 @pytest.mark.parametrize("name", flows.duties(VERBS))
 def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, name: str) -> None:
     index, flow = flows.duties(VERBS)[name]

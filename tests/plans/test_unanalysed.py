@@ -11,6 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from holdfast.domain.order import Move, Where
 from holdfast.domain.outcome import Paused
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.steps import Pause, StepEntry
@@ -69,6 +70,26 @@ def test_a_step_is_written_without_reading_the_others(postgres_url: str, analyse
         assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
         assert seen.scanned == {}
         assert seen.by_index["step_pkey"] <= len(entries) + 5  # each is looked for where it goes
+
+
+@pytest.mark.req("SC-3")
+@pytest.mark.parametrize("where", ["first", "last", "before", "after"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Where, full: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
+        ids = put(store, *(spec(delay=60.0 if n % 2 else None) for n in range(2 * HELD)))
+        if full:
+            connection.execute(
+                "update holdfast.job_state set position = (select position + 1 from holdfast.job_state where id = %s)"
+                " where id = %s",
+                (ids[HELD - 1], ids[HELD]),
+            )
+        other = {"before": ids[HELD], "after": ids[HELD - 1]}.get(where)
+        seen = used(connection, store.verbs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
+        assert not seen.answer.refused
+        assert seen.scanned.get("job_state", 0) == 0
+        assert sum(seen.by_index.values()) < 250
 
 
 @pytest.mark.req("HF-6")

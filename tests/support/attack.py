@@ -2,7 +2,7 @@
 
 An attack is one or more statements in one transaction; one of them must be refused, and nothing may have changed.
 `:queued`, `:leased`, `:running`, … are jobs in those states; `:lease` holds `:running`, `:holding` holds `:leased`,
-`:other` is live and holds nothing, `:ended` has ended, `:unknown` is no row at all.
+`:other` is live and holds nothing, `:ended` has ended, `:unknown` is no row at all; `:later` is a time far ahead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 NOW = "(select now from present)"
 EVENT = "(job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+# SQLite keeps times as microseconds since 1970.
+LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
 STATE = "(id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
 
 

@@ -167,6 +167,14 @@ looking.command(
         "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
     ),
 )(operate.reschedule)
+looking.command(
+    "move",
+    epilog=examples(
+        "holdfast jobs move ID --first",
+        "holdfast jobs move ID --before OTHER --reason 'the auditors are here'",
+        "holdfast jobs move ID --priority 10",
+    ),
+)(operate.move)
 looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)
 
 asked = typer.Typer(help="What waits for people: look, and decide.", no_args_is_help=True)

@@ -19,7 +19,8 @@ from holdfast.domain.payload import canonical
 StepKind = Literal["step", "sleep", "event", "approval", "patch"]
 
 VALUE_LIMIT: Final = 1_048_576
-MATCH_LIMIT: Final = 1_000
+MATCH_LIMIT: Final = 500
+"""In bytes. What waits look for is indexed, with their names and tenants, and an entry of an index has its limit."""
 NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
 """A wait without a limit is due in a hundred years; whatever is further off than this was not meant."""
@@ -206,8 +207,8 @@ def check_match(match: Mapping[Any, Any] | None) -> dict[str, Any]:
             raise InvalidSetting(
                 "match is an object of names with text, whole numbers, booleans or null", code="invalid_match"
             )
-    if len(canonical(values)) > MATCH_LIMIT:
-        raise InvalidSetting(f"match is larger than {MATCH_LIMIT:,} characters", code="invalid_match")
+    if len(canonical(values).encode()) > MATCH_LIMIT:
+        raise InvalidSetting(f"match is larger than {MATCH_LIMIT:,} bytes", code="invalid_match")
     return values
 
 

@@ -85,19 +85,16 @@ class Recorder:
         the one before, and the store's answers do not say of which they are."""
         lease, size = self._waiting[0].claim.lease, 0
         batch: list[_Write] = []
-        rest: list[_Write] = []
+        passed: list[_Write] = []
         attempts: dict[str, int] = {}
         for write in self._waiting:
+            if len(batch) == MOST or size >= LARGEST:
+                break
             claim = write.claim
-            fits = (
-                claim.lease == lease
-                and len(batch) < MOST
-                and size < LARGEST
-                and attempts.setdefault(claim.id, claim.attempt) == claim.attempt
-            )
-            (batch if fits else rest).append(write)
+            fits = claim.lease == lease and attempts.setdefault(claim.id, claim.attempt) == claim.attempt
+            (batch if fits else passed).append(write)
             size += write.size if fits else 0
-        self._waiting = rest
+        self._waiting = passed + self._waiting[len(batch) + len(passed) :]
         return batch
 
     async def _write(self, lease: str, batch: list[_Write]) -> None:

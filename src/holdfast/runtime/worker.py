@@ -162,14 +162,14 @@ class Worker:
         return room
 
     async def _turn(self, ended: list[Settlement], want: int) -> None:
-        lease, after = self._keeper.lease, self._search.after()
+        lease, look = self._keeper.lease, self._search.look()
         request = ClaimRequest(
             lease=lease,
             queues=self._search.order(),
             want=want,
             kinds=tuple(self.handlers),
             tenant=self.options.tenant,
-            after=after,
+            after=look.after,
         )
         try:
             turn = await self.store.arun(self.store.verbs.turn(ended, request))
@@ -184,7 +184,7 @@ class Worker:
         if lease != self._keeper.lease:
             return  # it was lost meanwhile: the reaper has whatever this brought
         if want and turn.live:
-            self._search.learn(turn, want, bool(after))
+            self._search.learn(turn, want, look)
             self._hungry = self._hungry or len(turn.claims) == want
         if any(settlement.ending == "ask" for settlement in ended):
             self._hungry = True  # the job that tells people of a question may be there only when the turn is over
@@ -258,6 +258,9 @@ class Worker:
             return
         if what == self._keeper.lease or what == "":
             self._loop.call_soon_threadsafe(self._recalls.hint)
+        if what.startswith(" "):  # the order of a queue was changed
+            what = what[1:]
+            self._loop.call_soon_threadsafe(self._search.hint, what)
         if what == "" or what in self.options.queues:
             self._hungry = True
             if self._asleep:

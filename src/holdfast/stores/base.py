@@ -32,6 +32,7 @@ from holdfast.domain.job import (
     Turn,
     Verdict,
 )
+from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
@@ -241,6 +242,10 @@ class Verbs(Protocol):
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Flow[list[Verdict]]: ...
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Flow[Verdict]:
+        """Give a waiting job another place in its queue. Places are those of the whole queue, whatever the tenant."""
+        ...
+
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Flow[bool]: ...
@@ -329,9 +334,10 @@ class Store(Protocol):
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
 
-        It is told a queue's name when a job has come into it, the id of a job whose end is being waited for, the id
-        of a lease that lost a job, or nothing ("") when it can be anything. A hint and no more: some are not sent,
-        some are lost, and whoever listens also looks by himself now and then.
+        It is told a queue's name when a job has come into it, the same after a space when its order was changed, the
+        id of a job whose end is being waited for, the id of a lease that lost a job, or nothing ("") when it can be
+        anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
+        and then.
         """
         ...
 

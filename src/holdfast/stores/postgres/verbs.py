@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Holding, JobSpec, Lease, Sweep, Turn, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
@@ -258,6 +259,21 @@ class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, Reads):
             tenant,
         )
         return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        rows = yield self._call(
+            "move",
+            "%s, %s, %s::uuid, %s, %s, %s, %s",
+            job_id,
+            move.where,
+            move.other,
+            move.priority,
+            reason,
+            actor,
+            tenant,
+        )
+        return _verdict(rows[0])
 
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:

@@ -14,13 +14,23 @@ from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
+from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 
 
 class SqliteVerbs(
-    EnqueueVerb, TurnVerb, SettleVerb, StepVerbs, GateVerbs, DutyVerbs, OperatorVerbs, LedgerVerbs, AgentVerbs
+    EnqueueVerb,
+    TurnVerb,
+    SettleVerb,
+    StepVerbs,
+    GateVerbs,
+    DutyVerbs,
+    OperatorVerbs,
+    OrderVerb,
+    LedgerVerbs,
+    AgentVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

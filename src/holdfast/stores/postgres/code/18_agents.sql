@@ -3,9 +3,9 @@
 --
 -- Whoever lets a job of an agent in, or takes one, holds a shared lock on the agent's name until the end of its
 -- transaction; whoever disables the agent then waits for an exclusive one (drain_agent). So when an agent has been
--- disabled, no transaction is left that found it enabled. Such locks, and not row locks, because they are waited for
--- in turn: a row locked in share mode by one enqueue after another would never be free. They are by name, so that an agent can
--- be registered and disabled while jobs for it are under way.
+-- disabled, no transaction is left that found it enabled. Such locks, and not row locks, because they are waited for in
+-- turn: a row locked in share mode by one enqueue after another would never be free. They are by name, so that an agent
+-- can be registered and disabled while jobs for it are under way.
 create or replace function agent_key(p_tenant text, p_agent text) returns bigint language sql stable
 return hashtextextended(concat_ws(chr(31), 'holdfast.agent', current_schema(), p_tenant, p_agent), 0);
 
@@ -52,6 +52,40 @@ return case p_reason
         (p_agent).max_payload_bytes, p_bytes)
     when 'agent_wait_limit' then format('a job of agent %s may wait %s s, and needs a deadline that says so', (p_agent).id,
         (p_agent).max_wait) end;
+
+-- The agents of a batch, by their ids, as they are for the rest of this transaction. Null if none is registered.
+create or replace function agents_of(p_jobs json, p_tenant text) returns jsonb
+language plpgsql set search_path from current as $$
+declare
+    v_agents jsonb;
+    v_agent  agent;
+    v_name   text;
+begin
+    for v_name in
+        select distinct j ->> 'agent' from json_array_elements(p_jobs) j where j ->> 'agent' is not null order by 1
+    loop
+        v_agent := agent_now(p_tenant, v_name);
+        if v_agent.id is not null then
+            v_agents := coalesce(v_agents, '{}') || jsonb_build_object(v_name, to_jsonb(v_agent));
+        end if;
+    end loop;
+    return v_agents;
+end $$;
+
+-- Which of two policies counts: "job", its own alone; "kind", its own is only its kind's, and the agent's goes before
+-- it; else its own where it says something.
+create or replace function preferred(p_policy text, p_own text, p_agents text) returns text language sql immutable
+return case p_policy when 'job' then p_own when 'kind' then coalesce(p_agents, p_own) else coalesce(p_own, p_agents) end;
+
+-- What an agent's job has of its agent. The usual backoff is not stored with a job.
+create or replace function agent_parts(p_job json, p_agent agent, p_now timestamptz) returns json language sql stable
+return json_build_object(
+    'max_retries', preferred(p_job ->> 'policy', p_job ->> 'max_retries', (p_agent).max_retries::text),
+    'max_crashes', preferred(p_job ->> 'policy', p_job ->> 'max_crashes', (p_agent).max_crashes::text),
+    'backoff', nullif(preferred(p_job ->> 'policy', p_job ->> 'backoff', (p_agent).backoff::text)::jsonb,
+                      '{"base": 1, "factor": 2, "cap": 300, "jitter": true, "head": 0}'),
+    'deadline_at', agent_deadline(p_agent, (p_job ->> 'deadline_at')::timestamptz,
+        coalesce((p_job ->> 'process_after')::timestamptz, p_now + make_interval(secs => (p_job ->> 'delay')::float8)), p_now));
 
 create or replace function refuse_for_agent(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns void
 language plpgsql set search_path from current as $$

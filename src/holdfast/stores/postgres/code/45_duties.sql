@@ -35,7 +35,6 @@ language plpgsql security definer set search_path from current
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(expire_overdue.for_tenant, 'promoter');
-    v_jobs  uuid[];
     v_count integer;
 begin
     with overdue as materialized (
@@ -44,15 +43,12 @@ begin
            and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
            and (v_scope = '*' or s.tenant = v_scope)
          order by s.deadline_at limit expire_overdue.want for update skip locked
-    ), expired as (
-        update job_state s
-           set state = 'failed', due_at = null, gate_id = null, finished_at = v_now, note = null,
-               error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'
-          from overdue where s.id = overdue.id
-        returning s.id
     )
-    select count(*), array_agg(id) into v_count, v_jobs from expired;
-    perform withdraw_gates(v_jobs, v_now);
+    update job_state s
+       set state = 'failed', due_at = null, gate_id = null, finished_at = v_now, note = null,
+           error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'
+      from overdue where s.id = overdue.id;
+    get diagnostics v_count = row_count;
     return v_count;
 end $$;
 

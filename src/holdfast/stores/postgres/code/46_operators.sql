@@ -42,9 +42,6 @@ begin
         returning r.lease)
     select array_agg(lease) into v_leases from recalled;
     perform rouse(l::text) from unnest(v_leases) l;
-    if exists (select from job_state s where s.id = any (v_done) and s.gate_id is not null) then
-        perform withdraw_gates(v_done, v_now);
-    end if;
     update job_state s
        set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
            lease = null, due_at = null, gate_id = null, note = nullif(v_note, '{}'),

@@ -37,7 +37,7 @@ begin
           from offered o join held h on h.id = o.job and h.attempt = o.attempt
         on conflict (job_id, n) do update
            set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
-               ended_at = excluded.ended_at
+               ended_at = excluded.ended_at, name = excluded.name, kind = excluded.kind
          where t.ended_at is null
         returning t.job_id, t.n
     )
@@ -49,9 +49,18 @@ begin
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
 end $$;
 
--- What of an event a wait looks at: the names in `shape` with their values, null where there is none.
-create or replace function projection(data jsonb, shape text[]) returns jsonb language sql immutable
-return (select coalesce(jsonb_object_agg(k, data -> k), '{}') from unnest(shape) k);
+-- The names a wait looks at, in one order, as text: waits with the same names have the same shape.
+create or replace function shape_of(wanted jsonb) returns text language sql immutable
+return case when wanted is not null
+       then (select coalesce(jsonb_agg(k order by k collate "C"), '[]')::text from jsonb_object_keys(wanted) k) end;
+
+-- What of an event a wait looks at: those names with their values, null where there is none. As text, in one spelling:
+-- 7.0 is 7.
+create or replace function projection(data jsonb, shape text) returns text language sql immutable
+return case when shape is not null then
+    (select coalesce(jsonb_object_agg(k, case jsonb_typeof(data -> k) when 'number' then to_jsonb(trim_scale((data ->> k)::numeric))
+                                         else data -> k end), '{}')::text
+       from jsonb_array_elements_text(shape::jsonb) k) end;
 
 -- Who begins to wait for events of these names and who sends one exclude each other; in one order for everybody.
 create or replace function lock_event_names(tenants text[], names text[], waits boolean) returns void
@@ -95,19 +104,19 @@ begin
     -- One that was to be tried again: its handler has caught the last failure, and gone on.
     on conflict (job_id, n) do update
        set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
-           ended_at = excluded.ended_at
+           ended_at = excluded.ended_at, name = excluded.name, kind = excluded.kind
      where t.ended_at is null;
 
     insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
     select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
-           case when p.kind = 'event' then array(select k from jsonb_object_keys(p.wanted) k order by k collate "C") end, p.wanted
+           shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted))
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral json_to_record(o.detail -> 'pause') as p(
                n integer, name text, kind text, error json, tries smallint, wanted jsonb)
       join job_state s on s.id = o.id
     on conflict (job_id, n) do update
        set error = excluded.error, tries = excluded.tries, attempt = excluded.attempt, wake_at = excluded.wake_at,
-           shape = excluded.shape, wanted = excluded.wanted
+           shape = excluded.shape, wanted = excluded.wanted, name = excluded.name, kind = excluded.kind
      where t.ended_at is null;
 
     for v_wait in
@@ -155,8 +164,12 @@ declare
     v_scope  text := enter(v_tenant, nullif(send_event.actor, ''));
     v_data   jsonb := send_event.data::jsonb;
     v_event  app_event;
+    v_shape  text := '';
+    v_wanted text;
     v_jobs   uuid[];
     v_places integer[];
+    v_more   uuid[];
+    v_more_places integer[];
     v_queues text[];
 begin
     if v_tenant = '*' then
@@ -175,26 +188,19 @@ begin
         return;
     end if;
     -- Step from shape to shape along the index: there are few of them, however many wait.
-    with recursive shapes as (
-        (select t.shape from step t
-          where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-          order by t.shape limit 1)
-        union all
-        select (select t.shape from step t
-                 where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-                   and t.shape > w.shape order by t.shape limit 1)
-          from shapes w where w.shape is not null
-    )
-    -- A look into the index for each of them: the offset keeps the planner, which may know nothing of the table yet, from
-    -- going through all who wait instead.
-    select array_agg(t.job_id order by t.job_id, t.n), array_agg(t.n order by t.job_id, t.n) into v_jobs, v_places
-      from shapes w
-     cross join lateral (
-        select t.job_id, t.n from step t
+    loop
+        select t.shape into v_shape from step t
          where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-           and t.shape = w.shape and t.wanted = projection(v_data, w.shape)
-         offset 0) t
-     where w.shape is not null and (send_event.job is null or t.job_id = send_event.job);
+           and t.shape > v_shape
+         order by t.shape limit 1;
+        exit when not found;
+        v_wanted := projection(v_data, v_shape);
+        select array_agg(t.job_id), array_agg(t.n) into v_more, v_more_places from step t
+         where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
+           and t.shape = v_shape and t.wanted = v_wanted and (send_event.job is null or t.job_id = send_event.job);
+        v_jobs := v_jobs || v_more;
+        v_places := v_places || v_more_places;
+    end loop;
     woke := 0;
     if v_jobs is not null then
         perform from job_state s where s.id = any (v_jobs) order by s.id for update;

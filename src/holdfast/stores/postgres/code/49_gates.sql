@@ -1,6 +1,7 @@
 -- Approval gates: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
 -- Whoever writes a gate holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
--- in line there, and only the first of them finds the gate open.
+-- in line there, and only the first of them finds the gate open. A job that leaves by a cancel or a deadline takes its
+-- question back by itself (judge_waiting).
 
 -- Have somebody told about a gate: a job of the kind that the asking program named for it, a child of the job that
 -- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
@@ -45,12 +46,6 @@ begin
         perform give_notice(v_gate, 'asked', 0, p_now);
     end loop;
 end $$;
-
--- Jobs that no longer wait for an answer: their questions are taken back.
-create or replace function withdraw_gates(jobs uuid[], p_now timestamptz) returns void
-language sql set search_path from current as $$
-    update gate g set state = 'withdrawn', decided_at = $2 where g.job_id = any ($1) and g.state = 'open';
-$$;
 
 -- What the handler is given: the decision and everybody's word.
 create or replace function decision_of(p_gate gate) returns json language sql stable
@@ -235,42 +230,6 @@ begin
     end loop;
     return v_count;
 end $$;
-
--- What was asked, said and told does not change; what is over is over.
-create or replace function judge_step_update() returns trigger language plpgsql as $$
-begin
-    raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
-end $$;
-create or replace trigger judge_update before update on step for each row
-    when (old.ended_at is not null or old.job_id <> new.job_id or old.n <> new.n or old.tenant <> new.tenant
-          or old.name <> new.name or old.kind <> new.kind)
-    execute function judge_step_update();
-
-create or replace function judge_gate_update() returns trigger language plpgsql as $$
-begin
-    raise exception 'gate %: a decided gate and what was asked never change', old.id using errcode = 'ZH002';
-end $$;
-create or replace trigger judge_update before update on gate for each row
-    when (old.state <> 'open' or old.id <> new.id or old.tenant <> new.tenant or old.job_id <> new.job_id or old.n <> new.n
-          or old.name <> new.name or old.summary <> new.summary or old.data::text is distinct from new.data::text
-          or old.form::text is distinct from new.form::text or old.approvers <> new.approvers or old.quorum <> new.quorum
-          or old.requester <> new.requester or old.not_requester <> new.not_requester or old.content_hash <> new.content_hash
-          or old.escalate_to <> new.escalate_to or old.on_deny <> new.on_deny or old.on_expire <> new.on_expire)
-    execute function judge_gate_update();
-
-create or replace function judge_token_update() returns trigger language plpgsql as $$
-begin
-    raise exception 'a token is used once, and is otherwise not changed' using errcode = 'ZH002';
-end $$;
-create or replace trigger judge_update before update on gate_token for each row
-    when (old.used_at is not null or new.used_at is null or old.hash <> new.hash or old.gate_id <> new.gate_id
-          or old.person is distinct from new.person or old.tenant <> new.tenant
-          or old.expires_at is distinct from new.expires_at)
-    execute function judge_token_update();
-
-create or replace trigger refuse_update before update on vote for each statement execute function refuse_change();
-create or replace trigger refuse_update before update on app_event for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on vote for each statement execute function refuse_change();
 
 -- The hashes of a gate's tokens, for a program that compares them with the one it was shown.
 create or replace function gate_hashes(gate uuid, for_tenant text default null) returns setof text

@@ -29,7 +29,7 @@ declare
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
-    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'rewind',
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent'];
     v_routine record;
     v_role    text;

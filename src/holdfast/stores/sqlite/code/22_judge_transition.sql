@@ -2,7 +2,8 @@
 -- ordered pair. RAISE takes only a literal before SQLite 3.47, so each refusal that names two states is spelt out.
 -- One trigger for all of it, because each costs by being there: a step that is not in the table; an attempt ended
 -- without its lease (only a cancel, or a reaper that is right about a lost lease, may do that); a job taken under a
--- lease that is not live, or out of somebody's hands; attempts that are not counted one by one.
+-- lease that is not live, or out of somebody's hands; attempts that are not counted one by one; a job that asked people
+-- and goes on, or fails, without their decision.
 DROP TRIGGER IF EXISTS judge_fence;
 DROP TRIGGER IF EXISTS judge_taking;
 DROP TRIGGER IF EXISTS judge_attempt;
@@ -27,6 +28,14 @@ WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
     OR (NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
         AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)))
     OR NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
+    OR (OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state AND NEW.gate_id IS NOT NULL)
+    OR (OLD.state = 'waiting_for_approval' AND (NEW.state = 'queued' OR NEW.state = 'failed')
+        AND NOT (NEW.state = 'failed' AND NEW.error_code IS 'deadline_passed' AND OLD.deadline_at IS NOT NULL
+                 AND OLD.deadline_at <= (SELECT now FROM present))
+        AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.id = OLD.gate_id AND g.job_id = OLD.id AND g.tenant = OLD.tenant
+                           AND CASE NEW.state
+                               WHEN 'queued' THEN g.state = 'approved' OR (g.state IN ('denied', 'expired') AND g.on_deny = 'resume')
+                               ELSE g.state IN ('denied', 'expired') AND g.on_deny = 'fail' END))
 BEGIN
     SELECT CASE OLD.state || ' ' || NEW.state
         WHEN 'queued succeeded' THEN RAISE(ABORT, 'illegal transition queued -> succeeded')
@@ -103,6 +112,12 @@ BEGIN
             THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
             THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
+        WHEN OLD.state = 'waiting_for_approval' AND NEW.gate_id IS NOT NULL
+            THEN RAISE(ABORT, 'immutable: a job that leaves its gate names it no more')
+        WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'queued'
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its gate was not decided so')
+        WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'failed'
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its gate was not decided so')
         WHEN OLD.state = 'in_progress' AND NEW.state = 'failed' AND NEW.error_code IS 'worker_lost'
             THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
         WHEN OLD.state = 'in_progress'

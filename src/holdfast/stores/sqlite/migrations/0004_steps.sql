@@ -17,7 +17,7 @@ CREATE TABLE step (
     wake_at    INTEGER,                  -- when a sleep is over, a wait given up, a try made
     ended_at   INTEGER,
     shape      TEXT,                     -- of a wait: the names an event must have, as JSON …
-    wanted      TEXT,                     -- … and their values, as canonical JSON
+    wanted     TEXT,                     -- … and their values, as canonical JSON
     PRIMARY KEY (job_id, n),
     CONSTRAINT n_counted CHECK (n >= 0),
     CONSTRAINT kind_known CHECK (kind = 'step' OR kind = 'sleep' OR kind = 'event' OR kind = 'approval' OR kind = 'patch'),

@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.gates import withdraw_gates
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PROMOTE = (
@@ -91,7 +90,6 @@ class DutyVerbs:
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        yield withdraw_gates((row[0] for row in rows), now)
         yield from unsign()
         return len(rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _COLUMNS = Record.columns(Gate, skip=("approvals",))
 _OPEN = (
@@ -39,10 +39,6 @@ _GO_ON = "UPDATE job_state SET state = 'queued', gate_id = NULL, note = :note WH
 _FAIL = (
     "UPDATE job_state SET state = 'failed', gate_id = NULL, finished_at = :now, error_code = :code,"
     " error_message = :message, note = :note WHERE id = :job"
-)
-_WITHDRAW = (
-    "UPDATE gate SET state = 'withdrawn', decided_at = ?"
-    " WHERE job_id IN (SELECT value FROM json_each(?)) AND state = 'open'"
 )
 _KEEP = (
     "INSERT INTO gate_token (hash, tenant, gate_id, person, issued_by, issued_at, expires_at)"
@@ -183,11 +179,6 @@ def open_gate(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
     }
     yield Statement(_OPEN, params)
     yield Statement(_NOTICE, {"gate": gate["id"], "what": "asked", "now": now})
-
-
-def withdraw_gates(jobs: Iterable[str], now: int) -> Statement:
-    """Jobs that no longer wait for an answer: their questions are taken back."""
-    return Statement(_WITHDRAW, (now, ids_json(jobs)))
 
 
 def _token(ballot: Ballot, gate: Gate) -> Steps[Token | None]:

@@ -11,7 +11,6 @@ from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.codecs import in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.gates import withdraw_gates
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _FIND = (
@@ -68,7 +67,6 @@ class OperatorVerbs:
         params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
         if verb == "cancel":  # whoever runs them is told that they are no longer theirs
             yield Statement(_RECALL, {"ids": ids_json(willing)})
-            yield withdraw_gates(willing, now)
         if verb == "redrive":
             yield Statement(_REDRIVE, {**params, "limit": max_retries})
         else:

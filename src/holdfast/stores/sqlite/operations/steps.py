@@ -22,9 +22,12 @@ _HELD = (
     "SELECT id, attempt FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
+# An insert that meets a step that is over is refused (it might be a REPLACE), so it is not tried.
+_IS_OVER = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
     " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
@@ -35,7 +38,7 @@ _OVER = (
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
-    " FROM job_state WHERE id = :job"
+    f" FROM job_state WHERE id = :job AND NOT {_IS_OVER}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
     " WHERE ended_at IS NULL"
@@ -56,7 +59,6 @@ _WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AN
 _TELL = (
     "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
     " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now)"
-    " ON CONFLICT (tenant, name, key) WHERE key IS NOT NULL DO NOTHING RETURNING 1"
 )
 _TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
@@ -107,11 +109,12 @@ class StepVerbs:
             raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
-        facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
-        if not (yield Statement(_TELL, facts | {"actor": actor, "now": now})):
-            rows = yield Statement(_TOLD_BEFORE, (tenant, name, event.key))
+        before = [] if event.key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, event.key)))
+        if before:
             yield from unsign()
-            return Sent(rows[0][0], False, 0)
+            return Sent(before[0][0], False, 0)
+        facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
+        yield Statement(_TELL, facts | {"actor": actor, "now": now})
         value = _event(event.id, name, event.data, actor, now)
         told, woke, shape = look_at(event.data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):

@@ -1,0 +1,355 @@
+"""Attacks on what was asked, said and told: gates, votes, tokens, steps and events (CX-5, CX-6, CX-7, HF-6).
+
+`:asking` waits for `:gate`, which wants two of ada and bob, and boss later; ada has approved, with the token `used`;
+`fresh` is another. `:asked` went on when `:decided` was approved. `:running` has a step that is over (1) and `:waiting`
+one that waits for an event (2). `:told` is an event.
+"""
+
+from __future__ import annotations
+
+from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
+
+_UNDECIDED = "illegal transition waiting_for_approval -> queued: its gate was not decided so"
+_UNDENIED = "illegal transition waiting_for_approval -> failed: its gate was not decided so"
+_GATE = ("immutable: a decided gate and what was asked never change", "a decided gate and what was asked never change")
+_TIMES = ("immutable: the times of a gate are kept as they were asked for", "its times are kept as they were asked for")
+_AMOUNTS = ("illegal transition of a gate: what was said", "what was said does not amount to it")
+_OPENED = ("immutable: a gate is opened by the job that waits for it", "a gate is opened by the job that waits for it")
+_WORD = ("immutable: one word a person who may", "one word a person who may, while the gate is open")
+_SAID = ("immutable: what people said is never changed", "vote: rows are never changed (update refused)")
+_USED = ("immutable: a token is used once", "a token is used once, and is otherwise not changed")
+_OVER = ("immutable: a step that is over is not written again", "is over, and is not written again")
+_TOLD = ("immutable: what was told is never changed", "app_event: rows are never changed (update refused)")
+_APPROVAL = (
+    "immutable: an approval is over when its gate is decided",
+    "an approval is over when its gate is decided",
+)
+
+_GO_ON = "state = 'queued', gate_id = null"
+_FAIL = f"state = 'failed', gate_id = null, finished_at = {NOW}, error_code = '{{}}', error_message = 'y'"
+_NEW_GATE = (
+    "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at, state, decided_at)"
+)
+_WAITS = "state = 'waiting_for_approval', lease = null, settled_by = :lease"
+_ASK = f"update job_state set {_WAITS}, gate_id = {{}} where id = :running"
+
+# -- leaving a gate without a decision (CX-1, CX-7) --------------------------------------------------------------
+
+WAYS_OUT = [
+    both("approve by the state alone", f"update job_state set {_GO_ON} where id = :asking", says=_UNDECIDED),
+    both(
+        "approve and keep the gate",
+        "update job_state set state = 'queued' where id = :asking",
+        says=("immutable: a job that leaves its gate", "a job that leaves its gate names it no more"),
+    ),
+    both(
+        "deny by the state alone",
+        f"update job_state set {_FAIL.format('denied')} where id = :asking",
+        says=_UNDENIED,
+    ),
+    both(
+        "let a gate expire by the state alone",
+        f"update job_state set {_FAIL.format('gate_expired')} where id = :asking",
+        says=_UNDENIED,
+    ),
+    both(
+        "claim a deadline that has not passed",
+        f"update job_state set {_FAIL.format('deadline_passed')} where id = :asking",
+        says=_UNDENIED,
+    ),
+    both(
+        "wait for another gate",
+        "update job_state set gate_id = :decided where id = :asking",
+        says=("immutable: a job waits for one gate", "and for no other"),
+    ),
+    both(
+        "ask, and go on by another job's decision",
+        _ASK.format(":decided"),
+        f"update job_state set {_GO_ON} where id = :running",
+        says=_UNDECIDED,
+    ),
+    both(
+        "ask nobody, and go on",
+        _ASK.format(":unknown"),
+        f"update job_state set {_GO_ON} where id = :running",
+        says=_UNDECIDED,
+    ),
+    both(
+        "approve a gate that nobody approved",
+        f"update gate set state = 'approved', decided_at = {NOW} where id = :gate",
+        f"update job_state set {_GO_ON} where id = :asking",
+        says=_AMOUNTS,
+    ),
+    both(
+        "deny a gate that nobody denied",
+        f"update gate set state = 'denied', decided_at = {NOW} where id = :gate",
+        says=_AMOUNTS,
+    ),
+    both(
+        "let a gate expire before its time",
+        f"update gate set state = 'expired', decided_at = {NOW} where id = :gate",
+        says=_AMOUNTS,
+    ),
+    both(
+        "take a question back while its job waits",
+        f"update gate set state = 'withdrawn', decided_at = {NOW} where id = :gate",
+        says=_AMOUNTS,
+    ),
+    both("decide, and not say when", "update gate set state = 'approved' where id = :gate", says=_AMOUNTS),
+]
+
+# -- gates (CX-5) ------------------------------------------------------------------------------------------------
+
+_ASKED = {
+    "tenant": ("'acme'", "'acme'"),
+    "job_id": (":queued", ":queued"),
+    "n": ("9", "9"),
+    "name": ("'x'", "'x'"),
+    "summary": ("'Pay 1'", "'Pay 1'"),
+    "data": ("'{}'", "'{}'"),
+    "form": ("'{}'", "'{}'"),
+    "approvers": ("""'["mallory"]'""", "array['mallory']"),
+    "quorum": ("1", "1"),
+    "requester": ("'mallory'", "'mallory'"),
+    "not_requester": ("1", "true"),
+    "on_deny": ("'resume'", "'resume'"),
+    "on_expire": ("'approve'", "'approve'"),
+    "escalate_to": ("""'["mallory"]'""", "array['mallory']"),
+    "notify": ("'evil'", "'evil'"),
+    "content_hash": ("'x'", "'x'"),
+    "opened_at": (NOW, NOW),
+}
+
+GATES = [
+    *(
+        each(
+            f"change the {column} of a question",
+            f"update gate set {column} = {sqlite} where id = :gate",
+            f"update gate set {column} = {postgres} where id = :gate",
+            says=_GATE,
+        )
+        for column, (sqlite, postgres) in _ASKED.items()
+    ),
+    both(
+        "open a decided gate again", "update gate set state = 'open', decided_at = null where id = :decided", says=_GATE
+    ),
+    both("decide otherwise", "update gate set state = 'denied' where id = :decided", says=_GATE),
+    both("change when it was decided", f"update gate set decided_at = {NOW} where id = :decided", says=_GATE),
+    both("put off the end of a question", "update gate set expires_at = :later where id = :gate", says=_TIMES),
+    both("bring the end of a question forward", f"update gate set expires_at = {NOW} where id = :gate", says=_TIMES),
+    both(
+        "escalate before the time",
+        f"update gate set escalated_at = {NOW}, escalate_at = null where id = :gate",
+        says=_TIMES,
+    ),
+    both(
+        "ask for a job that does not wait",
+        f"{_NEW_GATE} values (:unknown, 'default', :queued, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        says=_OPENED,
+    ),
+    both(
+        "ask a second time",
+        f"{_NEW_GATE} values (:unknown, 'default', :asking, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        says=_OPENED,
+    ),
+    both(
+        "ask in another tenant's name",
+        _ASK.format(":unknown"),
+        f"{_NEW_GATE} values (:unknown, 'acme', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        says=_OPENED,
+    ),
+    both(
+        "ask and answer at once",
+        _ASK.format(":unknown"),
+        f"{_NEW_GATE} values (:unknown, 'default', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'approved', {NOW})",
+        says=_OPENED,
+    ),
+    only_sqlite("replace a gate", "insert or replace into gate select * from gate where id = :gate", says=_OPENED[0]),
+    only_postgres(
+        "upsert a gate",
+        "insert into gate select * from gate where id = :gate on conflict (id) do update set quorum = 1",
+        says=_GATE[1],
+    ),
+    both(
+        "delete a question",
+        "delete from gate where id = :gate",
+        says=("immutable: a gate is never deleted", "gate: rows are never deleted while their job exists"),
+    ),
+    both(
+        "delete all decisions",
+        "delete from gate where state <> 'open'",
+        says=("immutable: a gate is never deleted", "gate: rows are never deleted while their job exists"),
+    ),
+    only_postgres("truncate the gates", "truncate gate", says="gate: rows are never changed (truncate refused)"),
+]
+
+# -- votes and tokens (CX-6, CX-7) -------------------------------------------------------------------------------
+
+_VOTE = "insert into vote (gate_id, tenant, person, verdict, how, at)"
+_TOKEN = "insert into gate_token (hash, tenant, gate_id, issued_by, issued_at, used_at)"
+
+WORDS = [
+    both("turn a yes into a no", "update vote set verdict = 'deny' where gate_id = :gate", says=_SAID),
+    both("put words into a mouth", "update vote set comment = 'never' where gate_id = :decided", says=_SAID),
+    both("say it was another", "update vote set person = 'bob' where gate_id = :gate", says=_SAID),
+    both(
+        "vote for somebody who may not",
+        f"{_VOTE} values (:gate, 'default', 'mallory', 'approve', 'sql', {NOW})",
+        says=_WORD,
+    ),
+    both(
+        "vote for the boss before the time",
+        f"{_VOTE} values (:gate, 'default', 'boss', 'approve', 'sql', {NOW})",
+        says=_WORD,
+    ),
+    both(
+        "vote on what is decided",
+        f"{_VOTE} values (:decided, 'default', 'bob', 'deny', 'sql', {NOW})",
+        says=_WORD,
+    ),
+    both(
+        "vote when the time is over", f"{_VOTE} values (:gate, 'default', 'bob', 'approve', 'sql', :later)", says=_WORD
+    ),
+    both("vote on nothing", f"{_VOTE} values (:unknown, 'default', 'bob', 'approve', 'sql', {NOW})", says=_WORD),
+    both(
+        "vote from another tenant",
+        f"{_VOTE} values (:gate, 'acme', 'bob', 'approve', 'sql', {NOW})",
+        says=_WORD,
+    ),
+    both(
+        "vote twice",
+        f"{_VOTE} values (:gate, 'default', 'ada', 'approve', 'sql', {NOW})",
+        says=(_WORD[0], 'duplicate key value violates unique constraint "vote_pkey"'),
+    ),
+    only_sqlite(
+        "replace a vote",
+        f"insert or replace into vote (gate_id, tenant, person, verdict, how, at)"
+        f" values (:gate, 'default', 'ada', 'deny', 'sql', {NOW})",
+        says=_WORD[0],
+    ),
+    only_postgres(
+        "upsert a vote",
+        "insert into vote select * from vote where gate_id = :gate"
+        " on conflict (gate_id, person) do update set verdict = 'deny'",
+        says=_SAID[1],
+    ),
+    both(
+        "take a word back",
+        "delete from vote where gate_id = :gate",
+        says=("immutable: what people said is never deleted", "vote: rows are never deleted while their gate exists"),
+    ),
+    only_postgres("truncate the votes", "truncate vote", says="vote: rows are never changed (truncate refused)"),
+    both("use a token again", "update gate_token set used_at = null where hash = 'used'", says=_USED),
+    both("date the use of a token back", f"update gate_token set used_at = {NOW} where hash = 'used'", says=_USED),
+    both("lend a token", "update gate_token set person = 'mallory' where hash = 'fresh'", says=_USED),
+    both(
+        "move a token to another gate",
+        f"update gate_token set gate_id = :decided, used_at = {NOW} where hash = 'fresh'",
+        says=_USED,
+    ),
+    both(
+        "make a token last",
+        f"update gate_token set expires_at = :later, used_at = {NOW} where hash = 'fresh'",
+        says=_USED,
+    ),
+    both(
+        "issue a token for what is decided",
+        f"{_TOKEN} values ('x', 'default', :decided, 'mallory', {NOW}, null)",
+        says=("immutable: a token is issued unused", "a token is issued unused, for an open gate"),
+    ),
+    both(
+        "issue a token in another tenant",
+        f"{_TOKEN} values ('x', 'acme', :gate, 'mallory', {NOW}, null)",
+        says=("immutable: a token is issued unused", "a token is issued unused, for an open gate"),
+    ),
+    only_sqlite(
+        "replace a used token",
+        f"insert or replace into gate_token (hash, tenant, gate_id, issued_by, issued_at)"
+        f" values ('used', 'default', :gate, 'mallory', {NOW})",
+        says="already exists: there is this token",
+    ),
+    only_postgres(
+        "upsert a used token",
+        f"{_TOKEN} values ('used', 'default', :gate, 'mallory', {NOW}, null)"
+        " on conflict (hash) do update set used_at = null",
+        says=_USED[1],
+    ),
+    both(
+        "delete a used token",
+        "delete from gate_token where hash = 'used'",
+        says=("immutable: a token is never deleted", "gate_token: rows are never deleted while their gate exists"),
+    ),
+    only_postgres("truncate the tokens", "truncate gate_token", says="rows are never changed (truncate refused)"),
+]
+
+# -- steps and events (HF-6) -------------------------------------------------------------------------------------
+
+_STEP = "insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)"
+_FORGED = '{"gate_id": "x", "state": "approved", "votes": []}'
+
+STEPS = [
+    both("change what a step returned", "update step set value = '2' where job_id = :running", says=_OVER),
+    both("have a step done again", "update step set ended_at = null where job_id = :running", says=_OVER),
+    both("rename a step that is over", "update step set name = 'x' where job_id = :running", says=_OVER),
+    both("rename a wait", "update step set name = 'refunded' where job_id = :waiting", says=_OVER),
+    both("make a wait a step", "update step set kind = 'step', wanted = null where job_id = :waiting", says=_OVER),
+    both("move a wait to another place", "update step set n = 7 where job_id = :waiting", says=_OVER),
+    both("give a wait to another job", "update step set job_id = :queued where job_id = :waiting", says=_OVER),
+    both("give a wait to another tenant", "update step set tenant = 'acme' where job_id = :waiting", says=_OVER),
+    both(
+        "forge the decision in the handler's hands",
+        f"update step set value = '{_FORGED}', ended_at = {NOW} where job_id = :asking",
+        says=_APPROVAL,
+    ),
+    both(
+        "decide before it was asked",
+        f"{_STEP} values (:running, 5, 'default', 'release', 'approval', '{_FORGED}', 1, {NOW}, {NOW})",
+        says=_APPROVAL,
+    ),
+    only_sqlite(
+        "replace a step that is over",
+        f"insert or replace {_STEP[7:]} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})",
+        says=_OVER[0],
+    ),
+    only_sqlite(
+        "replace a wait by another",
+        f"insert or replace {_STEP[7:]} values (:waiting, 2, 'default', 'refunded', 'event', null, 1, {NOW}, null)",
+        says=_OVER[0],
+    ),
+    only_sqlite(
+        "remember a step of a job that never was",
+        f"{_STEP} values (:unknown, 1, 'default', 'x', 'step', null, 1, {NOW}, {NOW})",
+        says="immutable: a step belongs to a job",
+    ),
+    only_postgres(
+        "upsert a step that is over",
+        f"{_STEP} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})"
+        " on conflict (job_id, n) do update set value = excluded.value",
+        says=_OVER[1],
+    ),
+    both(
+        "forget a step of a running job",
+        "delete from step where job_id = :running",
+        says=("immutable: steps are forgotten of dead letters only", "steps are forgotten of dead letters only"),
+    ),
+    only_postgres("truncate the steps", "truncate step", says="step: rows are never changed (truncate refused)"),
+    both("change what was told", """update app_event set data = '{"sum": 1}' where id = :told""", says=_TOLD),
+    both("say who told it", "update app_event set sent_by = 'mallory' where id = :told", says=_TOLD),
+    both("tell it to another tenant", "update app_event set tenant = 'acme' where id = :told", says=_TOLD),
+    only_sqlite(
+        "replace what was told",
+        "insert or replace into app_event select id, tenant, name, '{}', key, job_id, 'm', sent_at from app_event",
+        says="already exists: this was told before",
+    ),
+    only_sqlite(
+        "replace what was told by its key",
+        f"insert or replace into app_event (tenant, name, data, key, sent_by, sent_at)"
+        f" values ('default', 'paid', '{{}}', 'k', 'mallory', {NOW})",
+        says="already exists: this was told before",
+    ),
+    only_postgres(
+        "upsert what was told",
+        "insert into app_event select * from app_event on conflict (id) do update set data = '{}'",
+        says=_TOLD[1],
+    ),
+]
