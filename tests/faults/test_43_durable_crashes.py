@@ -7,6 +7,8 @@ that was not is run once more, under the same key; nothing is asked, slept or wa
 
 from __future__ import annotations
 
+import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,17 +24,20 @@ from holdfast import App, State
 from holdfast.domain.job import Job
 from holdfast.domain.states import FINISHED
 from holdfast.domain.steps import Step
+from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.crashing import start_call
-from tests.faults.effects import effects
+from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
 from tests.faults.killing import GONE, serve
+from tests.support.crew import ROOT
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.stores import put, spec
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "CX-5", "SC-11", "DP-8")
 
+GUIDE = ROOT / "docs" / "guides" / "recovery.md"
 STORES = ("sqlite", "postgres")
 LIMIT = 60.0
 
@@ -158,18 +163,17 @@ def play(app: App, folder: Path, case: Case) -> None:
     assert job.crashes == sum(attempt.outcome == "crashed" for attempt in attempts) >= int(case.held)
     # On a machine that is busy enough another worker may have been too slow to keep its lease.
     late = job.crashes - int(case.held)
-    check_records(journey, folder, case)
+    check_records(journey.steps, effects(folder), f"default:{case.colour}:{journey.id}")
     check_effects(journey, case, late)
 
 
-def check_records(journey: Journey, folder: Path, case: Case) -> None:
+def check_records(steps: dict[str, Step], done: list[Effect], key: str) -> None:
     """One for each call, and all of them over; each effect under one key, once an attempt, none after its record."""
-    steps = journey.steps
     assert [(step.n, step.kind, step.name) for step in steps.values()] == CALLS
     assert all(step.over or (step.kind == "sleep" and step.is_late) for step in steps.values())
     for name in STEPS:
-        left = [effect for effect in effects(folder) if effect.what.startswith(f"{name} ")]
-        assert {effect.what for effect in left} == {f"{name} default:{case.colour}:{journey.id}:{steps[name].n}"}
+        left = [effect for effect in done if effect.what.startswith(f"{name} ")]
+        assert {effect.what for effect in left} == {f"{name} {key}:{steps[name].n}"}
         assert max(effect.attempt for effect in left) == steps[name].attempt
         assert len({effect.attempt for effect in left}) == len(left)
 
@@ -255,8 +259,93 @@ def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)
 
 
+def test_the_guide_tells_of_these_moments() -> None:
+    section = GUIDE.read_text(encoding="utf-8").split("## Inside a handler with steps")[1].split("\n## ")[0]
+    rows = [line.split("|")[4] for line in section.splitlines() if line.count("|") == 5]
+    told = {moment for row in rows[2:] for moment in re.findall("`([^`]+)`", row)}
+    assert len(told) > 15
+    assert told <= {case.moment for case in CASES}
+
+
 def test_there_are_enough_points() -> None:
     """As the issue asks: twenty or more, on each store."""
     for store in STORES:
         for colour, least in zip(COLOURS, (30, 20, 10), strict=True):
             assert sum((case.store, case.colour) == (store, colour) for case in CASES) >= least
+
+
+# -- at random -------------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Many journeys at once, some of each colour, and somebody who helps all of them along."""
+
+    def __init__(self, app: App, choice: random.Random) -> None:
+        self._app, self._choice = app, choice
+        self.jobs: dict[str, str] = {}
+
+    def add(self, count: int) -> None:
+        colours = [self._choice.choice(COLOURS) for _ in range(count)]
+        ids = put(self._app.store, *(spec(colour, retry=PATIENT, payload={"pause": 0.05}) for colour in colours))
+        self.jobs |= dict(zip(ids, colours, strict=True))
+        for job in ids:
+            if self._choice.random() < 0.5:
+                self._tell(job)  # before it waits for it
+
+    def under_way(self) -> list[str]:
+        counts = self._app.store.run(self._app.store.verbs.counts("*"))
+        if not any(counts.get(state) for state in set(State) - FINISHED):
+            return []
+        return [job.id for job in self._app.jobs(limit=1000) if job.state not in FINISHED]
+
+    def help(self) -> list[str]:
+        for gate in self._app.approvals.list():
+            self._app.approve(gate.id, by="ada")
+        left = self.under_way()
+        for job in left:
+            self._tell(job)
+        return left
+
+    def _tell(self, job: str) -> None:
+        self._app.send_event("shipped", {"job": job, "what": "parcel 7"}, key=job)
+
+
+def kill_at_random(app: App, folder: Path, choice: random.Random, kills: int) -> None:
+    crowd = Crowd(app, choice)
+    crowd.add(10)
+    workers = [start_call(serve, app.store.url, str(folder), None, "worker") for _ in range(2)]
+    try:
+        for _ in range(kills):
+            time.sleep(choice.uniform(0.02, 0.7))  # that is the fault: any moment
+            victim = workers.pop(choice.randrange(2))
+            victim.kill()
+            victim.join(10)
+            workers.append(start_call(serve, app.store.url, str(folder), None, "worker"))
+            crowd.add(max(0, 10 - len(crowd.help())))
+        until(lambda: not crowd.help(), "all of them have ended", 120)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join(10)
+    picture = check(app.store.url, crowd.jobs, folder=folder)
+    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    by_job: dict[str, list[Effect]] = {job: [] for job in crowd.jobs}
+    for effect in effects(folder):
+        by_job[effect.job].append(effect)
+    for job, colour in crowd.jobs.items():
+        steps = {step.name: step for step in app.store.run(app.store.verbs.steps(job, "*"))}
+        check_records(steps, by_job[job], f"default:{colour}:{job}")
+        result = app.store.run(app.store.verbs.result(job, "*"))
+        assert result is not None
+        assert result.value == RESULT
+    print(f"{len(crowd.jobs)} jobs, {kills} kills")
+
+
+def test_killed_at_random(app: App, folder: Path, choice: random.Random) -> None:
+    kill_at_random(app, folder, choice, kills=10)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_killed_two_hundred_times(app: App, folder: Path, choice: random.Random) -> None:
+    kill_at_random(app, folder, choice, kills=200)
