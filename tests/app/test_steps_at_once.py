@@ -184,6 +184,22 @@ def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) ->
     assert (slow.begun, handle.job().retries) == (1, 0)
 
 
+def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: App) -> None:
+    @app.job()
+    async def naps(ctx: Context) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.sleep("10ms"))
+                group.create_task(ctx.sleep("10ms"))
+        except BaseExceptionGroup:
+            return "wide awake"
+        return "rested"
+
+    handle = naps.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "rested"
+
+
 def test_a_failure_and_a_wait_at_once_is_a_failure_that_can_be_caught(app: App) -> None:
     async def fails() -> None:
         raise ConnectionError("at once")
