@@ -1,4 +1,5 @@
-"""``python -m bench``: ourselves beside plain SQL (group floor) and beside other queues (group peers)."""
+"""``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
+durable steps (steps), and beside jobs that wait (waiting)."""
 
 from __future__ import annotations
 
@@ -6,32 +7,61 @@ import argparse
 import json
 import signal
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, floor, longrun, report
-from bench.bars import Bar, bars
+from bench import chart, facts, floor, longrun, report, waiting, writes
+from bench.bars import Bar, bars, of_waiting, of_writes
 from bench.console import note
 from bench.peers import run as peers
 from bench.peers.backends import Backends
-from bench.peers.catalog import BY_NAME, MAIN, OURS, Subject
+from bench.peers.catalog import BY_NAME, DURABLE, MAIN, OURS, Subject
 from bench.peers.workloads import QUICK, WORKLOADS, Sizes
 from bench.quiet import Patience
 from bench.timing import Row
 
-QUICK_WORKLOADS = "W1,W2,W3,W5"
+GROUPS = ("floor", "peers", "steps", "waiting")
+QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
+STEPS = "W9"  # the workload of the group steps
+
+
+@dataclass
+class Measured:
+    """What has come of a run so far, by group."""
+
+    servers: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    results: peers.Results | None = None
+    writes: list[writes.Writes] = field(default_factory=list)
+    waiting: list[waiting.Beside] = field(default_factory=list)
+    long: dict[str, Any] | None = None
+
+    @property
+    def bars(self) -> list[Bar]:
+        found = [] if self.results is None else bars(self.results)
+        return [*found, *of_writes(self.writes), *of_waiting(self.waiting)]
+
+    def read(self, document: dict[str, Any]) -> None:
+        """Take over what an earlier run has written."""
+        if "results" in document:
+            self.results = self.results or peers.Results()
+            self.results.read(document)
+        self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
+        self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=("floor", "peers"), help="one group instead of both")
-    parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, the main peers, W1 W2 W3 W5")
+    parser.add_argument("--only", choices=GROUPS, help="one group instead of all")
+    parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, the main peers, W1 W2 W3 W5 W9")
     parser.add_argument("--long", action="store_true", help="also ten million finished jobs, and 10,000 sleeping ones")
     parser.add_argument("--long-size", type=int, default=10_000_000, help="finished jobs for --long")
-    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both", help="for the group floor")
+    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both",
+                        help="for the groups floor and waiting")  # fmt: skip
     parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
-    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5, medians are shown (3)")
+    parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
@@ -43,9 +73,17 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
-    default = ",".join(MAIN if options.quick else BY_NAME)
-    names = [*OURS, *(options.peers or default).split(",")]
-    workloads = (options.workloads or (QUICK_WORKLOADS if options.quick else ",".join(WORKLOADS))).split(",")
+    """Who is measured in which workloads. W9 belongs to the groups peers and steps, and has peers of its own."""
+    groups = _groups(options)
+    workloads = [] if "peers" not in groups else list(QUICK_WORKLOADS if options.quick else WORKLOADS)
+    if "steps" in groups and STEPS not in workloads:
+        workloads.append(STEPS)
+    names = [*OURS, *((MAIN if options.quick else BY_NAME) if "peers" in groups else ())]
+    names += DURABLE if "steps" in groups else ()
+    if options.workloads and workloads:
+        workloads = options.workloads.split(",")
+    if options.peers:
+        names = [*OURS, *options.peers.split(",")]
     unknown = [each for each in names if each and each not in BY_NAME]
     unknown += [each for each in workloads if each not in WORKLOADS]
     if unknown:
@@ -53,13 +91,17 @@ def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
     return [BY_NAME[name] for name in dict.fromkeys(names) if name], workloads
 
 
-def show(subjects: list[Subject], results: peers.Results, held: list[Bar]) -> None:
-    print("\njobs/s; W5 in ms; CPU in µs a job (worker + server) in W3; memory in MiB; × is W3 over ours\n")
-    print(report.text(subjects, results))
-    for failure in report.failures(results):
-        print(f"failed: {failure}")
-    print("\nBars")
-    for bar in held:
+def show(subjects: list[Subject], measured: Measured) -> None:
+    if measured.results is not None:
+        print(
+            "\njobs/s; W5 in ms; CPU in µs a job (worker + server) in W3, a step in W9; memory in MiB; × is over ours\n"
+        )
+        print(report.text(subjects, measured.results))
+        for failure in report.failures(measured.results):
+            print(f"failed: {failure}")
+    if measured.bars:
+        print("\nBars")
+    for bar in measured.bars:
         print(bar.line())
 
 
@@ -70,8 +112,66 @@ def write(options: argparse.Namespace, subjects: list[Subject], results: peers.R
         options.markdown.write_text(report.markdown(subjects, results) + "\n")
 
 
+def read(options: argparse.Namespace) -> None:
+    """Measure nothing: show what earlier runs have written."""
+    measured = Measured()
+    for path in options.read:
+        measured.read(json.loads(path.read_text()))
+    known = set() if measured.results is None else {name for name, _ in measured.results.outcomes}
+    subjects = [each for each in BY_NAME.values() if each.name in known]
+    show(subjects, measured)
+    for writing in measured.writes:
+        print(writing.line())
+    for row in measured.waiting:
+        print(row.line())
+    if measured.results is not None:
+        write(options, subjects, measured.results)
+
+
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def measure_peers(
+    options: argparse.Namespace, backends: Backends, subjects: list[Subject], workloads: list[str], measured: Measured
+) -> None:
+    results = measured.results = peers.Results()
+    usable = peers.usable(backends, subjects, results)
+    measured.servers = facts.servers(backends, usable)
+    sizes = QUICK if options.quick else Sizes()
+    rounds = options.rounds or (1 if options.quick else 3)
+    peers.run(
+        backends, usable, workloads, sizes,
+        rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
+        patience=_patience(options),
+    )  # fmt: skip
+
+
+def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subject], workloads: list[str]) -> Measured:
+    measured = Measured()
+    groups = _groups(options)
+    try:
+        if "floor" in groups:
+            measured.rows = floor.run(options.store, quick=options.quick)
+        if workloads:
+            measure_peers(options, backends, subjects, workloads, measured)
+        if "steps" in groups:
+            measured.writes = writes.run(backends, quick=options.quick)
+        if "waiting" in groups:
+            sizes = waiting.QUICK if options.quick else waiting.Sizes()
+            sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
+            measured.waiting = waiting.run(backends, options.store, sizes, _patience(options))
+    except KeyboardInterrupt:
+        note("interrupted; what was measured so far:")
+    return measured
+
+
+def _patience(options: argparse.Namespace) -> Patience:
+    return Patience(options.patience, options.retakes)
+
+
+def _groups(options: argparse.Namespace) -> set[str]:
+    return {options.only} if options.only else set(GROUPS)
 
 
 def main() -> int:
@@ -79,50 +179,27 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     options = arguments()
-    rows: list[Row] = []
-    results: peers.Results | None = None
-    held: list[Bar] = []
-    subjects, workloads = chosen(options)
-    servers: dict[str, Any] = {}
-    long: dict[str, Any] | None = None
     if options.read:
-        results = peers.Results()
-        for path in options.read:
-            results.read(json.loads(path.read_text()))
-        subjects = [each for each in BY_NAME.values() if any(each.name == name for name, _ in results.outcomes)]
-        show(subjects, results, bars(results))
-        write(options, subjects, results)
+        read(options)
         return 0
-    if options.only != "peers":
-        rows = floor.run(options.store, quick=options.quick)
+    subjects, workloads = chosen(options)
     with peers.folder() as folder:
         backends = Backends(Path(folder))
         try:
-            if options.only != "floor":
-                results = peers.Results()
-                usable = peers.usable(backends, subjects, results)
-                servers = facts.servers(backends, usable)
-                sizes = QUICK if options.quick else Sizes()
-                rounds = options.rounds or (1 if options.quick else 3)
-                try:
-                    peers.run(
-                        backends, usable, workloads, sizes,
-                        rounds=rounds, heavy_rounds=options.heavy_rounds, results=results,
-                        patience=Patience(options.patience, options.retakes),
-                    )  # fmt: skip
-                except KeyboardInterrupt:
-                    note("interrupted; what was measured so far:")
-                held = bars(results)
-                show(subjects, results, held)
+            measured = measure(options, backends, subjects, workloads)
+            show(subjects, measured)
             if options.long:
-                long = longrun.run(backends, options.long_size)
+                measured.long = longrun.run(backends, options.long_size)
         finally:
             backends.close()
     if options.json:
-        found = report.document(facts.machine(), servers, subjects, results, held, rows, long)
+        found = report.document(
+            facts.machine(), measured.servers, subjects, measured.results, measured.bars,
+            measured.rows, measured.writes, measured.waiting, measured.long,
+        )  # fmt: skip
         options.json.write_text(json.dumps(found, indent=2) + "\n")
-    if results is not None:
-        write(options, subjects, results)
+    if measured.results is not None:
+        write(options, subjects, measured.results)
     return 0
 
 

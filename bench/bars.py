@@ -1,12 +1,15 @@
-"""The bars that the project has set itself: measured, and held or not. A bar without its figures says so."""
+"""The bars that the project has set itself: measured, and held or not. One without its figures says so, if its workload
+was run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.peers.catalog import BY_NAME
 from bench.peers.run import Results
+from bench.waiting import Beside
+from bench.writes import Writes
 
 PG, LITE = "holdfast-pg", "holdfast-sqlite"
 
@@ -47,7 +50,7 @@ def bars(results: Results) -> list[Bar]:
         return over(figure(subject, workload, "jobs_s"), figure(subject, of, "jobs_s"))
 
     best = _best_python_latency(figure)
-    return [
+    found = [
         Bar("W3 PostgreSQL, over PgQueuer", ratio("W3", PG, "pgqueuer"), 1.5, True),
         Bar("W3 PostgreSQL, over pg-boss", ratio("W3", PG, "pgboss"), 1.0, True),
         Bar("W3 SQLite, over huey", ratio("W3", LITE, "huey"), 5.0, True),
@@ -61,7 +64,30 @@ def bars(results: Results) -> list[Bar]:
         Bar("W7 PostgreSQL, last tenth over first tenth", figure(PG, "W7", "ratio"), 0.9, True),
         Bar("W8 PostgreSQL, 1,000 sleeping jobs, memory over PgQueuer",
             over(figure(PG, "W8", "held_mib"), figure("pgqueuer", "W8", "held_mib")), 1.5, False),
+        Bar("W9 PostgreSQL, steps over DBOS", over(figure(PG, "W9", "steps_s"), figure("dbos", "W9", "steps_s")),
+            2.0, True),
     ]  # fmt: skip
+    run = {workload for _, workload in results.outcomes}
+    return [bar for bar in found if bar.what.split()[0] in run]
+
+
+def of_writes(measured: Sequence[Writes]) -> list[Bar]:
+    """A step is one small write, and the row of its job stays as it is."""
+    found = []
+    for each in measured:
+        who = f"{each.store}, {each.concurrency} at once"
+        found.append(Bar(f"{who}: rows written by a step", each.rows, 1.0, False, "rows"))
+        if each.job_updates is not None:
+            found.append(Bar(f"{who}: updates of the job's row by a step", each.job_updates, 0.0, False, ""))
+        # Where commits are counted for the whole file, the worker's heartbeats are among them.
+        found.append(
+            Bar(f"{who}: commits of a step", each.commits, 1.0 if each.store == "PostgreSQL" else 1.05, False, "")
+        )
+    return found
+
+
+def of_waiting(measured: Sequence[Beside]) -> list[Bar]:
+    return [Bar(f"{each.store}, beside jobs that wait: {each.what}", each.ratio, 1.1, False) for each in measured]
 
 
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:

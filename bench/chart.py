@@ -9,7 +9,6 @@ from math import floor, log10
 from bench.facts import pinned
 from bench.peers.catalog import OURS, Subject
 from bench.peers.run import Results
-from bench.report import place
 
 WIDTH = 980
 NAMES, BARS, LATENCY = 262, 380, 150  # the three columns
@@ -52,7 +51,7 @@ def _row(top: float, rate: float, scale: float, subject: Subject, results: Resul
     left = NAMES + 24
     found = [
         _text(24, middle + 4.5, name, 13.5, INK, weight=650 if ours else 400),
-        _text(NAMES + 12, middle + 4.5, place(subject), 11.5, SOFT, anchor="end"),
+        _text(NAMES + 12, middle + 4.5, subject.place, 11.5, SOFT, anchor="end"),
         f'<rect x="{left}" y="{middle - THICK / 2:.1f}" width="{length:.1f}" height="{THICK}" rx="3" fill="{colour}"/>',
         _text(left + length + 7, middle + 4.5, _short(rate), 12.5, INK, weight=650 if ours else 400),
     ]

@@ -60,20 +60,8 @@ def fill(place: Place, size: int) -> None:
 
 def drain(bench: Bench, place: Place) -> float:
     """Jobs per second of the fresh ones; the finished ones stay what they are."""
-    finished = place.ask(bench.subject.settled or "")
-    with bench.driver(place, "bulk", count=JOBS, batch=bench.subject.batch) as driver:
-        driver.expect("ready", 60)
-        driver.tell("go")
-        driver.expect("done", 600)
-    with bench.workers(place) as team:
-        bench.await_ran(team, JOBS, within=300)
-        end = bench.await_settled(place, JOBS, within=120)
-        rate = JOBS / ((end - team.begun) / 1e9)
-        runs = team.stop()
-    runs.check_once(JOBS)
-    if place.ask(bench.subject.settled or "") != finished + JOBS:
-        raise DriverFailed("not every job is settled")
-    return rate
+    bench.enqueue(place, "bulk", JOBS)
+    return bench.drain(place, JOBS)[0]["jobs_s"]
 
 
 def full_tables(backends: Backends, size: int, rounds: int = 3) -> dict[str, Any]:

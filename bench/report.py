@@ -11,17 +11,17 @@ from bench.facts import pinned
 from bench.peers.catalog import Subject
 from bench.peers.run import Results
 from bench.timing import Row
+from bench.waiting import Beside
+from bench.writes import Writes
 
-COLUMNS = ("W1", "W2", "W3", "×", "W4", "W5 p50/p99", "W6", "W7", "CPU w+s", "W8 RSS", "1,000 held")
-_PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
-
-
-def place(subject: Subject) -> str:
-    return _PLACES[subject.backend]
+COLUMNS = (
+    *("W1", "W2", "W3", "×", "W4", "W5 p50/p99", "W6", "W7", "CPU w+s", "W8 RSS", "1,000 held"),
+    *("W9 steps/s", "W9 ×", "W9 CPU w+s"),
+)
 
 
 def cells(subject: Subject, results: Results) -> list[str]:
-    """One row. ``×`` is W3 over ours on the same backend (on PostgreSQL where we are not on that backend)."""
+    """One row. ``×`` is over ours on the same backend (on PostgreSQL where we are not on that backend)."""
 
     def shown(workload: str, *names: str, form: str = "{:,.0f}") -> str:
         found = results.outcomes.get((subject.name, workload))
@@ -32,13 +32,16 @@ def cells(subject: Subject, results: Results) -> list[str]:
             return "failed"
         return form.format(*(median[name] for name in names))
 
-    ours = results.figure("holdfast-sqlite" if subject.backend == "sqlite" else PG, "W3", "jobs_s")
-    ratio = over(results.figure(subject.name, "W3", "jobs_s"), ours)
+    def ratio(workload: str, name: str) -> str:
+        ours = results.figure("holdfast-sqlite" if subject.backend == "sqlite" else PG, workload, name)
+        found = over(results.figure(subject.name, workload, name), ours)
+        return "–" if found is None else f"{found:.2f}"
+
     return [
         shown("W1", "jobs_s"),
         shown("W2", "jobs_s"),
         shown("W3", "jobs_s"),
-        "–" if ratio is None else f"{ratio:.2f}",
+        ratio("W3", "jobs_s"),
         shown("W4", "jobs_s"),
         shown("W5", "p50_ms", "p99_ms", form="{:.1f}/{:.1f}"),
         shown("W6", "jobs_s"),
@@ -46,37 +49,39 @@ def cells(subject: Subject, results: Results) -> list[str]:
         shown("W3", "worker_us", "server_us", form="{:.0f}+{:.0f}"),
         shown("W3", "rss_mib"),
         shown("W8", "held_mib"),
+        shown("W9", "steps_s"),
+        ratio("W9", "steps_s"),
+        shown("W9", "worker_us", "server_us", form="{:.0f}+{:.0f}"),
     ]
 
 
-def rows(subjects: Sequence[Subject], results: Results) -> list[list[str]]:
-    table = [["", *COLUMNS]]
-    for subject in subjects:
-        name = f"{subject.title} {pinned(subject)} ({place(subject)})"
-        reason = results.skipped.get(subject.name)
-        table.append([name, f"skipped: {reason}"] if reason else [name, *cells(subject, results)])
-    return table
+def table(subjects: Sequence[Subject], results: Results) -> list[list[str]]:
+    """With its head; columns in which nothing was measured are left out."""
+    measured = [each for each in subjects if each.name not in results.skipped]
+    rows = [[_name(each), *cells(each, results)] for each in measured]
+    kept = [index for index in range(1, len(COLUMNS) + 1) if any(row[index] != "–" for row in rows)]
+    return [["", *(COLUMNS[index - 1] for index in kept)], *([row[0], *(row[i] for i in kept)] for row in rows)]
 
 
 def text(subjects: Sequence[Subject], results: Results) -> str:
-    table = rows(subjects, results)
-    widths = [max(len(row[index]) for row in table if len(row) > 2) for index in range(len(COLUMNS) + 1)]
-    widths[0] = max(len(row[0]) for row in table)
-    lines = []
-    for row in table:
-        head = row[0].ljust(widths[0])
-        rest = (
-            [row[1]] if len(row) == 2 else [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        )
-        lines.append("  ".join([head, *rest]).rstrip())
+    rows = table(subjects, results)
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    lines += [
+        f"{_name(each)}  skipped: {results.skipped[each.name]}" for each in subjects if each.name in results.skipped
+    ]
     return "\n".join(lines)
 
 
 def markdown(subjects: Sequence[Subject], results: Results) -> str:
     """The same as a table for docs/performance.md."""
-    table = [row + [""] * (len(COLUMNS) + 1 - len(row)) for row in rows(subjects, results)]
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return "\n".join([lines[0], "|---" * (len(COLUMNS) + 1) + "|", *lines[1:]])
+    rows = table(subjects, results)
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def _name(subject: Subject) -> str:
+    return f"{subject.title} {pinned(subject)} ({subject.place})"
 
 
 def failures(results: Results) -> list[str]:
@@ -90,6 +95,8 @@ def document(
     results: Results | None,
     bars: Sequence[Bar],
     floor: Sequence[Row],
+    writes: Sequence[Writes],
+    waiting: Sequence[Beside],
     long: dict[str, Any] | None,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {**machine, "servers": servers}
@@ -115,9 +122,10 @@ def document(
             for each in results.outcomes.values()
         ]
         found["disk"] = results.disk
-        found["bars"] = [{**dataclasses.asdict(bar), "held": bar.held} for bar in bars]
-    if floor:
-        found["rows"] = [dataclasses.asdict(row) for row in floor]
+    found["bars"] = [{**dataclasses.asdict(bar), "held": bar.held} for bar in bars]
+    for name, rows in (("rows", floor), ("writes", writes), ("waiting", waiting)):
+        if rows:
+            found[name] = [dataclasses.asdict(row) for row in rows]
     if long is not None:
         found["long"] = long
     return found

@@ -30,7 +30,7 @@ def connect(url: str) -> Any:
 
 def declare(app: holdfast.App) -> holdfast.Kind[[int], str]:
     @app.job(retry=holdfast.Retry(max_attempts=3, backoff=holdfast.Backoff(base=0.05)))
-    def send_receipt(ctx: holdfast.Context, order: int) -> str:
+    def send_receipt(ctx: holdfast.SyncContext, order: int) -> str:
         with ctx.transaction(result=f"receipt for order {order}") as connection:
             connection.execute(f"insert into receipts (orders_id) values ({order})")
             if ctx.attempt == 1:

@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.stores.open import open_store
 from tests.support.databases import TemplateDatabases
 from tests.support.given_server import GivenServer
+from tests.support.ledger import check_ledger
 from tests.support.servers import PostgresServer
 
 # A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def running(version: int) -> Iterator[PostgresServer]:
+    server = PostgresServer(version, in_memory=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
 
 
 @pytest.fixture
@@ -32,23 +45,22 @@ def postgres_server() -> Iterator[PostgresServer | GivenServer]:
     if given:
         yield GivenServer(given)
         return
-    server = PostgresServer(18, in_memory=True)
-    try:
-        server.start()
+    with running(18) as server:
         yield server
-    finally:
-        server.destroy()
 
 
 @pytest.fixture(scope="session")
 def postgres_server_16() -> Iterator[PostgresServer]:
     """PostgreSQL 16, the oldest that is at hand."""
-    server = PostgresServer(16, in_memory=True)
-    try:
-        server.start()
+    with running(16) as server:
         yield server
-    finally:
-        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[PostgresServer]:
+    """PostgreSQL 18 for tests that stop it: nobody else's."""
+    with running(18) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -84,3 +96,17 @@ def empty_postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
     """A fresh database with nothing in it, for tests of the migrations."""
     with postgres_databases.empty() as dsn:
         yield dsn
+
+
+@pytest.fixture
+def own_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A migrated database on a server that may be stopped. Afterwards every ledger is replayed."""
+    name = f"own_{abs(hash(request.node.name)):x}"
+    url = own_server.create_database(name)
+    with closing(open_store(url)) as store:
+        store.migrate()
+    yield url
+    own_server.start()  # a test that failed may have left it down
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+    own_server.drop_database(name)

@@ -90,10 +90,11 @@ class RedisPlace(Place):
 
 
 class Backends:
-    """Starts what is needed when it is needed, and ends it."""
+    """Starts what is needed when it is needed, and ends it. A server that is handed in is left alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: PostgresServer | None = None) -> None:
         self.folder = folder
+        self._given = server
         self._server: PostgresServer | None = None
         self._redis: RedisServer | None = None
 
@@ -103,6 +104,8 @@ class Backends:
 
     @property
     def postgres(self) -> PostgresServer:
+        if self._given is not None:
+            return self._given
         if self._server is None:
             self._server = PostgresServer(18, settings=POSTGRES_SETTINGS)
             self._server.start()

@@ -76,9 +76,9 @@ class Bench:
     def record(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
 
-    def enqueue(self, place: Place, verb: str, count: int) -> float:
+    def enqueue(self, place: Place, verb: str, count: int, **options: Any) -> float:
         """Seconds of enqueueing ``count`` jobs; the database must hold them all afterwards."""
-        with self.driver(place, verb, count=count, batch=self.subject.batch) as driver:
+        with self.driver(place, verb, count=count, batch=self.subject.batch, **options) as driver:
             driver.expect("ready", 60)
             place.settle_down()
             driver.tell("go")
@@ -108,9 +108,13 @@ class Bench:
             yield team
 
     def drain(self, place: Place, count: int, processes: int = 1, **options: Any) -> tuple[Figures, Runs]:
-        """From the first take to the moment at which the database says that all are settled."""
+        """From the first take to the moment at which the database says that all are settled.
+
+        With ``steps`` it is the steps of the jobs that are on record, and checked to have run once each.
+        """
+        recorded, settled = count * options.get("steps", 1), self.settled(place)
         with self.workers(place, processes, **options) as team:
-            self.await_ran(team, count, within=60 + count / 100)
+            self.await_ran(team, recorded, within=60 + recorded / 50)
             seconds = (self.await_settled(place, count, within=60) - team.begun) / 1e9
             figures = {
                 "jobs_s": count / seconds,
@@ -119,14 +123,17 @@ class Bench:
                 "rss_mib": team.resident_mib(),
             }
             runs = team.stop()
-        runs.check_once(count)
-        self.check_settled(place, count)
+        runs.check_once(recorded)
+        self.check_settled(place, settled + count)
         return figures, runs
+
+    def settled(self, place: Place) -> int:
+        return 0 if self.subject.settled is None else place.ask(self.subject.settled)
 
     def check_settled(self, place: Place, count: int) -> None:
         if self.subject.settled is not None:
-            question = self.subject.settled
-            wait_until(lambda: place.ask(question) == count, 5, "the database does not say that all are settled")
+            message = "the database does not say that all are settled"
+            wait_until(lambda: self.settled(place) == count, 5, message)
 
     def await_ran(self, team: Team, count: int, within: float) -> None:
         """Progress comes by itself; only near the end are the drivers asked for the exact number."""

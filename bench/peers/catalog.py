@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Runtime = Literal["project", "python", "node"]
 Backend = Literal["postgres", "sqlite", "redis"]
+_PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,13 @@ class Subject:
     bulk: bool = True  # whether it has a call for many jobs at once; otherwise W2 is a loop, over fewer jobs
     python: bool = True  # whether its users write Python
     holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
+    steps: str | None = None  # asks for durable steps on record, where it has any (W9)
+    steps_only: bool = False  # whether it is here for W9 alone
+
+    @property
+    def place(self) -> str:
+        """The backend as people write it."""
+        return _PLACES[self.backend]
 
 
 AWA_SETTLED = (
@@ -57,6 +65,7 @@ SUBJECTS = (
         settings="one enqueue_many; concurrency 2,000",
         work={"concurrency": 2_000},
         holds=True,
+        steps="select count(*) from holdfast.step where ended_at is not null",
     ),
     Subject(
         name="holdfast-sqlite",
@@ -71,6 +80,7 @@ SUBJECTS = (
         work={"concurrency": 2_000},
         scheme="sqlite:///",
         holds=True,
+        steps="select count(*) from step where ended_at is not null",
     ),
     Subject(
         name="pgqueuer",
@@ -179,8 +189,55 @@ SUBJECTS = (
         settings="4 threads, prefetch 500, default middleware",
         work={"threads": 4, "prefetch": 500},
     ),
+    Subject(
+        name="dbos",
+        title="DBOS",
+        runtime="python",
+        backend="postgres",
+        folder="dbos",
+        package="dbos",
+        bulk=False,
+        left="select count(*) from dbos.workflow_status where status <> 'SUCCESS'",
+        settled="select count(*) from dbos.workflow_status where status = 'SUCCESS'",
+        settings="plain functions on 20 threads, a pool of 20; a queue that takes all at once and polls every 0.1 s",
+        work={"threads": 20, "poll": 0.1},
+        steps="select count(*) from dbos.operation_outputs",
+        steps_only=True,
+    ),
+    Subject(
+        name="dbos-sqlite",
+        title="DBOS",
+        runtime="python",
+        backend="sqlite",
+        folder="dbos",
+        package="dbos",
+        bulk=False,
+        left="select count(*) from workflow_status where status <> 'SUCCESS'",
+        settled="select count(*) from workflow_status where status = 'SUCCESS'",
+        settings="plain functions on 4 threads, a pool of 4; the same queue; a rollback journal, synchronous = FULL",
+        work={"threads": 4, "poll": 0.1},
+        scheme="sqlite:///",
+        steps="select count(*) from operation_outputs",
+        steps_only=True,
+    ),
+    Subject(
+        name="absurd",
+        title="Absurd",
+        runtime="python",
+        backend="postgres",
+        folder="absurd",
+        package="absurd-sdk",
+        bulk=False,
+        left="select count(*) from absurd.t_steps where state <> 'completed'",
+        settled="select count(*) from absurd.t_steps where state = 'completed'",
+        settings="8 clients, each with a connection and 10 tasks at once, polling every 10 ms",
+        work={"clients": 8, "concurrency": 10, "poll": 0.01},
+        steps="select count(*) from absurd.c_steps",
+        steps_only=True,
+    ),
 )
 
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 OURS = ("holdfast-pg", "holdfast-sqlite")
 MAIN = (*OURS, "pgqueuer", "pgboss", "graphile", "huey")
+DURABLE = tuple(subject.name for subject in SUBJECTS if subject.steps is not None)

@@ -82,6 +82,7 @@ class Driver:
     def close(self) -> None:
         """Let it end by itself; what does not is killed."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             self.process.stdin.close()
             self.process.wait(timeout=20)
@@ -89,6 +90,8 @@ class Driver:
             self.process.kill()
             self.process.wait(timeout=10)
         self._reader.join(timeout=5)
+        if not self._reader.is_alive():
+            self.process.stdout.close()
         self._errors.close()
 
     def __enter__(self) -> Self:

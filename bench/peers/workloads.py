@@ -1,4 +1,4 @@
-"""W1 … W8: what is done, how often, and which figures come of it."""
+"""W1 … W9: what is done, how often, and which figures come of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.peers.catalog import Subject
 from bench.peers.process import DriverFailed, Runs
 
 HELD = 1_000  # sleeping jobs at once, for W8
+STEPS = 10  # of each job, for W9
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,11 @@ class Sizes:
     deep: int = 500_000
     first: int = 10_000
     old: int = 100_000
+    scripts: int = 1_000
 
 
-QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, first=5_000, old=30_000)
+QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, first=5_000, old=30_000,
+              scripts=300)  # fmt: skip
 
 
 def w1(bench: Bench, sizes: Sizes) -> Figures:
@@ -138,6 +141,24 @@ def w8(bench: Bench, sizes: Sizes) -> Figures:
         return figures
 
 
+def w9(bench: Bench, sizes: Sizes) -> Figures:
+    """Jobs of ten durable steps that do nothing, all waiting: each step run once and on record once."""
+    question = bench.subject.steps
+    assert question is not None
+    with bench.place() as place:
+        bench.enqueue(place, "bulk", sizes.scripts, kind="steps")
+        drained, _ = bench.drain(place, sizes.scripts, steps=STEPS)
+        written = place.ask(question)
+    if written != sizes.scripts * STEPS:
+        raise DriverFailed(f"{written} steps are on record instead of {sizes.scripts * STEPS}")
+    return {
+        "steps_s": drained["jobs_s"] * STEPS,
+        "worker_us": drained["worker_us"] / STEPS,
+        "server_us": drained["server_us"] / STEPS,
+        "rss_mib": drained["rss_mib"],
+    }
+
+
 @dataclass(frozen=True)
 class Workload:
     name: str
@@ -146,6 +167,10 @@ class Workload:
     heavy: bool = False
 
     def applies(self, subject: Subject) -> bool:
+        if self.name == "W9":
+            return subject.steps is not None
+        if subject.steps_only:
+            return False
         if self.name == "W6":
             return subject.backend != "redis"
         if self.name == "W7":
@@ -166,5 +191,6 @@ WORKLOADS = {
         Workload("W6", "first 10,000 of 500,000", w6, heavy=True),
         Workload("W7", "old snapshot: last tenth over first tenth", w7, heavy=True),
         Workload("W8", "memory with 1,000 sleeping jobs", w8, heavy=True),
+        Workload("W9", "jobs of ten durable steps", w9),
     )
 }

@@ -2,6 +2,7 @@
 
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
+from holdfast.domain.agents import Agent
 from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
@@ -14,11 +15,13 @@ from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
 from holdfast.durable.values import AppEvent
 from holdfast.handle import Handle
+from holdfast.headers import retry_after
 from holdfast.kind import Kind
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "App",
     "AppEvent",
     "ApprovalNotice",
@@ -45,5 +48,6 @@ __all__ = [
     "SyncContext",
     "__version__",
     "current",
+    "retry_after",
     "step_key",
 ]

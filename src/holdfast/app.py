@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -18,25 +19,27 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
 from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
 from holdfast.domain.keys import check_name
+from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
-from holdfast.durable.approvals import Asking, asking
-from holdfast.durable.drivers import Lent
-from holdfast.features.approvals import Approvals
+from holdfast.durable.approvals import Asking, asking, check_notifier
+from holdfast.durable.drivers import Lent, Reached
+from holdfast.features.agents import Agents
+from holdfast.features.approvals import Approvals, Said
+from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
-from holdfast.runtime.execution import Handler
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent
+from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 
@@ -59,17 +62,32 @@ class App:
         answer_within: Duration | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.store = open_store(config.database_url(url), schema=schema, answer_within=limit)
         self.schema = schema
         self.client = Client(
-            self.store,
+            open_store(config.database_url(url), schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
+        self.agents = Agents(self.client)
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
+
+    @property
+    def store(self) -> Store:
+        return self.client.store
+
+    @contextmanager
+    def moved_to(self, store: Store, schema: str) -> Iterator[None]:
+        """On another database for the length of the block, with every kind that was declared. For tests."""
+        own, self.schema = self.schema, schema
+        self.client.move_to(store)
+        try:
+            yield
+        finally:
+            self.client.move_to(self.client.home)
+            self.schema = own
 
     # --- declaring ---
 
@@ -79,7 +97,7 @@ class App:
         *,
         queue: str = "default",
         priority: int = 0,
-        retry: Retry | None = None,
+        retry: Retry | str | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
@@ -173,16 +191,18 @@ class App:
         name = check_name(kind, "kind")
         known = self.kinds.get(name)
         values = {} if payload is None else payload
+        given = "retry" in options
         if known is not None:
             text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
             known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
+            given = known.kind.firm(given)
         else:
             text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
-            if "retry" in options:
+            if given:
                 as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self.client)
+        spec, tenant = make_spec(name, text, options, self.client, given)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     # --- looking and acting ---
@@ -206,9 +226,18 @@ class App:
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
 
-    def redrive(self, *job_ids: str, reason: str | None = None, max_attempts: int | None = None) -> list[Verdict]:
-        """Put dead letters back into their queue with all their tries before them, or as many as given here."""
-        return self.client.operate("redrive", job_ids, reason, max_attempts=max_attempts)
+    def redrive(
+        self,
+        *job_ids: str,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+    ) -> list[Verdict]:
+        """Put dead letters back into their queue with all their tries before them, or as many as given here.
+
+        Steps that are done are not done again, unless ``from_step`` (a number or a name) says from where on.
+        """
+        return self.client.redrive(job_ids, reason, from_step=from_step, max_attempts=max_attempts)
 
     def reschedule(
         self,
@@ -220,6 +249,36 @@ class App:
     ) -> list[Verdict]:
         """Give jobs that wait (for their turn, their time or their retry) another time; with neither, at once."""
         return self.client.reschedule(job_ids, Reschedule.of(at, delay, max_attempts), reason)
+
+    def move(
+        self,
+        job_id: str,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        """Give a job that waits another place in its queue: one of the four, within its priority or another one.
+
+        Next to another job it has that one's priority; a priority alone means last among those that have it.
+        """
+        return self.client.move(job_id, Move.of(first, last, before, after, priority), reason)
+
+    async def amove(
+        self,
+        job_id: str,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        return await self.client.amove(job_id, Move.of(first, last, before, after, priority), reason)
 
     def discard(self, *job_ids: str, reason: str) -> list[Verdict]:
         return self.client.operate("discard", job_ids, reason)
@@ -264,36 +323,44 @@ class App:
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         whose = tenant or self.client.tenant
-        return self.client.verbs.send_event(check_name(name, "event"), text, known, job, self.client.actor, whose)
+        event = Telling(new_id(), check_name(name, "event"), text, known, job)
+        return self.client.verbs.send_event(event, self.client.actor, whose)
 
     @property
     def approvals(self) -> Approvals:
         """What waits for people: ``app.approvals.list()``, ``.show(gate)``, ``.token(gate)``."""
         return Approvals(self.client)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
-        """Say yes. ``gate`` is its id, or a token; a token that was issued to somebody knows who they are."""
-        return self.approvals.decide("approve", gate, by, comment=comment, data=data)
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        """Say yes: ``app.approve(gate, by="ada", comment="fine", data={…})``. ``gate`` is its id, or a token; one that
+        was issued to somebody knows who they are."""
+        return self.approvals.decide("approve", gate, by, **said).state
 
-    async def aapprove(
-        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
-    ) -> GateState:
-        return await self.approvals.adecide("approve", gate, by, comment=comment, data=data)
+    async def aapprove(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("approve", gate, by, **said)).state
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return self.approvals.decide("deny", gate, by, comment=comment)
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return self.approvals.decide("deny", gate, by, **said).state
 
-    async def adeny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
-        return await self.approvals.adecide("deny", gate, by, comment=comment)
+    async def adeny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> GateState:
+        return (await self.approvals.adecide("deny", gate, by, **said)).state
 
     def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
         """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
 
-        It is a job like any other, enqueued when a gate opens, reminds or escalates; options are those of ``job``.
+        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
+        options are those of ``job`` that say how it is run.
         """
         name = options.pop("name", "approval_notice")
+        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if in_vain:
+            raise InvalidSetting(
+                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                code="unknown_option",
+            )
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+            check_notifier(function, skip=int(wants_context(function)))
             kind: Kind[..., Any] = self.job(name, **options)(function)
             self.notifier = kind.name
             return kind
@@ -319,15 +386,17 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        children = Children(options.concurrency)
-        return Worker(self.store, self._handlers(options.tenant, children), options, on_leave=children.aclose)
+        means = self.means(options.tenant, options.concurrency)
+        return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
-    def _handlers(self, tenant: str, children: Children) -> dict[str, Handler]:
-        serving = Client(self.store, tenant=tenant, name=self.client.name, actor=self.client.actor)
-        threads = Threads()
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier)
-        means = Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
-        return {name: declared.handler(means) for name, declared in self.kinds.items()}
+    def means(
+        self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
+    ) -> Means:
+        """What a worker runs the kinds declared here with. It is to be closed."""
+        own, threads, children = self.client, threads or Threads(), Children(concurrency)
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
+        return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
@@ -376,11 +445,11 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        children = Children(wanted.concurrency)
+        means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            return await Tick(self.store, self._handlers(wanted.tenant, children), wanted, stop=stop).run()
+            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop).run()
         finally:
-            await children.aclose()
+            await means.aclose()
 
     def close(self) -> None:
         self.store.close()

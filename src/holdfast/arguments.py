@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.domain.errors import InvalidArguments, InvalidPayload
@@ -18,6 +19,7 @@ from holdfast.domain.payload import decode, encode
 try:
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+    from pydantic_core import PydanticSerializationError
 except ImportError:  # the extra is optional
     TypeAdapter = None  # type: ignore[assignment,misc]
 
@@ -41,6 +43,7 @@ class Signature:
             and (adapter := _adapter(hints.get(parameter.name, parameter.annotation))) is not None
         }
         self._result = _adapter(hints.get("return", inspect.Signature.empty))
+        self._exact_result = hints.get("return") if hints.get("return") in _PLAIN else None
         # Nearly every call gives each parameter once, and nearly every value is of the very type it should be: then
         # there is nothing to bind, to check or to convert.
         self._names = tuple(parameter.name for parameter in parameters)
@@ -69,6 +72,11 @@ class Signature:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise InvalidArguments(f"{self._kind}: {error}") from None
+
+    def dump(self, name: str, value: Any) -> Any:
+        """One argument in the form in which a payload has it."""
+        adapter = self._adapters.get(name)
+        return value if adapter is None else adapter.dump_python(value, mode="json", warnings=False)
 
     def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored payload, which another release may have written."""
@@ -99,12 +107,14 @@ class Signature:
     def pack_result(self, value: Any, *, limit: int) -> str | None:
         if value is None:
             return None
-        if self._result is not None:
-            value = self._result.dump_python(value, mode="json", warnings=False)
+        if self._result is not None and type(value) is not self._exact_result:
+            # A type that is no data, or a value that is none; then it is told not to be JSON, and not tried again.
+            with suppress(PydanticUserError, PydanticSerializationError):
+                value = self._result.dump_python(value, mode="json", warnings=False)
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:
-        if self._result is None or value is None:
+        if self._result is None or value is None or type(value) is self._exact_result:
             return value
         try:
             return _from_json(self._result, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
@@ -16,6 +16,8 @@ from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled
+from holdfast.domain.payload import look_at
+from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
 from holdfast.durable.approvals import Asking
@@ -26,13 +28,15 @@ from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.reporting import Reporter
-from holdfast.runtime.stopping import Stop
+from holdfast.runtime.stopping import ENDED, Stop
 from holdfast.runtime.threads import Threads
 from holdfast.transaction import RESULT_LIMIT, Completion, Stage
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
 Way = ProcessOptions | Program
+
+SHOWN_LIMIT = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,14 @@ class Means:
     lent: Lent
     redact: Redactor = field(default_factory=Redactor)
 
+    def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
+        return {name: declared.handler(self) for name, declared in kinds.items()}
+
+    async def aclose(self) -> None:
+        """When the last handler has ended, or was handed back."""
+        await self.lent.recorder.aclose()
+        await self.children.aclose()
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:
@@ -59,7 +71,7 @@ class Declared:
     def handler(self, means: Means) -> Handler:
         """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
         kind = self.kind
-        retry = kind.defaults.get("retry", DEFAULT_RETRY)
+        retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
         timeout = None
         match self.way:
             case None:
@@ -71,9 +83,9 @@ class Declared:
                 call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
             case _:
                 assert_never(self.way)
-        if kind.approval is not None:
-            call = _approved(call, kind.approval, means)
-        return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact)
+        return Handler(
+            kind.name, _approved(call, kind.approval, means), timeout, retry, kind.at_most_once, means.redact
+        )
 
 
 Call = Callable[[Claim, Stop], Awaitable[str | Settled | None]]
@@ -84,16 +96,34 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
-def _approved(call: Call, asking: Asking, means: Means) -> Call:
-    """Ask before the handler is run at all. A job that is not approved never comes further than here."""
+def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
+    """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
+    never comes further than here."""
 
     async def gated(claim: Claim, stop: Stop) -> str | Settled | None:
-        redact = JobRedactor(means.redact, claim.payload)
-        plan = Plan(Durable(claim, means.client, means.lent, redact))
-        await plan.before_all("run", f"Run {claim.kind} ({claim.id})", asking)
+        asked = asking
+        if asked is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
+            asked = Asking()
+        if asked is not None:
+            redact = JobRedactor(means.redact, claim.payload)
+            plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
+            whom = "" if claim.agent is None else f" for {claim.agent}"
+            shown: Asking = {"data": _shown(claim, means.redact)}
+            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asked)
         return await call(claim, stop)
 
-    return gated
+    def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Settled | None]:
+        return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
+
+    return straight_on if asking is None else gated
+
+
+def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
+    """What people see of a job they are to decide about: its payload, without what is called a secret."""
+    payload = look_at(claim.payload)
+    if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
+        return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
+    return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
 def _caller(kind: Kind[..., Any], means: Means) -> Call:
@@ -123,16 +153,21 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+            await context.let_through()
         except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                await context.let_through()
             if await completed(context, error):
                 return Settled()
             raise
         finally:
+            if not stop.is_set:  # whatever it has left running is told
+                stop.set(ENDED)
             if reporter.used:
                 await reporter.close()
         if await completed(context):
             return Settled()
-        context.forgotten()
+        context.conclude()
         return pack(value)
 
     return call

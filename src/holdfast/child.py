@@ -42,7 +42,7 @@ from holdfast.runtime.failures import failure
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
-from holdfast.stores.open import open_store
+from holdfast.stores.open import open_store, stand_in
 
 
 @dataclass(slots=True)
@@ -87,6 +87,8 @@ def _set_up(hello: Message) -> Bench:
     within.set_up_logging(hello["log"])
     within.limit_memory(hello["memory"])
     store = open_store(hello["url"], schema=hello["schema"])
+    if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
+        stand_in(hello["home"], store)
     client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"])
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
     return Bench(client, Threads(), {}, hello["memory"], hello["notify"])

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from holdfast.domain.errors import Conflict, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import storable
+from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
@@ -23,15 +25,25 @@ new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 class Client:
-    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it."""
+    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it.
 
-    def __init__(self, store: Store, *, tenant: str, name: str, actor: str) -> None:
+    ``home`` is the store it belongs to, also while it works on another.
+    """
+
+    def __init__(self, store: Store, *, tenant: str, name: str, actor: str, home: Store | None = None) -> None:
         self.store = store
+        self.home = home or store
         self.tenant = tenant
         self.name = name
         self.actor = actor
         self._ready = not store.embedded
         self._readying = threading.Lock()
+
+    def move_to(self, store: Store) -> None:
+        """Work on another store from now on, or at home again."""
+        with self._readying:
+            self.store = store
+            self._ready = not store.embedded
 
     @property
     def verbs(self) -> Verbs:
@@ -76,7 +88,7 @@ class Client:
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode)
+        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
 
     def _accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         answer = answers[0]
@@ -89,7 +101,7 @@ class Client:
         if answer.reason == "parent_not_found":
             raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
         if answer.id is None:
-            raise Refused("the job was refused", code=answer.reason)
+            raise Refused(answer.detail or "the job was refused", code=answer.reason)
         return self.handle(answer, tenant, decode)
 
     # --- operators ---
@@ -107,6 +119,21 @@ class Client:
         limit = retry_limit(max_attempts)
         return self.run(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant, limit))
 
+    def redrive(
+        self,
+        ids: Sequence[str],
+        reason: str | None = None,
+        *,
+        from_step: FromStep | None = None,
+        tenant: str | None = None,
+        max_attempts: int | None = None,
+    ) -> list[Verdict]:
+        """Redrive dead letters: from where they stopped, or from a step that is then done again."""
+        if from_step is None:
+            return self.operate("redrive", ids, reason, tenant=tenant, max_attempts=max_attempts)
+        place, limit, whose = check_from_step(from_step), retry_limit(max_attempts), tenant or self.tenant
+        return self.run(redriving(self.verbs, ids, place, reason, self.actor, whose, limit))
+
     async def aoperate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
@@ -122,6 +149,13 @@ class Client:
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         return await self.arun(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
+
+    def move(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
+        """Give a waiting job another place in its queue."""
+        return self.run(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
+
+    async def amove(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
+        return await self.arun(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
 
     # --- the ledger ---
 

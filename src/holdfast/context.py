@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
@@ -49,6 +49,7 @@ class BaseContext(Facts):
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
     completion: Completion = field(default_factory=Completion, repr=False)
     lent: Lent | None = field(default=None, repr=False)
+    halt: ClassVar[type[BaseException]] = Stopped
     _plan: Plan | None = field(default=None, init=False, repr=False)
 
     @property
@@ -57,11 +58,19 @@ class BaseContext(Facts):
         if self._plan is None:
             if self.lent is None:
                 raise InvalidSetting("durable calls are made in a worker", code="no_worker")
-            self._plan = Plan(Durable(self.claim, self.client, self.lent, self.redact))
+            durable = Durable(self.claim, self.client, self.lent, self.redact, self.stop, self.halt)
+            self._plan = Plan(durable)
         return self._plan
 
-    def forgotten(self) -> None:
-        """Say so when the handler ended without calls that it made in an earlier attempt."""
+    async def let_through(self) -> None:
+        """The handler has ended, one way or another; what it has begun and not waited for may yet."""
+        if self._plan is not None and not self.stop.is_set:
+            await self._plan.durable.let_through()
+
+    def conclude(self) -> None:
+        """The handler has returned. If it has caught what makes it wait, it waits all the same. Say so when it ended
+        without calls that it made in an earlier attempt."""
+        self._still_waits()
         for step in () if self._plan is None else self._plan.durable.script.left:
             self.log.warning(
                 "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
@@ -90,7 +99,7 @@ class BaseContext(Facts):
 
     @property
     def stop_reason(self) -> str | None:
-        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``; None while the handler may go on."""
+        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``, ``ended``; None while it may go on."""
         return self.stop.reason
 
     def check(self) -> None:
@@ -153,6 +162,10 @@ class BaseContext(Facts):
 
     # --- ending in a transaction ---
 
+    def _still_waits(self) -> None:
+        if self._plan is not None:
+            self._plan.durable.still_waits()
+
     @property
     def ending(self) -> Ending:
         return Ending(self.claim, self.client, self.completion)
@@ -160,14 +173,17 @@ class BaseContext(Facts):
     def transaction(self, result: Any = None) -> Transaction:
         """``with ctx.transaction() as conn:`` (or ``async with``): what is written on ``conn`` and the job's success
         are committed together at the end of the block, or neither. ``StaleLease`` when the job is no longer ours."""
+        self._still_waits()
         return Transaction(self.ending, result)
 
     def complete(self, *, connection: object, result: Any = None) -> None:
         """The same on a connection of your own: the job succeeds when the transaction open there commits. It must
         have ended when the handler returns."""
+        self._still_waits()
         self.ending.on(connection, result)
 
     async def acomplete(self, *, connection: object, result: Any = None) -> None:
+        self._still_waits()
         await self.ending.aon(connection, result)
 
     # --- the flows ---
@@ -193,6 +209,7 @@ class Context(AwaitedCalls, BaseContext):
     """What an async handler is given."""
 
     __slots__ = ()
+    halt = asyncio.CancelledError
 
     @property
     def checkpoint(self) -> Checkpoints:
@@ -211,7 +228,7 @@ class SyncContext(BlockingCalls, BaseContext):
         if self._here is None:
             plan = self.plan
             assert self.loop is not None  # whoever lends the rest lends it
-            self._here = Here(plan, self.loop, self.stop)
+            self._here = Here(plan, self.loop)
         return self._here
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.domain.job import Event, Job, Result, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.progress import Progress
 from holdfast.domain.settlement import storable
 from holdfast.domain.states import State
@@ -32,7 +33,8 @@ WATCH = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[R]):
-    """``created`` is False when an earlier job stands for this one; ``reason`` then says why."""
+    """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
+    says why, and ``detail`` in words where there is more to say."""
 
     id: str
     tenant: str
@@ -40,6 +42,7 @@ class Handle(Generic[R]):
     reason: str | None
     client: Client = field(repr=False, compare=False)
     decode: Callable[[Any], R] = field(repr=False, compare=False)
+    detail: str | None = None
 
     def job(self) -> Job:
         return self._found(self.client.run(self._get()))
@@ -151,6 +154,31 @@ class Handle(Generic[R]):
     ) -> Verdict:
         return _accepted(await self.client.arun(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
 
+    def move(
+        self,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        """Give it another place in its queue. ``Conflict`` if it does not wait."""
+        return _accepted([self.client.run(self._move(Move.of(first, last, before, after, priority), reason))])
+
+    async def amove(
+        self,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Verdict:
+        return _accepted([await self.client.arun(self._move(Move.of(first, last, before, after, priority), reason))])
+
     def progress(self) -> Progress | None:
         """How far the handler said it is, if it said anything."""
         return Progress.saved(self.client.run(self._checkpoints()))
@@ -163,6 +191,9 @@ class Handle(Generic[R]):
 
     def _reschedule(self, when: Reschedule, reason: str | None) -> Flow[list[Verdict]]:
         return self.client.verbs.reschedule([self.id], when, storable(reason), self.client.actor, self.tenant)
+
+    def _move(self, move: Move, reason: str | None) -> Flow[Verdict]:
+        return self.client.verbs.move(self.id, move, storable(reason), self.client.actor, self.tenant)
 
     def _get(self) -> Flow[Job | None]:
         return self.client.verbs.get(self.id, self.tenant)
@@ -211,10 +242,18 @@ class Handle(Generic[R]):
         return WaitTimeout(f"job {self.id} had not ended after {timeout}")
 
 
+# Where it is not the job's own state that is in the way.
+_AGAINST = {
+    "target_not_found": "the job to stand next to is not in this tenant",
+    "target_not_waiting": "the job to stand next to does not wait",
+    "other_queue": "the job to stand next to is in another queue",
+}
+
+
 def _accepted(verdicts: list[Verdict]) -> Verdict:
     verdict = verdicts[0]
     if verdict.refused:
         if verdict.reason == "not_found":
             raise NotFound(f"there is no job {verdict.id} in this tenant")
-        raise Conflict(f"job {verdict.id} is {verdict.state}", code=verdict.reason)
+        raise Conflict(_AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}"), code=verdict.reason)
     return verdict

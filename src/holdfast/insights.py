@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.domain.agents import Agent
+from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
-from holdfast.stores.base import Verbs
+from holdfast.domain.states import State
+from holdfast.domain.steps import Step
+from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
+
+WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything about one job."""
+    """Everything about one job. ``gate`` is the question it waits for an answer to."""
 
     job: Job
     history: list[Event]
@@ -20,6 +26,19 @@ class Story:
     artifacts: list[Artifact]
     checkpoints: dict[str, Any]
     result: Result | None
+    agent: Agent | None
+    """Whom the job is for, if that is registered."""
+    steps: list[Step]
+    gate: Gate | None
+
+    @property
+    def waits_in(self) -> Step | None:
+        """The durable call that the job waits in; None if it runs, has ended, or waits for a retry of its own."""
+        if self.job.state not in WAITING:
+            return None
+        asks = self.job.state is State.WAITING_FOR_APPROVAL
+        open_calls = [step for step in self.steps if not step.over and (step.kind == "approval") == asks]
+        return next((step for step in open_calls if asks or step.wake_at == self.job.due_at), None)
 
 
 @flow(writes=False)
@@ -32,4 +51,28 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     artifacts = yield from verbs.artifacts(job_id, tenant).start()
     checkpoints = yield from verbs.checkpoints(job_id, tenant).start()
     result = yield from verbs.result(job_id, tenant).start()
-    return Story(job, history, attempts, artifacts, checkpoints, result)
+    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
+    steps = yield from verbs.steps(job_id, tenant).start()
+    gates: list[Gate] = []
+    if job.state is State.WAITING_FOR_APPROVAL:
+        gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    gate = gates[0] if gates else None
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs, and what is noted of those that wait: what for."""
+
+    jobs: list[Job]
+    notes: dict[str, dict[str, Any]]
+
+
+@flow(writes=False)
+def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
+    """One read more than the jobs alone, however many they are; none where nothing waits."""
+    jobs = yield from verbs.list_jobs(wanted).start()
+    if not any(job.state in WAITING for job in jobs):
+        return Page(jobs, {})
+    notes = yield from verbs.notes(wanted).start()
+    return Page(jobs, {job.id: notes[job.id] for job in jobs if job.state in WAITING and job.id in notes})

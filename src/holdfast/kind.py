@@ -16,6 +16,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
+from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.durable.approvals import Asking
@@ -46,7 +47,7 @@ class Options(TypedDict, total=False):
     workflow_id: str
     external_ref: str
     agent: str
-    retry: Retry
+    retry: Retry | str
     enqueued_by: str
     connection: object
 
@@ -73,6 +74,7 @@ class Kind(Generic[P, R]):
     at_most_once: bool = False
     approval: Asking | None = None
     """What is asked before a job of this kind is run at all."""
+    retry_given: bool = False
     # What is the same in every job of it, once the first has been made and checked.
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -85,7 +87,8 @@ class Kind(Generic[P, R]):
         if unknown:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
         self.check_options(options)
-        return dataclasses.replace(self, defaults={**self.defaults, **options})
+        given = self.retry_given or "retry" in options
+        return dataclasses.replace(self, defaults={**self.defaults, **options}, retry_given=given)
 
     def check_options(self, options: Options) -> None:
         """Refuse a policy that cannot be kept with the job, or that would begin it twice where once was promised."""
@@ -95,6 +98,10 @@ class Kind(Generic[P, R]):
                 raise InvalidSetting(
                     f"{self.name} is begun at most once; it takes no retry", code="conflicting_options"
                 )
+
+    def firm(self, given: bool) -> bool:
+        """Whether a job's policy stands before an agent's: given for the job, or what the kind has promised."""
+        return given or self.at_most_once
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         prepared = self.prepare(*args, **kwargs)
@@ -108,7 +115,7 @@ class Kind(Generic[P, R]):
         payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT)
         fixed = self.fixed
         if not fixed or context.current() is not None:
-            spec, tenant = make_spec(self.name, payload, self.defaults, self.client)
+            spec, tenant = make_spec(self.name, payload, self.defaults, self.client, self.firm(self.retry_given))
             if "dedupe" not in self.defaults and context.current() is None:
                 fixed.update(_without(spec, "id", "payload"))
                 if spec.key is None and spec.parent_id is None:
@@ -121,7 +128,9 @@ class Kind(Generic[P, R]):
         return Prepared(spec, tenant, self.signature.unpack_result, self.defaults.get("connection"))
 
 
-def make_spec(kind: str, payload: str, options: Options, client: Client) -> tuple[JobSpec, str]:
+def make_spec(
+    kind: str, payload: str, options: Options, client: Client, retry_given: bool = False
+) -> tuple[JobSpec, str]:
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
     parent = context.current()
     # A blank tenant is a mistake somewhere, and must not end up as the default one.
@@ -140,11 +149,12 @@ def make_spec(kind: str, payload: str, options: Options, client: Client) -> tupl
         kind=kind,
         payload=payload,
         queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
-        priority=_priority(options.get("priority", 0)),
+        priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
         process_after=_moment(options.get("run_at"), "run_at"),
         deadline_at=_moment(options.get("deadline"), "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
+        retry_given=retry_given,
         key=_text(options.get("key"), "key"),
         content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
         dedupe=dedupe,
@@ -177,12 +187,6 @@ def _moment(value: object, what: str) -> datetime | None:
             code="invalid_time",
             fix="For example datetime.now(UTC) + timedelta(minutes=5).",
         )
-    return value
-
-
-def _priority(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
-        raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
     return value
 
 

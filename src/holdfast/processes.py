@@ -89,6 +89,7 @@ def recipe_for(client: Client, schema: str, options: ProcessOptions, notify: str
         )
     hello = {
         "url": client.store.url,
+        "home": None if client.store is client.home else client.home.url,
         "schema": schema,
         "tenant": client.tenant,
         "name": client.name,

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.app.waiting import until
-
-ROOT = Path(__file__).parents[2]
-
-PROGRAM = """
-import asyncio, signal, sys, importlib
-from holdfast.runtime.worker import WorkerOptions
-
-async def main() -> None:
-    app = importlib.import_module(sys.argv[1]).app
-    options = WorkerOptions(lease_ttl=2.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=4, grace=5)
-    worker = app.worker(options)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-    try:
-        await worker.run()
-    finally:
-        await app.aclose()
-
-asyncio.run(main())
-"""
 
 
 def running(pid: int) -> bool:
@@ -74,21 +50,3 @@ def imported(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType
     monkeypatch.setenv("HOLDFAST_URL", url)
     monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module(name)
-
-
-@contextmanager
-def worker_process(module: str, url: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    env = os.environ | {"HOLDFAST_URL": url, "PYTHONPATH": path} | environment
-    with (folder / "worker.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, module], cwd=ROOT, env=env, stdout=log, stderr=log)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(timeout=10)

@@ -75,7 +75,7 @@ class Background:
     @property
     def lease(self) -> str:
         assert self.worker is not None
-        return self.worker._lease
+        return self.worker._keeper.lease
 
     def ask_to_stop(self, *, now: bool = False) -> None:
         if self._loop is not None and self.worker is not None and self.alive:

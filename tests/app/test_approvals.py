@@ -154,6 +154,20 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
     assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
 
 
+def test_a_type_that_nobody_knows_is_passed_over_on_every_store(app: App) -> None:
+    asks(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
+    work_off(app)
+    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={})) == "form_invalid"
+    assert app.approve(gate_of(app).id, by="ada", data={"when": "noon"}) == "approved"
+
+
+def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
+    asks(app, form=Budget, approvers=["ada"])
+    work_off(app)
+    assert refused(lambda: app.approve(gate_of(app).id, by="mallory", data={"limit": 0})) == "not_an_approver"
+    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+
+
 def test_a_no_needs_no_form(app: App) -> None:
     asks(app, form={"type": "object", "required": ["limit"]})
     work_off(app)
@@ -264,15 +278,16 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
     else:
 
         @app.job("wipe", requires_approval=True)
-        def wipe(ctx: SyncContext) -> str:
+        def wipe(ctx: SyncContext, disk: str = "", password: str = "") -> str:
             ran.append(ctx.attempt)
             return ctx.step("one", lambda: "wiped")
 
-    handle: Handle[str] = app.enqueue("wipe")
+    handle: Handle[str] = app.enqueue("wipe", {"disk": "sda", "password": "hunter22"} if way == "thread" else None)
     work_off(app)
     assert (handle.state(), ran) == (State.WAITING_FOR_APPROVAL, [])
     gate = gate_of(app)
     assert (gate.name, gate.n) == ("run", 0)
+    assert gate.data == {"payload": {"disk": "sda", "password": "***"} if way == "thread" else {}}
     app.approve(gate.id, by="ada")
     work_off(app)
     assert handle.result(timeout=5) == "wiped"
@@ -282,6 +297,30 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
     app.deny(gate_of(app).id, by="ada")
     assert denied.state() is State.FAILED
     assert ran == [2]
+
+
+@pytest.mark.req("CX-16")
+def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
+    ran: list[str | None] = []
+
+    @app.job()
+    async def plan(ctx: Context) -> None:
+        ran.append(ctx.agent)
+
+    app.agents.register("planner", kind="plan", requires_approval=True)
+    app.agents.register("clerk", kind="plan")
+    handle = plan.using(agent="planner").enqueue()
+    plan.using(agent="clerk").enqueue()
+    plan.using(agent="nobody in particular").enqueue()
+    plan.enqueue()
+    work_off(app)
+    assert sorted(str(agent) for agent in ran) == ["None", "clerk", "nobody in particular"]
+    gate = gate_of(app)
+    assert (gate.job_id, gate.name) == (handle.id, "run")
+    assert gate.summary.startswith("Run plan for planner")
+    app.approve(gate.id, by="ada")
+    work_off(app)
+    assert ran[-1] == "planner"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +333,7 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
         {"approvers": "ada"},
         {"approvers": ["ada", "ada"]},
         {"on_expire": "approve"},
+        {"on_expire": "approve", "expires_in": 5, "form": {"type": "object"}},
         {"on_expire": "later", "expires_in": 5},
         {"on_deny": "shrug"},
         {"escalate_to": ["boss"]},

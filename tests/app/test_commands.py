@@ -16,8 +16,9 @@ import pytest
 from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.domain.errors import InvalidArguments, InvalidSetting
 from holdfast.domain.job import Attempt
-from tests.app.proc import marked, until_gone, worker_process
+from tests.app.proc import marked, until_gone
 from tests.app.running import work_off, working
+from tests.app.worker_process import worker_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 

@@ -14,10 +14,10 @@ import pytest
 from holdfast import App, Backoff, Context, Handle, Retry, State
 from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.settlement import decide
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import Refused, StoreUnavailable
 from holdfast.stores.open import open_store
+from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off
-from tests.app.test_transactions_enqueue import notes, prepare_notes
 from tests.app.waiting import until
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
@@ -186,3 +186,26 @@ def test_a_block_whose_commit_is_not_answered(
         work_off(app)
     assert (handle.result(timeout=5), handle.job().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
     assert "though the answer was lost" in caplog.text
+
+
+@pytest.mark.req("CX-7")
+@pytest.mark.parametrize("fate", ["answer", "request"])
+@pytest.mark.parametrize("way", ["id", "token"])
+def test_a_decision_whose_answer_is_lost_is_one_word(app: App, proxy: Proxy, way: str, fate: Fate) -> None:
+    @app.job("pay")
+    async def pay(ctx: Context) -> str:
+        return (await ctx.approval("pay", summary="Pay?")).by or ""
+
+    handle = pay.enqueue()
+    work_off(app)
+    (gate,) = app.approvals.list()
+    word = gate.id if way == "id" else app.approvals.token(gate.id, person="ada")
+    proxy.cut(b"COMMIT", fate)
+    assert app.approve(word, by="ada") == "approved"
+    assert proxy.cuts == 1
+    assert [vote.person for vote in app.approvals.show(gate.id).votes] == ["ada"]
+    with pytest.raises(Refused) as second:
+        app.approve(word, by="ada")
+    assert second.value.code == "already_decided"
+    work_off(app)
+    assert handle.result(timeout=5) == "ada"

@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, Retry, State
 from tests.app.waiting import until
+from tests.app.worker_process import worker_process
 
-ROOT = Path(__file__).parents[2]
-
-# Lease and sweep of a second or less: recovery within the sum of both, and some for a busy machine.
-PROGRAM = """
-import asyncio, signal
-from holdfast.runtime.worker import WorkerOptions
-from tests.app.victim import app
-
-async def main() -> None:
-    options = WorkerOptions(lease_ttl=1.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=4, grace=5)
-    worker = app.worker(options)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-    try:
-        await worker.run()
-    finally:
-        await app.aclose()
-
-asyncio.run(main())
-"""
-
-
-@contextmanager
-def worker(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    environment = os.environ | {"HOLDFAST_URL": url, "HOLDFAST_TEST_FOLDER": str(folder), "PYTHONPATH": path}
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, stdout=log, stderr=log)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(timeout=10)
+worker = partial(worker_process, "tests.app.victim", lease=1.0)
 
 
 def begun(folder: Path) -> list[tuple[int, int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,32 +14,9 @@ from holdfast.errors import StoreError
 from holdfast.stores.open import open_store
 from tests.app.running import working
 from tests.app.waiting import until
-from tests.support.ledger import check_ledger
 from tests.support.servers import PostgresServer
 
 pytestmark = [pytest.mark.req("CX-15", "SC-19"), pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[PostgresServer]:
-    """Ours alone, since it is going to be stopped."""
-    server = PostgresServer(18, in_memory=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.destroy()
-
-
-@pytest.fixture
-def outage_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"outage_{abs(hash(request.node.name))}"
-    url = own_server.create_database(name)
-    with closing(open_store(url)) as store:
-        store.migrate()
-    yield url
-    with closing(open_store(url)) as store:
-        check_ledger(store)
 
 
 def state_of(url: str, job_id: str) -> Any:
@@ -62,10 +38,10 @@ FULL: dict[str, Any] = {"lease_ttl": 60.0, "sweep_every": 1000.0, "promote_every
 @pytest.mark.parametrize("options", [BUSY, FULL], ids=["busy", "full"])
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restart_in_the_middle_of_a_job(
-    own_server: PostgresServer, outage_url: str, mode: Any, options: dict[str, Any]
+    own_server: PostgresServer, own_url: str, mode: Any, options: dict[str, Any]
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    with closing(App(outage_url)) as app, closing(App(outage_url)) as elsewhere:
+    with closing(App(own_url)) as app, closing(App(own_url)) as elsewhere:
 
         @elsewhere.job()
         def slow() -> str:
@@ -79,15 +55,15 @@ def test_a_restart_in_the_middle_of_a_job(
             assert begun.wait(20)
             own_server.restart(mode)
             go_on.set()
-            until(lambda: state_of(outage_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
+            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
             assert beside.alive
-        assert state_of(outage_url, waiting.id) == ("queued", 0)
+        assert state_of(own_url, waiting.id) == ("queued", 0)
 
 
-def test_an_outage_while_a_job_ends(own_server: PostgresServer, outage_url: str) -> None:
+def test_an_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) -> None:
     """The handler returns while there is no server: its result is kept until there is one again."""
     begun, go_on, returned = threading.Event(), threading.Event(), threading.Event()
-    with closing(App(outage_url)) as app, closing(App(outage_url)) as elsewhere:
+    with closing(App(own_url)) as app, closing(App(own_url)) as elsewhere:
 
         @elsewhere.job()
         def slow() -> str:
@@ -103,10 +79,10 @@ def test_an_outage_while_a_job_ends(own_server: PostgresServer, outage_url: str)
             try:
                 go_on.set()
                 assert returned.wait(20)
-                with pytest.raises(StoreError), closing(open_store(outage_url)) as store:
+                with pytest.raises(StoreError), closing(open_store(own_url)) as store:
                     store.schema()
             finally:
                 own_server.start()
-            until(lambda: state_of(outage_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
+            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
         assert handle.job().state is State.SUCCEEDED
         assert handle.result(timeout=30) == "done"

@@ -104,7 +104,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
     async def naps(ctx: Context) -> str:
         begun.append(ctx.attempt)
         await ctx.step("first", lambda: 1)
-        await ctx.sleep("200ms")
+        await ctx.sleep("1h")
         await ctx.sleep_until(datetime.now(UTC) - timedelta(hours=1))
         return "rested"
 
@@ -113,6 +113,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
     job = handle.job()
     assert (job.state, begun) == (State.RETRY_WAITING, [1])
     assert (job.retries, job.crashes) == (0, 0)
+    app.client.run(app.client.verbs.set_clock(timedelta(hours=2), None))
     with working(app):
         assert handle.result(timeout=20) == "rested"
     assert [event.verb for event in handle.history()][:4] == ["enqueue", "take", "snooze", "due"]

@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import Counter
-from functools import partial
-from typing import Any
 
 import pytest
 
 from holdfast import App, State
-from holdfast.errors import StoreUnavailable
-from holdfast.stores.flow import Flow
+from tests.app.away import Away
 from tests.app.conftest import NewApp
 from tests.app.running import working
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-19")
-
-
-class Away:
-    """Puts itself between a worker and its store, and fails the named verbs for as many times as it is told.
-
-    Those in ``deaf`` are done, and the answer is lost.
-    """
-
-    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left: Counter[str] = Counter()
-        self.deaf: Counter[str] = Counter()
-        self.met: Counter[str] = Counter()
-        self._arun, self._run = app.store.arun, app.store.run
-        monkeypatch.setattr(app.store, "arun", self.arun)
-        monkeypatch.setattr(app.store, "run", self.run)
-
-    def _refuse(self, flow: Flow[Any]) -> None:
-        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
-        if self.left[name] > 0:
-            self.left[name] -= 1
-            self.met[name] += 1
-            raise StoreUnavailable("the database cannot be reached")
-
-    async def arun(self, flow: Flow[Any]) -> Any:
-        self._refuse(flow)
-        answer = await self._arun(flow)
-        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
-        if self.deaf[name] > 0:
-            self.deaf[name] -= 1
-            self.met[name] += 1
-            raise StoreUnavailable("the answer was lost")
-        return answer
-
-    def run(self, flow: Flow[Any]) -> Any:
-        self._refuse(flow)
-        return self._run(flow)
 
 
 @pytest.fixture
@@ -93,6 +54,30 @@ def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
     verbs = [event.verb for handle in handles for event in handle.history()]
     assert verbs.count("succeed") == 40
     assert verbs.count("snooze") == verbs.count("take") - 40 > 0
+
+
+@pytest.mark.req("CX-11")
+def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+
+    away = Away(elsewhere, monkeypatch)
+    with working(elsewhere, notify=False, recall_every=600.0):  # so that nobody tells it
+        handle = app.enqueue("wait")
+        assert begun.wait(20)
+        app.cancel(handle.id)
+        away.left["turn"] = 1
+        assert stopped.wait(20), "it runs on"
+    assert handle.state() is State.CANCELLED
 
 
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:

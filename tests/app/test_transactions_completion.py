@@ -16,12 +16,11 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, Retry, State
-from holdfast.client import Client
 from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
 from holdfast.transaction import Stage
+from tests.app.in_hand import in_hand, lose, state_of
+from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off
-from tests.app.test_transactions_enqueue import notes, prepare_notes
-from tests.support.stores import claim, open_lease
 
 pytestmark = pytest.mark.req("HF-3")
 
@@ -38,27 +37,6 @@ def table(app: App, url: str) -> None:
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     with caplog.at_level(logging.WARNING, "holdfast"):
         yield lambda: caplog.text
-
-
-def in_hand(app: App) -> Context:
-    """A job that was just begun, without a worker around it."""
-    handle = app.enqueue("by_hand")
-    taken = claim(app.store, open_lease(app.store))[0]
-    assert taken.id == handle.id
-    client = Client(app.store, tenant="*", name="tests", actor="tester")
-    return Context(taken, client, logging.getLogger("holdfast.job.by_hand"))
-
-
-def lose(app: App, ctx: Context) -> None:
-    """Its lease ends, and the job is taken from it."""
-    app.store.run(app.store.verbs.end_lease(ctx.claim.lease, "gone", "*"))
-    app.store.run(app.store.verbs.reap_lapsed())
-
-
-def state_of(app: App, ctx: Context) -> State:
-    job = app.get(ctx.job_id)
-    assert job is not None
-    return job.state
 
 
 @dataclass

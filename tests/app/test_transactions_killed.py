@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, State
-from tests.app.test_transactions_enqueue import by_hand, notes, prepare_notes
+from tests.app.notes import by_hand, notes, prepare_notes
 from tests.app.waiting import until
+from tests.app.worker_process import process, said, worker_process
 
 pytestmark = [pytest.mark.req("HF-3", "CX-15"), pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-
-WORKER = """
-import asyncio, signal
-from holdfast.runtime.worker import WorkerOptions
-from tests.app.transaction_victim import app
-
-async def main() -> None:
-    options = WorkerOptions(lease_ttl=1.0, sweep_every=0.2, promote_every=0.05, poll=0.02, concurrency=2, grace=5)
-    worker = app.worker(options)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-    try:
-        await worker.run()
-    finally:
-        await app.aclose()
-
-asyncio.run(main())
-"""
+worker = partial(worker_process, "tests.app.transaction_victim", lease=1.0, concurrency=2)
 
 # A program that writes and enqueues in one transaction, and is killed before or after it commits.
 PRODUCER = """
@@ -55,28 +36,6 @@ die()
 """
 
 
-def start(url: str, program: str, folder: Path, crash: str = "") -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    environment = os.environ | {"HOLDFAST_URL": url, "HOLDFAST_TEST_CRASH": crash, "PYTHONPATH": path}
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=log, stderr=log)
-
-
-@contextmanager
-def process(url: str, program: str, folder: Path, crash: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    running = start(url, program, folder, crash)
-    try:
-        yield running
-    finally:
-        if running.poll() is None:
-            running.send_signal(signal.SIGTERM)
-            try:
-                running.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait(timeout=10)
-
-
 @pytest.fixture(autouse=True)
 def table(app: App, url: str) -> None:
     app.client.make_ready()
@@ -85,8 +44,8 @@ def table(app: App, url: str) -> None:
 
 @pytest.mark.parametrize("crash", ["before commit", "after commit"])
 def test_a_producer_that_is_killed(app: App, url: str, tmp_path: Path, crash: str) -> None:
-    with process(url, PRODUCER, tmp_path, crash) as producer:
-        assert producer.wait(timeout=30) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    with process(PRODUCER, url=url, folder=tmp_path, extra={"HOLDFAST_TEST_CRASH": crash}) as producer:
+        assert producer.wait(timeout=30) == -signal.SIGKILL, said(tmp_path)
     committed = crash == "after commit"
     assert [job.state for job in app.jobs()] == [State.QUEUED] * committed
     assert notes(url) == ["produced"] * committed
@@ -96,13 +55,13 @@ def test_a_producer_that_is_killed(app: App, url: str, tmp_path: Path, crash: st
 @pytest.mark.parametrize("crash", ["in the block", "before commit", "after commit"])
 def test_a_handler_that_is_killed(app: App, url: str, tmp_path: Path, crash: str, kind: str) -> None:
     handle = app.enqueue(kind, {"number": 7})
-    with process(url, WORKER, tmp_path, crash) as victim:
-        assert victim.wait(timeout=30) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    with worker(url, tmp_path, HOLDFAST_TEST_CRASH=crash) as victim:
+        assert victim.wait(timeout=30) == -signal.SIGKILL, said(tmp_path)
     committed = crash == "after commit"
     # A server may take a moment to notice that its client is gone.
     until(lambda: not open_transactions(url), "what was open is rolled back")
     assert (handle.state(), notes(url)) == ((State.SUCCEEDED, ["7"]) if committed else (State.IN_PROGRESS, []))
-    with process(url, WORKER, tmp_path, crash):
+    with worker(url, tmp_path, HOLDFAST_TEST_CRASH=crash):
         assert handle.result(timeout=30) == 7
     assert (notes(url), handle.job().attempt) == (["7"], 1 if committed else 2)
     assert [event.verb for event in handle.history()].count("succeed") == 1
@@ -130,14 +89,14 @@ def test_killed_at_random_moments_every_job_has_its_writes_once(app: App, url: s
 
     for _ in range(6):
         already = finished()
-        with process(url, WORKER, tmp_path) as victim:
+        with worker(url, tmp_path) as victim:
             until(lambda already=already: finished() > already or finished() == 120, "it is at work")  # type: ignore[misc]
             try:
                 victim.wait(timeout=chance.uniform(0.0, 0.15))
             except subprocess.TimeoutExpired:
                 victim.kill()
                 victim.wait(timeout=10)
-    with process(url, WORKER, tmp_path):
+    with worker(url, tmp_path):
         until(lambda: finished() == 120, "everything is paid", limit=60)
     assert sorted(map(int, notes(url))) == list(range(120))
     for handle in handles:

@@ -16,6 +16,7 @@ import asyncio
 from datetime import datetime
 import holdfast
 from holdfast import Context, Handle
+from holdfast.testing import Kit
 
 app = holdfast.App("sqlite:///:memory:")
 
@@ -29,6 +30,8 @@ async def count(ctx: Context, words: list[str], *, at: datetime | None = None) -
 
 @app.job()
 def remember(ctx: Context, what: str) -> None: ...
+
+kit = Kit(app)
 
 """
 
@@ -49,6 +52,11 @@ RIGHT = [
     'handle: Handle[str] = send.enqueue("a")',
     'texts: list[Handle[str]] = app.enqueue_many([send.prepare("a")])',
     'with_timeout: str = send.enqueue("a").result(timeout=5)',
+    'ran: str = kit.run(send, "a", copies=2)',
+    'ran_async: int = await kit.arun(count, ["a"])',
+    'ran_handle: str = kit.run(send.enqueue("a"))',
+    'ran_prepared: int = await kit.arun(count.prepare(["a"]))',
+    'ran_with_options: str = kit.run(send.using(key="k"), "a")',
 ]
 
 WRONG = {
@@ -72,6 +80,10 @@ WRONG = {
     'text: str = await (await count.aenqueue(["a"])).aresult()': "assignment",
     "wrong: list[Handle[int]] = app.enqueue_many([send.prepare('a')])": "",
     "app.job(retry=3)": "arg-type",
+    "kit.run(send, 7)": "call-overload",
+    'await kit.arun(count, "a")': "call-overload",
+    'kit.run(send.enqueue("a"), "b")': "call-overload",
+    'ran: int = kit.run(send, "a")': "assignment",
 }
 
 

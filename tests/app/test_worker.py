@@ -214,7 +214,8 @@ def test_a_worker_that_is_told_to_stop_lets_its_jobs_end(app: App, new_app: NewA
         assert begun.wait(20)
         beside.ask_to_stop()
         until(
-            lambda: beside.worker and beside.worker._deadline, "the worker waits for what is running, and takes no more"
+            lambda: beside.worker and beside.worker._grace.begun,
+            "the worker waits for what is running, and takes no more",
         )
         waiting = app.enqueue("slow")
         go_on.set()

@@ -7,7 +7,8 @@ import pytest
 from holdfast.cli.health import level
 from holdfast.stores.base import Finding, Store
 from tests.cli.conftest import Holdfast, document
-from tests.support.stores import BROKEN, put_one, tries, work
+from tests.cli.people import asked
+from tests.support.stores import BROKEN, forward, put_one, tries, work
 
 
 @pytest.mark.req("DP-19")
@@ -23,6 +24,24 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
     assert (ill["verdict"], ill["dead_letter_open"], len(ill["reasons"])) == ("attention", 1, 1)
     assert holdfast("health", "--tenant", "acme").exit_code == 0
     assert holdfast("health", "--all-tenants").exit_code == 1
+
+
+@pytest.mark.req("DP-19", "CX-5")
+def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) -> None:
+    well = document(holdfast("health", "--json"))
+    assert (well["gate_open"], well["oldest_gate_age_s"]) == (0, None)
+    assert "oldest asked" not in holdfast("health").stdout
+    forward(store)
+    asked(store.url)
+    forward(store, 90)
+    told = holdfast("health")
+    assert told.exit_code == 0
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert ["open", "gates", "1"] in lines
+    assert ["oldest", "asked", "1", "m", "30", "s", "ago"] in lines
+    ill = document(holdfast("health", "--json"))
+    assert (ill["verdict"], ill["gate_open"], ill["oldest_gate_age_s"]) == ("ok", 1, 90.0)
+    assert document(holdfast("health", "--tenant", "acme", "--json"))["gate_open"] == 0
 
 
 @pytest.mark.req("DP-22")

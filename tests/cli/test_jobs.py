@@ -58,7 +58,7 @@ def test_the_table(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "pay", retry=tries(1))
     work(store, Failed("card_declined", "no\nfunds"))
     header, row = holdfast("jobs", "list").stdout.splitlines()
-    assert header.split() == ["id", "kind", "state", "try", "age", "error"]
+    assert header.split() == ["id", "kind", "state", "try", "age", "why"]
     assert row.split()[1:4] == ["pay", "dead_letter", "1"]
     assert row.endswith("card_declined: no funds")
 
@@ -127,7 +127,8 @@ def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, payload={"n": 7}, retry=tries(1))
     work(store, BROKEN)
     told = document(holdfast("jobs", "show", job_id, "--json"))
-    assert set(told) == {"job", "history", "attempts", "artifacts", "checkpoints", "result"}
+    keys = {"job", "history", "attempts", "artifacts", "checkpoints", "result", "agent", "steps", "gate"}
+    assert set(told) == keys
     assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
     assert [event["verb"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
     assert told["history"][0]["at"].endswith("Z")

@@ -1,4 +1,4 @@
-"""`holdfast jobs cancel | redrive | discard`: one answer an id, and an exit code for the whole."""
+"""`holdfast jobs cancel | redrive | discard | reschedule | move`: one answer an id, and an exit code for the whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.order import order_of
 from tests.support.stores import BROKEN, history, job, put, put_one, spec, state_of, tries, work
 
 pytestmark = pytest.mark.req("DP-3")
@@ -128,3 +129,37 @@ def test_a_redrive_with_another_limit(holdfast: Holdfast, store: Store) -> None:
     job_id = dead(store)
     assert holdfast("jobs", "redrive", job_id, "--max-attempts", "7").exit_code == 0
     assert job(store, job_id).max_retries == 6
+
+
+@pytest.mark.req("SC-3")
+def test_move(holdfast: Holdfast, store: Store) -> None:
+    a, b, c = put(store, spec(), spec(), spec())
+    told = holdfast("jobs", "move", c, "--first", "--reason", "the auditors are here")
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[1].split() == [c, "queued", "moved"]
+    last = history(store, c)[-1]
+    assert (last.verb, last.meta["to"], last.meta["reason"]) == ("move", "first", "the auditors are here")
+    assert holdfast("jobs", "move", c, "--after", b).exit_code == 0
+    assert holdfast("jobs", "move", b, "--before", a.upper()).exit_code == 0
+    assert holdfast("jobs", "move", a, "--last").exit_code == 0
+    assert order_of(store) == [b, c, a]
+    assert holdfast("jobs", "move", a, "--priority", "7").exit_code == 0
+    assert holdfast("jobs", "move", c, "--first", "--priority", "7").exit_code == 0
+    assert order_of(store) == [c, a, b]
+    answer = document(holdfast("jobs", "move", b, "--first", "--json"))
+    assert answer == [{"id": b, "state": "queued", "refused": False, "reason": None}]
+
+
+@pytest.mark.req("SC-3")
+def test_a_move_that_is_refused(holdfast: Holdfast, store: Store) -> None:
+    job_id, ended, elsewhere = put_one(store), dead(store), put_one(store, queue="mail")
+    for options, code in (
+        ((ended, "--first"), "not_waiting"),
+        ((elsewhere, "--before", ended), "other_queue"),
+        ((elsewhere, "--before", UNKNOWN), "target_not_found"),
+    ):
+        refused = holdfast("jobs", "move", *options)
+        assert (refused.exit_code, f"[{code}]" in refused.stdout) == (4, True), refused.stdout
+    assert holdfast("jobs", "move", UNKNOWN, "--last").exit_code == 3
+    for wrong in ((), ("--first", "--last"), ("--before", elsewhere, "--priority", "3"), ("--priority", "high")):
+        assert holdfast("jobs", "move", job_id, *wrong).exit_code == 2

@@ -15,6 +15,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
+from tests.support.attacks_on_agents import REGISTERED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
@@ -23,7 +24,7 @@ from tests.support.people import approve, asking, ballot, entry, keep_token, say
 from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-6", "CX-7", "HF-6")
+pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6")
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -89,6 +90,8 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
         for job, lease in ((names["running"], names["lease"]), (names["succeeded"], holders[State.SUCCEEDED])):
             assert store.run(store.verbs.add_artifact(job, str(lease), 1, name, f"file:{name}", "*"))
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
+    for statement in REGISTERED:
+        by_hand.execute(statement)
     return names | _people(store, by_hand, names) | {"later": LATER[by_hand.name]}
 
 

@@ -75,6 +75,7 @@ def test_the_example_of_the_readme(shell: Shell) -> None:
         "created": True,
         "refused": False,
         "reason": None,
+        "detail": None,
     }
     claimed = shell.claim()
     assert (claimed["id"], claimed["attempt"], claimed["kind"]) == (queued["id"], 1, "send_receipt")
@@ -220,6 +221,15 @@ def test_operators_by_hand(shell: Shell) -> None:
     assert operate("reschedule(%s, delay => '1 hour', reason => 'later')", job_id) == ("queued", False, None)
     assert operate("reschedule(%s, '2090-01-01', max_retries => 0)", job_id) == ("queued", False, None)
     assert job(shell.store, job_id).max_retries == 0
+    other = shell.enqueue()
+    assert operate("move(%s, 'after', %s, reason => 'not yet')", job_id, other) == ("queued", False, None)
+    assert operate("move(%s, priority => 5)", job_id) == ("queued", False, None)
+    assert job(shell.store, job_id).priority == 5
+    assert operate("move(%s, 'first')", new_id()) == (None, True, "not_found")
+    for place in ("'between'", "'before'", "'first', %(other)s", "null", "'first', priority => 99999"):
+        with pytest.raises(psycopg.Error) as wrong:
+            shell.connection.execute(f"select * from holdfast.move(%(job)s, {place})", {"job": job_id, "other": other})
+        assert wrong.value.sqlstate == "ZH010", place
     assert operate("cancel(%s, 'enough', 'ada')", job_id) == ("cancelled", False, None)
     assert operate("cancel(%s)", job_id) == ("cancelled", True, "already_finished")
     assert operate("discard(%s, 'because')", job_id) == ("cancelled", True, "not_dead")
@@ -237,3 +247,4 @@ def test_reading_by_hand(shell: Shell) -> None:
     health = shell.ask("select holdfast.health() as h")["h"]
     assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
     assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
+    assert (health["gate_open"], health["oldest_gate_age_s"]) == (0, None)

@@ -124,13 +124,7 @@ STEPS_BY_HAND = {
         " error_message = 'y'",
         "expire",
     ),
-    "a gate that is denied": (
-        State.WAITING_FOR_APPROVAL,
-        "state = 'failed', gate_id = null, finished_at = (select now from present), error_code = 'denied',"
-        " error_message = 'n'",
-        "deny",
-    ),
-    "a gate that is approved": (State.WAITING_FOR_APPROVAL, "state = 'queued', gate_id = null", "approve"),
+    # A job leaves waiting_for_approval by what people said, or by time (tests/contract/test_gates.py), not by hand.
     "a cancel": (State.LEASED, "state = 'cancelled', lease = null, finished_at = (select now from present)", "cancel"),
     "a release": (State.LEASED, "state = 'queued', lease = null", "release"),
     "a discard": (State.DEAD_LETTER, "state = 'cancelled'", "discard"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from holdfast.domain.outcome import Failed
+from holdfast.domain.gates import Ballot, GateFilter, Question
+from holdfast.domain.outcome import Failed, Paused
 from holdfast.domain.states import State
-from holdfast.stores.base import Health, Store
+from holdfast.domain.steps import Pause
+from holdfast.stores.base import Health, JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -14,6 +18,7 @@ from tests.support.stores import (
     LATER,
     claim,
     forward,
+    new_id,
     open_lease,
     put,
     put_one,
@@ -98,6 +103,67 @@ def test_a_worker_for_every_tenant_counts_for_each(store: Store) -> None:
     assert (health(store, "acme").lease_active, health(store, "acme").backlog) == (2, 1)
     assert (health(store, "umbrella").lease_active, health(store, "umbrella").verdict) == (1, "ok")
     assert (health(store, "*").lease_active, health(store, "*").backlog) == (2, 2)
+
+
+def asks(store: Store, *, tenant: str = "default", **options: Any) -> str:
+    """A job that waits for people; answers the gate's id."""
+    gate_id = new_id()
+    put_one(store, tenant=tenant)
+    gate = Question(**({"summary": "May it?"} | options)).to_json(gate_id, "may", None)
+    settle(
+        store, take(store, tenant=tenant), Paused(Pause(1, "may", "approval", gate=gate).to_json(), []), tenant=tenant
+    )
+    return gate_id
+
+
+@pytest.mark.req("DP-19", "CX-5")
+def test_health_counts_what_waits_for_people(store: Store) -> None:
+    forward(store)
+    first, theirs = asks(store), asks(store, tenant="acme")
+    forward(store, 40)
+    asks(store)
+    forward(store, 2)
+    assert (health(store).gate_open, health(store).oldest_gate_age_s) == (2, 42.0)
+    assert (health(store, "acme").gate_open, health(store, "*").gate_open) == (1, 3)
+    assert health(store).verdict == "ok"
+    store.run(store.verbs.decide_gate(first, Ballot("deny", "ada", "tests"), "default"))
+    assert (health(store).gate_open, health(store).oldest_gate_age_s) == (1, 2.0)
+    store.run(store.verbs.decide_gate(theirs, Ballot("deny", "ada", "tests"), "acme"))
+    assert (health(store, "acme").gate_open, health(store, "acme").oldest_gate_age_s) == (0, None)
+
+
+@pytest.mark.req("CX-5", "CX-7")
+def test_a_gate_says_how_many_have_approved(store: Store) -> None:
+    gate_id = asks(store, quorum=3)
+
+    def found() -> list[tuple[int, int]]:
+        read = [store.run(store.verbs.gate(gate_id, "default")), *store.run(store.verbs.gates(GateFilter(tenant="*")))]
+        return [(gate.approvals, gate.missing) for gate in read if gate is not None]
+
+    assert found() == [(0, 3)] * 2
+    for person in ("ada", "bob"):
+        store.run(store.verbs.decide_gate(gate_id, Ballot("approve", person, "tests"), "default"))
+    assert found() == [(2, 1)] * 2
+    store.run(store.verbs.decide_gate(gate_id, Ballot("deny", "eve", "tests"), "default"))
+    assert found() == [(2, 0)]
+
+
+@pytest.mark.req("CX-14", "HF-6")
+def test_the_notes_of_a_page(store: Store) -> None:
+    queued = put_one(store)
+    store.run(store.verbs.operate("cancel", [queued], "not now", "ada", "default"))
+    put_one(store, tenant="acme")
+    sleeps = put_one(store, priority=1)
+    settle(store, take(store), Paused(Pause(1, "nap", "sleep", delay=60.0).to_json(), []))
+    assert store.run(store.verbs.notes(JobFilter(tenant="default"))) == {
+        queued: {"reason": "not now"},
+        sleeps: {"sleeps": "nap"},
+    }
+    assert store.run(store.verbs.notes(JobFilter(tenant="*", state=State.RETRY_WAITING))) == {sleeps: {"sleeps": "nap"}}
+    assert store.run(store.verbs.notes(JobFilter(tenant="default", before=sleeps, limit=1))) == {
+        queued: {"reason": "not now"}
+    }
+    assert store.run(store.verbs.notes(JobFilter(tenant="acme"))) == {}
 
 
 @pytest.mark.req("SC-5", "DP-22", "SC-4")

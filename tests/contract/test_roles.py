@@ -29,8 +29,11 @@ EXECUTES = {
     *("promote_due", "expire_overdue", "reap_lapsed"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
-RESOLVES = {"redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "rewind"}
-APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token"}
+RESOLVES = {
+    *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
+    *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
+}
+APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,

@@ -14,10 +14,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
+from holdfast.domain.order import Move
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
@@ -33,8 +35,8 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch"),
-    *("steps", "gate", "gates", "votes"),
+    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *("steps", "gate", "gates", "votes", "notes"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -43,12 +45,13 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
+REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | {"cancel", "redrive", "discard", "reschedule", "rewind"},
+    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
 
@@ -82,6 +85,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
     return {
         "get": lambda: run(v.get(job, tenant)),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
+        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
         "history": lambda: run(v.history(job, tenant)),
         "attempts": lambda: run(v.attempts(job, tenant)),
         "artifacts": lambda: run(v.artifacts(job, tenant)),
@@ -92,7 +96,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
-        "enqueue": lambda: run(v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job)], tenant)),
+        "enqueue": lambda: run(
+            v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
+        ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
         "open_lease": lambda: run(v.open_lease("w", 30, "*")),
         "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
@@ -114,10 +120,11 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
+        "move": lambda: run(v.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
         "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
         "steps": lambda: run(v.steps(job, tenant)),
         "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
-        "send_event": lambda: run(v.send_event("paid", "{}", None, None, "ada", tenant)),
+        "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
         "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
         "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
         "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
@@ -125,6 +132,14 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "gate": lambda: run(v.gate(ids["gate"], tenant)),
         "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
         "votes": lambda: run(v.votes(ids["gate"], tenant)),
+        "agent": lambda: run(v.agent("planner", tenant)),
+        "asks_first": lambda: run(v.asks_first("planner", tenant)),
+        "agents": lambda: run(v.agents(tenant)),
+        "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
+        "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),
+        "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
+        "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
+        "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -163,7 +178,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),
-            *(v.send_event("paid", "{}", None, None, "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
+            *(v.send_event(Telling(new_id(), "paid", "{}"), "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
     with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:

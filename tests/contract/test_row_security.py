@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.states import State
@@ -69,6 +70,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             apply(store, lease, asks(asking, gate_id, quorum=2), tenant=tenant)
             say(store, gate_id, ballot(), tenant=tenant)
             keep_token(store, gate_id, f"hash of {tenant}")
+            store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():

@@ -115,6 +115,7 @@ CODES = {"lapse": "worker_lost", "crash": "process_died", "expire": "gate_expire
 NOTES = {
     "lapse": '{"reason": "lease_lapsed"}',
     "reschedule": '{"rescheduled": "now"}',
+    "move": '{"moved": {"to": "first"}}',
     "approve": '{"verdict": "approved"}',
     "deny": '{"verdict": "denied"}',
     "expire": '{"verdict": "expired"}',

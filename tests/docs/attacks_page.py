@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.attack import LATER, Attack
+from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
@@ -50,6 +51,7 @@ def setup() -> list[str]:
             for job in ("running", "succeeded")
             for name in ("log", "report")
         ),
+        *REGISTERED,
         *_people(),
     ]
 
@@ -153,6 +155,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     "Words and tokens": ("One word a person who may; a token works once.", WORDS),
     "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
+    "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),
 }
 
 

@@ -6,9 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+
+from holdfast import App, State
+from tests.app.running import work_off
+from tests.docs.guide_blocks import finish, later
+from tests.docs.guide_blocks import run as run_block
 
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 
@@ -35,25 +42,52 @@ def holdfast(folder: Path, *arguments: str, url: str | None = None) -> str:
 
 
 def test_the_example_is_printed_once_and_short() -> None:
-    (example,) = blocks("README.md")
+    example, steps = blocks("README.md")
     assert len(example.strip().splitlines()) <= 15
+    assert len(steps.strip().splitlines()) <= 10
 
 
 def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    (example,) = blocks("README.md")
+    example, _ = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     said = run(tmp_path, "receipts.py").strip()
     assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
-    (example,) = blocks("README.md")
+    example, _ = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     payload = '{"to": "ada@example.com", "invoice": 8}'
     job = holdfast(tmp_path, "enqueue", "send_receipt", payload, "--app", "receipts:app").strip()
     holdfast(tmp_path, "worker", "receipts:app", "--burst")
     shown = holdfast(tmp_path, "jobs", "show", job, "--url", "sqlite:///jobs.db")
     assert "receipt 8 sent to ada@example.com" in shown
+
+
+@pytest.mark.req("HF-6", "CX-5", "CX-7")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_steps_and_approval_as_the_readme_has_them(request: pytest.FixtureRequest, store: str) -> None:
+    done: list[object] = []
+
+    def look_up(order: int) -> str:
+        done.append(order)
+        return "Cy"
+
+    def pay(order: int, amount: int, by: str) -> str:
+        done.append((order, amount))
+        return f"paid, says {by}"
+
+    with closing(App(request.getfixturevalue(f"{store}_url"), name="readme")) as app:
+        handle = run_block(blocks("README.md")[1], app, look_up=look_up, pay=pay)["refund"].enqueue(7, 900)
+        work_off(app)
+        (gate,) = app.approvals.list(approver="ada")
+        assert gate.summary == "Refund 900 to Cy?"
+        app.approve(gate.id, by="ada")
+        work_off(app)
+        assert (handle.state(), done) == (State.RETRY_WAITING, [7])
+        later(app, timedelta(hours=1, seconds=1))
+        assert finish(app, handle) == "paid, says ada"
+    assert done == [7, (7, 900)]
 
 
 @pytest.mark.slow

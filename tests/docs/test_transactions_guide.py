@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast import App
-from tests.app.test_transactions_enqueue import by_hand
+from tests.app.notes import by_hand
 from tests.support.borrowers import path_of, sqlalchemy_url
 from tests.support.django_handles import make_default
 

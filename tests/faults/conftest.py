@@ -15,7 +15,6 @@ from holdfast.stores.open import open_store
 from tests.faults.tiny_disk import mounted
 from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
-from tests.support.servers import PostgresServer
 
 SEED_VARIABLE = "HOLDFAST_TEST_SEED"
 
@@ -57,31 +56,6 @@ def choice() -> random.Random:
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
     print(f"{SEED_VARIABLE}={seed}")
     return random.Random(seed)
-
-
-@pytest.fixture(scope="session")
-def own_server() -> Iterator[PostgresServer]:
-    """Ours alone: these tests stop it."""
-    server = PostgresServer(18, in_memory=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.destroy()
-
-
-@pytest.fixture
-def own_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database on that server."""
-    name = f"fault_{abs(hash(request.node.name)):x}"
-    url = own_server.create_database(name)
-    with closing(open_store(url)) as store:
-        store.migrate()
-    yield url
-    own_server.start()  # a test that failed may have left it down
-    with closing(open_store(url)) as store:
-        check_ledger(store)
-    own_server.drop_database(name)
 
 
 @pytest.fixture

@@ -145,6 +145,9 @@ def start(url: str, folder: Path, point: Point | None = None, *, burst: bool) ->
 def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
     process = context().Process(target=target, args=args, daemon=True)
     process.start()
+    # Each start looks after all processes that were started, in whatever thread that is; of two who read of an end at
+    # once, one is told that it was 255.
+    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
     return process
 
 

@@ -20,6 +20,7 @@ import pytest
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.gates import VerdictWord
 from holdfast.domain.job import Claim
+from holdfast.domain.order import Move
 from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.states import State
@@ -130,6 +131,16 @@ class Mix:
             if not verdict.refused:
                 self.told[verdict.id, verb, name] += 1
 
+    def move(self, choice: random.Random, name: str) -> None:
+        known = self.some(choice, 2)
+        if len(known) < 2:
+            return
+        one, other = known
+        places = [Move.of(first=True), Move.of(before=other), Move.of(after=other), Move.of(priority=1)]
+        verdict = self.store.run(self.store.verbs.move(one, choice.choice(places), "mix", name, "default"))
+        if not verdict.refused:
+            self.told[verdict.id, "move", name] += 1
+
     def sweep(self, choice: random.Random, name: str) -> None:
         for flow in (
             self.store.verbs.reap_lapsed(choice.choice([3, 1000])),
@@ -145,6 +156,7 @@ class Mix:
         sides: list[Callable[[random.Random, str], None]] = [
             *(self.produce, self.work, self.work, self.work, self.operate, self.operate, self.sweep, self.sweep),
             *(self.tell, self.tell, self.decide, self.decide),
+            *(self.move, self.move),
         ]
         errors: list[BaseException] = []
         turns: Counter[str] = Counter()

@@ -59,13 +59,13 @@ def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random
     open_ones: list[Transaction] = []
     try:
         for _ in range(kills):
+            have = len(seen(folder))
             if not store.embedded:  # on SQLite there is one writer at a time, and nothing can commit late
                 open_ones.append(Transaction(store))
                 late = open_ones[-1].enqueue(choice.randint(1, 7))
                 ids += late
             ids += [put_one(store) for _ in range(choice.randint(1, 9))]
             settle(store, claim(store, lease, choice.randint(1, 6)))
-            have = len(seen(folder))
             until(lambda have=have: len(seen(folder)) > have, "the consumer goes on")  # type: ignore[misc]
             if choice.random() < 0.7:
                 reading.kill()

@@ -42,7 +42,8 @@ def test_retries_are_spread(app: App, crew: Crew, folder: Path, jobs: int) -> No
     crew.start(2, lease=5.0, concurrency=50, options=("--log-level", "error"))
     until(lambda: len(delays(app)) == jobs, "all have failed", 240)
     found = delays(app)
-    assert min(found) >= 0
+    # The delay counts from when a batch is settled, and the ledger is written at the end of it: a moment later.
+    assert min(found) > -1
     assert max(found) <= SPAN + 1
     share = Counter(min(BINS - 1, int(each / SPAN * BINS)) for each in found)
     expected = jobs / BINS

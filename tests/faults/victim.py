@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
-from tests.faults import skew
+from tests.faults import journey, pacing, skew
 from tests.faults.effects import leave
 from tests.support.crew import FOLDER_VARIABLE
 
@@ -23,6 +23,8 @@ skew.install()
 FOLDER = Path(os.environ[FOLDER_VARIABLE])
 
 app = App(name="victim", enqueued_by="tester")
+journey.declare(app)
+pacing.declare(app)
 
 AT_ONCE = Backoff(base=0.05, factor=1.0, cap=0.05, jitter=False)
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.gates import Question
 from holdfast.domain.ids import uuid7
 from holdfast.domain.job import Dedupe, JobSpec
@@ -41,6 +42,7 @@ class Draft:
     after: float | None = None
     deadline: float | None = None
     retry: RetryPolicy = USUAL
+    given: bool = False
     key: str | None = None
     content: str | None = None
     dedupe: Dedupe = "skip"
@@ -68,6 +70,7 @@ class Draft:
             process_after=_from(now, self.after),
             deadline_at=_from(now, self.deadline),
             retry=self.retry,
+            retry_given=self.given,
             key=self.key,
             content_key=self.content,
             dedupe=self.dedupe if self.content else None,
@@ -110,6 +113,7 @@ drafts = st.builds(
     after=st.none() | st.none() | st.sampled_from([-5.0, 0.0, 0.000001, 10.0]),
     deadline=st.none() | st.sampled_from([-1.0, 0.0, 1.0, 20.0]),
     retry=policies,
+    given=st.booleans(),
     key=st.sampled_from([None, None, "k1", "k2"]),
     content=st.sampled_from([None, "c1", "c1", "c2"]),
     dedupe=st.sampled_from(["skip", "coalesce"]),
@@ -121,6 +125,19 @@ drafts = st.builds(
 # Most jobs are plain: without keys, times and parents, they get somewhere.
 plain_drafts = drafts.map(
     lambda draft: replace(draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none")
+)
+
+definitions = st.builds(
+    Definition,
+    id=st.just("planner"),
+    name=st.sampled_from(["Planner", "ünïcode → 'quoted'"]),
+    kind=st.sampled_from([None, None, "mail"]),
+    max_retries=st.sampled_from([None, 0, 1]),
+    max_crashes=st.sampled_from([None, 0, 1]),
+    backoff=st.sampled_from([None, EXPONENTIAL, GENTLE]),
+    max_payload_bytes=st.sampled_from([None, None, 20]),
+    max_wait=st.sampled_from([None, None, 1 / 3, 60.0]),
+    requires_approval=st.booleans(),
 )
 
 # `worker_lost` and `process_died` are words of ours; a handler may still use them.

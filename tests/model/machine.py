@@ -12,12 +12,24 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from holdfast.domain.order import Move, Where
 from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import State
+from holdfast.domain.states import HELD, State
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
-from tests.model.drafts import Draft, delays, drafts, kinds, plain_drafts, queues, reasons, scopes, tenants
+from tests.model.drafts import (
+    Draft,
+    definitions,
+    delays,
+    drafts,
+    kinds,
+    plain_drafts,
+    queues,
+    reasons,
+    scopes,
+    tenants,
+)
 from tests.model.durable import Durable
 from tests.model.seat import UNKNOWN
 
@@ -30,10 +42,12 @@ MOVES = {
     "start_or_release": 2,
     "operate": 3,
     "reschedule": 2,
+    "move": 2,
     "save_something": 1,
     "see_to_a_lease": 2,
     "claim_choosily": 1,
     "list_jobs": 1,
+    "see_to_an_agent": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -46,6 +60,8 @@ MOVES = {
     "rewind": 1,
     "list_gates": 1,
 }
+
+PLACES: list[Where] = ["first", "last", "before", "before", "after", "after"]
 
 ttls = st.sampled_from([0.5, 5.0, 30.0, 3600.0])
 ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
@@ -193,6 +209,37 @@ class StoresMachine(Durable):
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
         self.play(lambda side: side.reschedule(ids, when, reason, "an operator", scope))
+
+    def move(self, data: st.DataObject) -> None:
+        """Not while one of the queue is away and may come back: where between others that is, is each store's own."""
+        waiting = self.ids(State.QUEUED, State.RETRY_WAITING)
+        job = self.any_job(data, rather=waiting)
+        line = [each for each in self.model.jobs.values() if each.spec.queue == job.spec.queue]
+        if job.waiting and any(each.state in HELD | {State.DEAD_LETTER} for each in line):
+            return
+        where: Where = data.draw(st.sampled_from(PLACES), label="where")
+        beside = where in ("before", "after")
+        others = [each.id for each in line if each.waiting] or [UNKNOWN]
+        other = data.draw(st.sampled_from([*others * 5, UNKNOWN, *self.model.jobs]), label="other") if beside else None
+        level = None if beside else data.draw(st.sampled_from([None, None, 0, 1]), label="priority")
+        reason = data.draw(reasons, label="reason")
+        scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
+        place = Move(where=where, other=other, priority=level)
+        self.play(lambda side: side.move(job.id, place, reason, "an operator", scope))
+
+    def see_to_an_agent(self, data: st.DataObject) -> None:
+        """Jobs are for "planner" or for nobody; before it is registered that is only a label."""
+        tenant = data.draw(tenants, label="tenant")
+        what = data.draw(st.sampled_from(["register", "disable", "disable", "enable", "resume"]))
+        definition = data.draw(definitions, label="definition")
+        if what == "register" or not self.model.agents:
+            self.play(lambda side: side.register_agent(definition, tenant))
+        if what == "disable":
+            self.play(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
+        elif what == "enable":
+            self.play(lambda side: side.enable_agent("planner", tenant))
+        if what in ("enable", "resume"):  # whoever enables may die before he has brought the jobs back
+            self.play(lambda side: side.resume_agent("planner", tenant))
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
 from tests.model.people import People
+from tests.model.registry import Registry
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People):
+class Model(People, Registry):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -59,8 +60,13 @@ class Model(People):
                 if spec.key is not None:
                     self.keys[name] = (last, payload)
                 return Enqueued(last, False, "duplicate_content", self.jobs[last].state)
+        refused = self.objection(spec, tenant)
+        if refused is not None:  # and its keys are anybody's again
+            self.keys.pop(name, None)
+            return Enqueued(None, False, refused.reason, None, refused.detail)
+        if spec.content_key is not None:
             self.contents[tenant, spec.content_key] = spec.id
-        self._create(spec, tenant)
+        self._create(self.under_its_agent(spec, tenant), tenant)
         return Enqueued(spec.id, True)
 
     def _create(self, spec: JobSpec, tenant: str) -> None:
@@ -70,7 +76,7 @@ class Model(People):
         if after is None and spec.delay is not None:
             after = self.now + seconds(spec.delay)
         due = after if after is not None and after > self.now else None
-        job = ModelJob(spec, tenant, len(self.jobs), self.now, after, due)
+        job = ModelJob(spec, tenant, self.end_of_all(), self.now, after, due)
         job.events.append(ModelEvent("enqueue", None, State.QUEUED, 0, self.now, spec.enqueued_by, {}))
         self.jobs[spec.id] = job
 
@@ -102,13 +108,17 @@ class Model(People):
             raise StaleLease("not live")
         taken: list[Claim] = []
         for queue in request.queues:
-            for job in self.queue(request.tenant, queue):
-                wanted = request.kinds is None or job.spec.kind in request.kinds
-                if len(taken) < request.want and wanted and not self.late(job):
-                    job.lease, job.settled_by = request.lease, None
-                    self.step(job, "take" if request.begin else "claim", holder)
-                    taken.append(claim_of(job))
+            while self.hold_back(picked := self._next(request, queue, request.want - len(taken))):
+                pass
+            for job in picked:
+                job.lease, job.settled_by = request.lease, None
+                self.step(job, "take" if request.begin else "claim", holder)
+                taken.append(claim_of(job))
         return taken
+
+    def _next(self, request: ClaimRequest, queue: str, want: int) -> list[ModelJob]:
+        jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job)]
+        return [job for job in jobs if request.kinds is None or job.spec.kind in request.kinds][:want]
 
     def take_turn(
         self, settlements: Sequence[Settlement], request: ClaimRequest

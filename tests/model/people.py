@@ -105,6 +105,7 @@ class People(Upkeep):
             self.now - seconds(entry["took"]) if was is None else was.started_at,
             None if was is None else was.wake_at,
             self.now,
+            None if was is None else was.wanted,
             self.now,
         )
         return True
@@ -137,8 +138,7 @@ class People(Upkeep):
             began = self.now if was is None else was.started_at
             error, tries = pause.get("error"), pause.get("tries", 1)
             facts = (job.id, pause["n"], pause["name"], pause["kind"], None, error, tries, job.attempt)
-            job.steps[pause["n"]] = Step(*facts, began, job.due_at, None, self.now)
-            job.wanted[pause["n"]] = pause.get("wanted") or {}
+            job.steps[pause["n"]] = Step(*facts, began, job.due_at, None, pause.get("wanted"), self.now)
         if pause["kind"] == "event":
             self._look_back(job, pause, holder)
         elif item.ending == "ask":
@@ -156,7 +156,7 @@ class People(Upkeep):
                 and told.sent_at >= since
                 and told.label not in had
                 and told.job in (None, job.id)
-                and _fits(told.data, job.wanted[step.n])
+                and _fits(told.data, step.wanted)
             ]
             if not fit:
                 return
@@ -181,7 +181,7 @@ class People(Upkeep):
                 step for step in job.steps.values() if step.kind == "event" and not step.over and step.name == name
             ]
             for step in waits:
-                if job_id in (None, job.id) and _fits(new.data, job.wanted[step.n]):
+                if job_id in (None, job.id) and _fits(new.data, step.wanted):
                     self._hear(job, step, new)
                     if job.state is State.RETRY_WAITING and job.due_at == step.wake_at:
                         self.step(job, "due", actor, {"event": name})
@@ -247,11 +247,12 @@ class People(Upkeep):
         if kept is not None:
             kept.used_at = self.now
         gate.votes.append(Vote(gate_id, person, ballot.verdict, ballot.how, ballot.comment, ballot.data, self.now))
+        gate.set(approvals=sum(vote.verdict == "approve" for vote in gate.votes))
         self.touched.add(job.id)
         said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
         if ballot.verdict == "deny":
             self._close(gate, "denied", f"denied{said}", person)
-        elif sum(vote.verdict == "approve" for vote in gate.votes) >= gate.seen.quorum:
+        elif gate.seen.approvals >= gate.seen.quorum:
             self._close(gate, "approved", f"approved{said}", person)
         return Answer(gate_id, gate.seen.state, False, None)
 
@@ -313,5 +314,5 @@ class People(Upkeep):
         return len(due)
 
 
-def _fits(data: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    return projection(data, list(wanted)) == wanted
+def _fits(data: dict[str, Any], wanted: dict[str, Any] | None) -> bool:
+    return projection(data, list(wanted or ())) == (wanted or {})

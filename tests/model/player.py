@@ -8,15 +8,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
-from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Sent, Store, Verbs
+from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.reads import Dialect
+from tests.support.stores import new_id
 
 T = TypeVar("T")
 
@@ -169,7 +172,7 @@ class Player:
     def send_event(
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
     ) -> Sent:
-        sent = self.store.run(self.verbs.send_event(name, data, key, job_id, actor, tenant))
+        sent = self.store.run(self.verbs.send_event(Telling(new_id(), name, data, key, job_id), actor, tenant))
         return replace(sent, id=self.told.setdefault(sent.id, label))
 
     def _named(self, value: Any) -> Any:
@@ -187,6 +190,21 @@ class Player:
 
     def attend_gates(self, want: int, tenant: str) -> int:
         return self.store.run(self.verbs.attend_gates(want, tenant))
+
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
+        return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
+
+    def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.register_agent(definition, tenant))
+
+    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.disable_agent(agent, reason, actor, tenant))
+
+    def enable_agent(self, agent: str, tenant: str) -> Agent | None:
+        return self.store.run(self.verbs.enable_agent(agent, tenant))
+
+    def resume_agent(self, agent: str, tenant: str) -> int:
+        return self.store.run(self.verbs.resume_agent(agent, 1000, tenant))
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.gates import Ballot, VerdictWord
+from holdfast.domain.order import Move
 from holdfast.domain.policies import RetryPolicy
 from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
@@ -110,6 +112,20 @@ class Tour:
     def reschedule(self, job_id: str, when: Reschedule = AT_ONCE) -> None:
         self.play(lambda side: side.reschedule([job_id], when, "a reason", "somebody", "a"))
 
+    def agent(self, what: str, **definition: Any) -> None:
+        match what:
+            case "register":
+                made = Definition.of("planner", **definition)
+                self.play(lambda side: side.register_agent(made, "a"))
+            case "disable":
+                self.play(lambda side: side.disable_agent("planner", "a reason", "somebody", "a"))
+            case _:
+                self.play(lambda side: side.enable_agent("planner", "a"))
+                self.play(lambda side: side.resume_agent("planner", "a"))
+
+    def move(self, job_id: str, **place: Any) -> None:
+        self.play(lambda side: side.move(job_id, Move.of(**place), "a reason", "somebody", "a"))
+
     def state(self, job_id: str) -> State:
         return self.model.jobs[job_id].state
 
@@ -147,6 +163,7 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.end(job, "bury")
     tour.operate("discard", job)
     put_off = tour.put(delay=60.0)
+    tour.move(put_off, first=True)
     tour.reschedule(put_off)
     tour.take()
     tour.end(put_off, "cancel")
@@ -237,6 +254,36 @@ def test_gates_at_every_stage(tour: Tour) -> None:
     assert {gate.seen.state for gate in tour.model.gates.values()} == {"open", "approved", "expired", "withdrawn"}
 
 
+@pytest.mark.req("SC-3")
+def test_moving_at_every_stage(tour: Tour) -> None:
+    """Waiting for its turn, its time, its retry; held, begun, dead: a place among those that wait, and no other."""
+    a, b, c, late = tour.put(), tour.put(), tour.put(retry=TWICE), tour.put(delay=30.0)
+    for job, place in ((c, {"first": True}), (late, {"after": c}), (a, {"last": True}), (b, {"before": late})):
+        tour.move(job, **place)
+    tour.move(late, priority=1)
+    tour.move(b, before=late)
+    tour.move(b, priority=0)
+    tour.reschedule(late, Reschedule(delay=60.0))
+    tour.move(late, first=True, priority=0)
+    tour.wait(60.0)
+    tour.move(late, first=True)
+    tour.open_lease()
+    tour.move(c, first=True)
+    tour.take(begin=False)
+    tour.move(c, last=True)
+    tour.move(a, after=c)
+    tour.start(c)
+    tour.move(c, last=True)
+    tour.end(c, "retry")
+    tour.move(c, before=a)
+    tour.move(c, before=a)
+    tour.wait()
+    for _ in range(3):
+        tour.take()
+    tour.end(c, "bury")
+    tour.move(c, first=True)
+
+
 def test_rescheduling_at_every_stage(tour: Tour) -> None:
     """Waiting for its turn, its time, its retry; held, begun, dead; and the same words twice are told once."""
     later = Reschedule(delay=60.0, max_retries=3)
@@ -315,3 +362,53 @@ def test_the_same_key_at_every_stage(tour: Tour) -> None:
         tour.put(key="k", payload="[1]")
         tour.put(key="k", kind="report")
         step()
+
+
+@pytest.mark.req("CX-16")
+def test_an_agent_at_every_stage(tour: Tour) -> None:
+    """A label, registered, disabled with jobs in every stage of theirs, enabled; held jobs that come by themselves."""
+    label = tour.put(agent="planner", retry=TWICE)
+    tour.agent("register", retry=RetryPolicy(max_attempts=3), max_wait=10_000, max_payload=20)
+    begun, held, later = (tour.put(agent="planner", delay=delay) for delay in (None, None, 30.0))
+    given = tour.put(agent="planner", retry=TWICE, given=True)
+    tour.put(agent="planner", payload='{"a": "more than twenty"}')
+    tour.take()  # the label's
+    tour.end(label, "retry")
+    tour.take()
+    assert [tour.model.jobs[each].max_retries for each in (label, begun, given)] == [1, 2, 1]
+    tour.agent("disable")
+    tour.put(agent="planner")
+    free = tour.put()
+    tour.end(begun, "retry")
+    tour.wait(30.0)
+    tour.take()
+    assert (tour.state(free), tour.state(held)) == (State.IN_PROGRESS, State.QUEUED)
+    tour.take()
+    tour.reschedule(held)
+    tour.reschedule(later)
+    tour.take()
+    tour.wait(600.0)
+    tour.open_lease()
+    tour.take()
+    tour.agent("enable")
+    for _ in range(6):
+        tour.take()
+    ends = {tour.state(each) for each in (label, begun, held, later, given)}
+    assert ends == {State.IN_PROGRESS}
+
+
+@pytest.mark.req("CX-16", "HK-2", "DP-5")
+def test_keys_of_what_an_agent_refuses(tour: Tour) -> None:
+    """Nothing is taken from whoever had them before, and nothing kept."""
+    first = tour.put(content="c", retry=RetryPolicy(max_attempts=1))
+    tour.take()
+    tour.end(first, "bury")
+    tour.agent("register")
+    tour.agent("disable")
+    tour.put(agent="planner", content="c", key="k")
+    tour.operate("redrive", first)
+    tour.put(agent="planner", content="c", key="k")  # the first one stands for it, and from now on for its key
+    tour.put(key="k")
+    tour.put(agent="planner", key="k")
+    tour.put(agent="planner", key="another")
+    tour.put(key="another", payload="[1]")

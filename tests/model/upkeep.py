@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import OperatorVerb, Reschedule
-from tests.model.world import ModelJob, World, moment, seconds
+from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was done")
 LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
@@ -111,6 +113,52 @@ class Upkeep(World):
                     job.due_at = later
                 answers[job.id] = Verdict(job.id, job.state, refusal is not None, refusal)
         return [answers.get(job_id, Verdict(job_id, None, True, "not_found")) for job_id in ids]
+
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, scope: str) -> Verdict:
+        """Within the line of a queue and priority, which is that of every tenant; it is told each time."""
+        seen = {job.id: job for job in self.within(scope)}
+        job, other = seen.get(job_id), seen.get(move.other or "")
+        if job is None:
+            return Verdict(job_id, None, True, "not_found")
+        refusal = _not_moved(job, other, move)
+        if refusal is None:
+            if other is not job:
+                job.level = other.priority if other else job.priority if move.priority is None else move.priority
+                job.place = self._place(job, other, move)
+            times = 1 + sum(event.verb == "move" for event in job.events)
+            said = {"to": move.where, "other": move.other, "priority": job.priority, "reason": reason or None}
+            told = {name: value for name, value in said.items() if value is not None} | {"times": times}
+            job.note = (job.note or {}) | {"moved": told}
+            job.events.append(ModelEvent("move", job.state, job.state, job.attempt, self.now, actor, told))
+        return Verdict(job_id, job.state, refusal is not None, refusal)
+
+    def _place(self, job: ModelJob, other: ModelJob | None, move: Move) -> Fraction:
+        line = [each for each in self.jobs.values() if each is not job and each.waiting]
+        line = [each for each in line if (each.spec.queue, each.priority) == (job.spec.queue, job.priority)]
+        places = sorted(each.place for each in line)
+        if move.where == "last" or not places:
+            return self.end_of_all()
+        if move.where == "first":
+            return places[0] - 1
+        assert other is not None
+        before = max((place for place in places if place < other.place), default=other.place - 2)
+        behind = min((place for place in places if place > other.place), default=self.end_of_all() + 1)
+        return (other.place + (before if move.where == "before" else behind)) / 2
+
+    def end_of_all(self) -> Fraction:
+        return max((job.place for job in self.jobs.values()), default=Fraction(0)) + 1
+
+
+def _not_moved(job: ModelJob, other: ModelJob | None, move: Move) -> str | None:
+    if not job.waiting:
+        return "not_waiting"
+    if move.other is None:
+        return None
+    if other is None:
+        return "target_not_found"
+    if other.spec.queue != job.spec.queue:
+        return "other_queue"
+    return None if other.waiting else "target_not_waiting"
 
 
 def _note(reason: str | None, limit: int | None) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def job_of(job: ModelJob) -> Job:
         crashes=job.crashes,
         max_retries=job.max_retries,
         max_crashes=spec.retry.max_crashes,
-        priority=spec.priority,
+        priority=job.priority,
         position=0,
         due_at=job.due_at,
         started_at=job.started_at,
@@ -170,7 +170,7 @@ def counts_of(world: World, scope: str) -> dict[State, int]:
     return {state: states.count(state) for state in set(states)}
 
 
-def health_of(world: World, scope: str) -> Health:
+def health_of(world: People, scope: str) -> Health:
     """Without the reasons: they are words for people."""
     jobs = world.within(scope)
     waiting = [job for job in jobs if job.claimable]
@@ -179,6 +179,7 @@ def health_of(world: World, scope: str) -> Health:
     alive = sum(world.live(lease) for lease in seen)
     oldest = min((job.created_at for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
+    asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
     worrying = dead or (waiting and not alive) or (age is not None and age > 300)
     return Health(
         len(waiting),
@@ -189,4 +190,6 @@ def health_of(world: World, scope: str) -> Health:
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
         "attention" if worrying else "ok",
+        gate_open=len(asked),
+        oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
+from holdfast.domain.agents import Agent
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import EVERY_TENANT, JobSpec
 from holdfast.domain.states import FINISHED, HELD, State
@@ -32,7 +34,7 @@ class ModelEvent:
 class ModelJob:
     spec: JobSpec
     tenant: str
-    place: int
+    place: Fraction
     created_at: datetime
     process_after: datetime | None
     due_at: datetime | None
@@ -46,6 +48,7 @@ class ModelJob:
     lease: str | None = None
     settled_by: str | None = None
     limit: int | None = None
+    level: int | None = None
     note: dict[str, Any] | None = None
     result: str | None = None
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
@@ -53,8 +56,6 @@ class ModelJob:
     events: list[ModelEvent] = field(default_factory=list)
     gate: str | None = None
     steps: dict[int, Step] = field(default_factory=dict)
-    wanted: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """What each wait for an event looks for."""
 
     @property
     def id(self) -> str:
@@ -64,6 +65,15 @@ class ModelJob:
     def max_retries(self) -> int:
         """As it was enqueued, unless somebody has set another."""
         return self.spec.retry.max_retries if self.limit is None else self.limit
+
+    @property
+    def priority(self) -> int:
+        """As it was enqueued, unless it was moved to another."""
+        return self.spec.priority if self.level is None else self.level
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in (State.QUEUED, State.RETRY_WAITING)
 
     @property
     def claimable(self) -> bool:
@@ -96,6 +106,7 @@ class World:
         self.now = now
         self.jobs: dict[str, ModelJob] = {}
         self.leases: dict[str, ModelLease] = {}
+        self.agents: dict[tuple[str, str], Agent] = {}
 
     def step(
         self,
@@ -155,4 +166,4 @@ class World:
     def queue(self, scope: str, name: str) -> list[ModelJob]:
         """What can be claimed, in queue order (SC-2)."""
         waiting = [job for job in self.within(scope) if job.claimable and job.spec.queue == name]
-        return sorted(waiting, key=lambda job: (-job.spec.priority, job.place))
+        return sorted(waiting, key=lambda job: (-job.priority, job.place))

@@ -4,7 +4,7 @@ The numbers of the rows decide what they are, in bands, the same on both stores:
 
     finished   1 … 1,000,000     succeeded; one in a hundred a dead letter
     claimable  + 20,000          in three queues
-    future     + 20,000          not due for decades
+    future     + 20,000          not due for decades; one in ten held, of an agent that was disabled
     due        + 500             their time has come
     retrying   + 9,500           retry_waiting, not due
     late       + 500             queued, past their deadline
@@ -38,14 +38,15 @@ WAITING = HELD + 50_000
 ASKING = WAITING + 50_000
 LEASES = 20_000
 
-BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate")
+BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate", "vote")
 
-FACTS = """
+HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
+FACTS = f"""
     case when n % 1000 = 0 then 'b' else 'a' end as tenant,
     'kind-' || (n % 20) as kind,
     case n % 3 when 0 then 'default' when 1 then 'bulk' else 'mail' end as queue,
     n % 3 as priority,
-    case when n % 10007 = 0 then 'planner' end as agent,
+    case when n % 10007 = 0 then 'planner' when {HELD_BACK} then 'sleeper' end as agent,
     case when n % 7 = 0 then 'order-' || (n / 70) end as correlation_id
 """
 STATE = f"""
@@ -77,14 +78,15 @@ POSTGRES = (
     """,
     f"""
     insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message)
+                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
     select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
            make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
            case when n > {LATE} and n <= {HELD}
                 then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
            case when n > {WAITING} then {filling_people.POSTGRES_GATE} end,
-           case when n <= {FINISHED} then to_timestamp(1700000000 + n / 1000.0) end, {ERROR}, {ERROR}
+           case when n <= {FINISHED} then to_timestamp(1700000000 + n / 1000.0) end, {ERROR}, {ERROR}, agent,
+           case when {HELD_BACK} then '{{"held": "agent_disabled"}}'::jsonb end
       from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
     """,
     "insert into job_tag (tenant, tag, job_id) select tenant, unnest(tags), id from job where tags <> '{}'",
@@ -129,12 +131,13 @@ SQLITE = (
     "insert into job_tag (tenant, tag, job_id) select tenant, 'rare', id from job where n % 10009 = 0",
     f"""
     insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message)
+                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,
            case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
            case when n > {WAITING} then {filling_people.SQLITE_GATE} end,
-           case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}
+           case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}, agent,
+           case when {HELD_BACK} then '{{"held": "agent_disabled"}}' end
       from job
     """,
     """

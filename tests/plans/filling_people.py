@@ -43,6 +43,10 @@ def postgres(held: int, waiting: int, asking: int) -> list[str]:
         select {asked}, 'approved', {moment} from generate_series(1, {DECIDED}) n
         """,
         f"""
+        insert into vote (gate_id, tenant, person, verdict, how, at)
+        select {POSTGRES_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
+        """,
+        f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
         select {POSTGRES_GATE}, {TENANT}, 'told', json_build_object('order', n), 'till',
                to_timestamp(1700000000 + n / 100.0)
@@ -78,6 +82,10 @@ def sqlite(held: int, waiting: int, asking: int) -> list[str]:
           from job where n > {waiting} and n <= {asking}
         """,
         f"{gate}, state, decided_at) select {asked}, 'approved', {moment} from job where n <= {DECIDED}",
+        f"""
+        insert into vote (gate_id, tenant, person, verdict, how, at)
+        select {SQLITE_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
+        """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
         select {SQLITE_GATE}, {TENANT}, 'told', json_object('order', n), 'till', 1700000000000000 + n * 10000

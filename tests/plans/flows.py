@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.job import JobSpec
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
-from holdfast.stores.base import ClaimRequest, JobFilter, Verbs
+from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 
@@ -22,6 +25,10 @@ def job_id(number: int) -> str:
 
 def gate_id(number: int) -> str:
     return job_id(number).replace("-8000-", "-9000-")
+
+
+def telling(name: str, data: str, key: str | None = None) -> Telling:
+    return Telling(gate_id(6_000_000), name, data, key)
 
 
 def lease_id(number: int) -> str:
@@ -104,9 +111,9 @@ def people(verbs: Verbs) -> dict[str, tuple[str | None, Flow[Any]]]:
         "sleep": (None, settle("pause", sleep)),
         "wait": ("app_event_by_name", settle("pause", event)),
         "ask": (None, settle("ask", sleep | {"kind": "approval"}, gate=gate)),
-        "send an event": ("waiting", verbs.send_event("paid", f'{{"order": {HELD + 7}}}', None, None, "me", "a")),
-        "send one for nobody": ("waiting", verbs.send_event("paid", '{"order": -1}', None, None, "me", "a")),
-        "send one with a key": ("app_event_by_key", verbs.send_event("other", "{}", "k", None, "me", "a")),
+        "send an event": ("waiting", verbs.send_event(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
+        "send one for nobody": ("waiting", verbs.send_event(telling("paid", '{"order": -1}'), "me", "a")),
+        "send one with a key": ("app_event_by_key", verbs.send_event(telling("other", "{}", "k"), "me", "a")),
         "approve": ("gate_pkey", verbs.decide_gate(asking, Ballot("approve", "ada", "test"), "a")),
         "deny": ("gate_pkey", verbs.decide_gate(asking, Ballot("deny", "ada", "test"), "a")),
         "keep a token": ("gate_pkey", verbs.keep_gate_token(asking, "h", "ada", 60.0, "me", "a")),
@@ -129,6 +136,43 @@ def inbox(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
     return {name: (index, verbs.gates(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
 
 
+# Every third is of the same queue and priority, so the last two stand next to each other.
+MOVED, ASIDE, BESIDE = job_id(FINISHED + 8), job_id(FINISHED + 9_998), job_id(FINISHED + 10_001)
+PLACES = {
+    "first": Move(where="first"),
+    "last": Move(where="last"),
+    "before": Move(where="before", other=BESIDE),
+    "after": Move(where="after", other=ASIDE),
+    "first of another priority": Move(where="first", priority=0),
+    "last of a priority that nobody has": Move(where="last", priority=7),
+}
+
+
+def moves(verbs: Verbs) -> dict[str, Flow[Any]]:
+    return {name: verbs.move(MOVED, place, None, "me", "a") for name, place in PLACES.items()}
+
+
+@contextmanager
+def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[None]:
+    """For a while there is no free place between the two."""
+    table = "holdfast.job_state" if mark == "%s" else "job_state"
+
+    def put(position: int) -> None:
+        connection.execute("begin")
+        if mark == "%s":
+            connection.execute("select set_config('holdfast.tenant', '*', true)")
+        connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, BESIDE))
+        connection.execute("commit")
+
+    if full:
+        put((FINISHED + 9_998) * 100 + 1)
+    try:
+        yield
+    finally:
+        if full:
+            put((FINISHED + 10_001) * 100)
+
+
 def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
     """With the index each is to use. A hundred at a time."""
     return {
@@ -137,6 +181,7 @@ def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "expire": ("past_deadline", verbs.expire_overdue(100)),
         "reap": ("held", verbs.reap_lapsed(100)),
         "attend": ("gate_due", verbs.attend_gates(100)),
+        "resume": ("waiting_by_agent", verbs.resume_agent("sleeper", 100, "a")),
     }
 
 

@@ -11,13 +11,15 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import StepEntry
-from holdfast.stores.base import ClaimRequest
+from holdfast.domain.order import Move, Where
+from holdfast.domain.outcome import Paused
+from holdfast.domain.settlement import Settlement, decide
+from holdfast.domain.steps import Pause, StepEntry
+from holdfast.stores.base import ClaimRequest, Telling
 from holdfast.stores.open import open_store
 from tests.plans.explained import used
 from tests.support.people import waits
-from tests.support.stores import claim, open_lease, put, spec
+from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
 pytestmark = pytest.mark.req("JF-3")
 
@@ -38,7 +40,7 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
             "settle": verbs.settle(lease, ended, "*"),
             "turn": verbs.turn(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
             "save_checkpoint": verbs.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
-            "save_steps": verbs.save_steps(lease, [(job, 1, StepEntry(1, "s", "step", "1")) for job in ids], "*"),
+            "save_steps": verbs.save_steps(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
             "wait": verbs.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
             "start": verbs.start(lease, ids, "*"),
             "release": verbs.release(lease, ids, "*"),
@@ -48,3 +50,66 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
         # So small a table may as well be read once; what must not be is once for each job.
         assert seen.by_index["job_state_pkey"] <= 3 * HELD
         assert seen.scanned.get("job_state", 0) == 0
+
+
+@pytest.mark.req("HF-6")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_step_is_written_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.step set (autovacuum_enabled = off)")
+        lease = open_lease(store)
+        put(store, *(spec() for _ in range(HELD)))
+        claims = claim(store, lease, HELD)
+        for n in range(1, 6):
+            done = StepEntry(n, "note", "step")
+            store.run(store.verbs.save_steps(lease, [(job.id, job.attempt, done) for job in claims], "*"))
+        if analysed:
+            connection.execute("analyze holdfast.step")
+        # One of them over already, which is told, and one that is not ours.
+        entries = [(job.id, job.attempt, StepEntry(6, "note", "step")) for job in claims[:ENDED]]
+        entries += [(claims[-1].id, 1, StepEntry(1, "note", "step")), (claims[-2].id, 7, StepEntry(6, "note", "step"))]
+        seen = used(connection, store.verbs.save_steps(lease, entries, "*"))
+        assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
+        assert seen.scanned == {}
+        assert seen.by_index["step_pkey"] <= len(entries) + 5  # each is looked for where it goes
+
+
+@pytest.mark.req("SC-3")
+@pytest.mark.parametrize("where", ["first", "last", "before", "after"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Where, full: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
+        ids = put(store, *(spec(delay=60.0 if n % 2 else None) for n in range(2 * HELD)))
+        if full:
+            connection.execute(
+                "update holdfast.job_state set position = (select position + 1 from holdfast.job_state where id = %s)"
+                " where id = %s",
+                (ids[HELD - 1], ids[HELD]),
+            )
+        other = {"before": ids[HELD], "after": ids[HELD - 1]}.get(where)
+        seen = used(connection, store.verbs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
+        assert not seen.answer.refused
+        assert seen.scanned.get("job_state", 0) == 0
+        assert sum(seen.by_index.values()) < 250
+
+
+@pytest.mark.req("HF-6")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        for table in ("step", "job_state"):
+            connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)")
+        lease = open_lease(store)
+        put(store, *(spec() for _ in range(HELD)))
+        claims = claim(store, lease, HELD)
+        waits = [Paused(Pause(1, "paid", "event", wanted={"invoice": n}).to_json(), []) for n in range(HELD)]
+        assert apply(store, lease, *(decide(job, wait, 0.5) for job, wait in zip(claims, waits, strict=True))) == []
+        if analysed:
+            connection.execute("analyze holdfast.step, holdfast.job_state")
+        event = Telling(new_id(), "paid", '{"invoice": 7, "amount": 12}')
+        seen = used(connection, store.verbs.send_event(event, "tester", "default"))
+        assert seen.answer.woke == 1
+        assert seen.scanned == {}
+        assert seen.by_index["waiting"] <= 10
+        assert seen.by_index.get("step_pkey", 0) <= 10

@@ -132,6 +132,29 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
+        "invent a move",
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
+        ' \'{"to":"first"}\')',
+        says=_WRITTEN,
+    ),
+    both(
+        "tell a move twice",
+        'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
+        ' \'{"to":"first"}\')',
+        says=_WRITTEN,
+    ),
+    both(
+        "call a move a rescheduling",
+        'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
+        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
+        ' \'{"moved": {"to": "first"}}\')',
+        says=_WRITTEN,
+    ),
+    both(
         "invent an event",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
         f" {NOW}, 'mallory')",

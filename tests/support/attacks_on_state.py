@@ -6,7 +6,10 @@ from tests.support.attack import NOW, STATE, both, only_postgres, only_sqlite
 
 _BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
 _TWICE = ("already exists: there is a job with this id", "job_state is written by triggers only")
-_IDENTITY = ("immutable: number, id, tenant, kind and crash limit never change", "id, tenant, kind and crash limit")
+_IDENTITY = (
+    "immutable: number, id, tenant, kind, agent and crash limit never change",
+    "id, tenant, kind, agent and crash limit",
+)
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
 

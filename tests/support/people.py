@@ -11,7 +11,7 @@ from holdfast.domain.job import EVERY_TENANT, Claim
 from holdfast.domain.outcome import Paused
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.steps import Pause, Saved, Step, StepEntry
-from holdfast.stores.base import Sent, Store
+from holdfast.stores.base import Sent, Store, Telling
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 
 # -- what a handler's attempt ends for ---------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def send(
     tenant: str = TENANT,
 ) -> Sent:
     text = data if isinstance(data, str) else json.dumps({} if data is None else data)
-    return store.run(store.verbs.send_event(name, text, key, job, "till", tenant))
+    return store.run(store.verbs.send_event(Telling(new_id(), name, text, key, job), "till", tenant))
 
 
 # -- gates -----------------------------------------------------------------------------------------------------------

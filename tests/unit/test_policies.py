@@ -21,6 +21,7 @@ from holdfast.domain.policies import (
     PRESETS,
     Backoff,
     RetryPolicy,
+    as_policy,
     can_retry,
     fixed,
     preset,
@@ -157,13 +158,26 @@ def test_the_bounds_of_a_policy(attempts: int, retries: int) -> None:
     [
         *(("max_attempts", value) for value in (0, -1, 102, 5.0, True, None, "5")),
         *(("max_crashes", value) for value in (-1, 101, 3.0, None, False)),
-        *(("backoff", value) for value in (None, "gentle", 5)),
+        *(("backoff", value) for value in (None, 2.5, 5)),
     ],
 )
 def test_a_bad_policy_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InvalidSetting) as caught:
         RetryPolicy(**{field: value})
     assert caught.value.code == "invalid_retry"
+
+
+@pytest.mark.req("HK-3")
+def test_a_preset_by_its_name() -> None:
+    for name, backoff in PRESETS.items():
+        assert RetryPolicy(backoff=name) == RetryPolicy(backoff=backoff) == as_policy(name)
+        assert RetryPolicy(backoff=name).backoff is backoff
+    with pytest.raises(InvalidSetting) as caught:
+        RetryPolicy(backoff="rough")
+    assert caught.value.code == "invalid_backoff"
+    assert "gentle" in str(caught.value)
+    with pytest.raises(InvalidSetting):
+        as_policy("rough")
 
 
 @pytest.mark.req("HK-3")

@@ -98,7 +98,7 @@ def test_types_of_errors_stay_with_the_kind() -> None:
         (Retry(), ValueError(), False),
         (Retry(give_up_on=(ValueError,)), ValueError(), True),
         (Retry(give_up_on=(ValueError,)), UnicodeError(), True),  # a kind of ValueError
-        (Retry(give_up_on=ValueError), OSError(), False),  # type: ignore[arg-type]
+        (Retry(give_up_on=ValueError), OSError(), False),
         (Retry(retry_on=(OSError,)), ConnectionError(), False),
         (Retry(retry_on=(OSError,)), ValueError(), True),
         (Retry(retry_on=(OSError,), give_up_on=(PermissionError,)), PermissionError(), True),

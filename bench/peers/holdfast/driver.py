@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import timedelta
 
 from link import Link
 
@@ -16,6 +17,7 @@ def main() -> None:
     app = holdfast.App(link.url)
     released = asyncio.Event()
     hold = bool(link.options.get("hold"))
+    steps = link.options.get("steps", 0)
 
     @app.job()
     async def noop(number: int) -> None:
@@ -23,8 +25,29 @@ def main() -> None:
         if hold:
             await released.wait()
 
+    async def note(number: int) -> int:
+        link.record.ran(number)
+        return number
+
+    @app.job()
+    async def scripted(ctx: holdfast.Context, number: int) -> None:
+        for place in range(steps):
+            await ctx.step("note", note, number * steps + place)
+
+    @app.job()
+    async def waiting(ctx: holdfast.Context, number: int) -> None:
+        link.record.ran(number)
+        match number % 3:
+            case 0:
+                await ctx.approval("release", summary=f"Release order {number}")
+            case 1:
+                await ctx.sleep(timedelta(days=30))
+            case _:
+                await ctx.wait_for_event("paid", match={"order": number})
+
     def bulk() -> None:
-        app.enqueue_many(noop.prepare(number) for number in range(link.options["count"]))
+        kind = {"steps": scripted, "waits": waiting}.get(link.options.get("kind", ""), noop)
+        app.enqueue_many(kind.prepare(number) for number in range(link.options["count"]))
 
     def single() -> None:
         for number in range(link.options["count"]):
@@ -44,16 +67,16 @@ def main() -> None:
         case "prepare":
             app.store.migrate()
         case "single":
-            app.health()  # the connection is open before the clock starts
+            app.jobs(limit=1)  # the connection is open before the clock starts
             link.timed(single)
         case "bulk":
-            app.health()
+            app.jobs(limit=1)
             link.timed(bulk)
         case "paced":
-            app.health()
+            app.jobs(limit=1)
             link.paced(noop.enqueue)
         case "work":
-            app.health()
+            app.jobs(limit=1)
             asyncio.run(work())
             link.finish()
     app.close()

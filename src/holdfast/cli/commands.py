@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import enqueue, events, health, jobs, migrate, operate, tick, worker
+from holdfast.cli import (
+    agents,
+    approvals,
+    decide,
+    enqueue,
+    events,
+    health,
+    jobs,
+    migrate,
+    operate,
+    send_event,
+    tick,
+    worker,
+)
 from holdfast.cli.bench import command as bench
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
@@ -55,7 +68,7 @@ app = typer.Typer(
         "holdfast jobs list --state dead_letter --url sqlite:///jobs.db",
     ),
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -108,6 +121,14 @@ app.command(
         "holdfast enqueue report @report.json --key report-2027-01 --app shop.jobs:app",
     ),
 )(enqueue.enqueue)
+app.command(
+    "send-event",
+    epilog=examples(
+        "holdfast send-event payment.settled invoice=7 amount=12.50",
+        """holdfast send-event payment.settled '{"invoice": 7}' --key payment-7""",
+        "holdfast send-event reviewed @review.json --job ID",
+    ),
+)(send_event.send_event)
 app.command("health", epilog=examples("holdfast health --all-tenants"))(health.health)
 app.command("doctor", epilog=examples("holdfast doctor --strict"))(health.doctor)
 app.command(
@@ -130,7 +151,13 @@ looking.command("show", epilog=examples("holdfast jobs show 01a1de74-eb8c-70f1-8
 looking.command("history")(jobs.history)
 looking.command("cancel", epilog=examples("holdfast jobs cancel ID1 ID2 --reason 'wrong month'"))(operate.cancel)
 looking.command(
-    "redrive", epilog=examples("holdfast jobs redrive ID", "holdfast jobs redrive ID1 ID2 --max-attempts 10")
+    "redrive",
+    epilog=examples(
+        "holdfast jobs redrive ID",
+        "holdfast jobs redrive ID1 ID2 --max-attempts 10",
+        "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
+        "holdfast jobs redrive ID --from-step charge",
+    ),
 )(operate.redrive)
 looking.command(
     "reschedule",
@@ -140,4 +167,57 @@ looking.command(
         "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
     ),
 )(operate.reschedule)
+looking.command(
+    "move",
+    epilog=examples(
+        "holdfast jobs move ID --first",
+        "holdfast jobs move ID --before OTHER --reason 'the auditors are here'",
+        "holdfast jobs move ID --priority 10",
+    ),
+)(operate.move)
 looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)
+
+asked = typer.Typer(help="What waits for people: look, and decide.", no_args_is_help=True)
+app.add_typer(asked, name="approvals")
+asked.command(
+    "list",
+    epilog=examples(
+        "holdfast approvals list --approver ada@example.com",
+        "holdfast approvals list --name big-payment --state all --json",
+    ),
+)(approvals.list_gates)
+asked.command("show", epilog=examples("holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387"))(approvals.show)
+asked.command(
+    "approve",
+    epilog=examples(
+        "holdfast approvals approve ID --comment 'fine with me'",
+        "holdfast approvals approve ID --by ada@example.com --field limit=500 --field 'reason=spring campaign'",
+        "holdfast approvals approve ID --data @answer.json",
+        "holdfast approvals approve - < token.txt",
+    ),
+)(decide.approve)
+asked.command(
+    "deny",
+    epilog=examples(
+        "holdfast approvals deny ID --comment 'too much'", "pass show approvals/token | holdfast approvals deny -"
+    ),
+)(decide.deny)
+asked.command(
+    "token",
+    epilog=examples(
+        "holdfast approvals token ID --for ada@example.com --expires-in 2d", "holdfast approvals token ID > token.txt"
+    ),
+)(decide.token)
+registry = typer.Typer(help="Register agents, look at them, disable and enable them.", no_args_is_help=True)
+app.add_typer(registry, name="agents")
+registry.command("list", epilog=examples("holdfast agents list --disabled"))(agents.list_agents)
+registry.command("show", epilog=examples("holdfast agents show planner"))(agents.show)
+registry.command(
+    "register",
+    epilog=examples(
+        "holdfast agents register planner --kind plan --max-attempts 3 --backoff gentle",
+        "holdfast agents register mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
+    ),
+)(agents.register)
+registry.command("disable", epilog=examples("holdfast agents disable planner --reason 'it loops'"))(agents.disable)
+registry.command("enable", epilog=examples("holdfast agents enable planner"))(agents.enable)

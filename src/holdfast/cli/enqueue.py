@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,14 +13,11 @@ from holdfast.app import App
 from holdfast.cli import options
 from holdfast.cli.loading import load_app
 from holdfast.cli.output import emit, say, write
+from holdfast.cli.reading import document
 from holdfast.cli.session import NAME, refuse_unready, scope
 from holdfast.cli.words import duration, instant
-from holdfast.domain.errors import InvalidPayload, NotFound
-from holdfast.domain.payload import decode
-from holdfast.kind import PAYLOAD_LIMIT, Options
-
-# Escapes and spaces may make the text longer than what is stored; beyond this it is not read to the end.
-READ_LIMIT = 8 * PAYLOAD_LIMIT
+from holdfast.domain.errors import NotFound
+from holdfast.kind import Options
 
 
 class Dedupe(StrEnum):
@@ -38,6 +33,7 @@ def enqueue(
     delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent it is for.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
     dedupe: Annotated[
         Dedupe | None,
@@ -65,11 +61,13 @@ def enqueue(
         chosen["run_at"] = instant(at, "--at")
     if key is not None:
         chosen["key"] = key
+    if agent is not None:
+        chosen["agent"] = agent
     if tag:
         chosen["tags"] = tag
     if dedupe is not None:
         chosen["dedupe"] = dedupe.value
-    value = decode(_text(payload))
+    value = document(payload)
     with closing(_app(app, kind, url, schema)) as target:
         handle = target.enqueue(kind, value, **chosen)
     if as_json:
@@ -78,25 +76,6 @@ def enqueue(
     write(handle.id)
     if not handle.created:
         say(f"No new job: this one stands for it ({handle.reason}).")
-
-
-def _text(given: str) -> str | bytes:
-    """What was given, or what the file or stdin holds."""
-    if given == "-":
-        return _bounded(sys.stdin.buffer.read(READ_LIMIT + 1))
-    if not given.startswith("@"):
-        return given
-    try:
-        with Path(given[1:]).open("rb") as file:
-            return _bounded(file.read(READ_LIMIT + 1))
-    except OSError as error:
-        raise InvalidPayload(f"cannot read {given[1:]!r}: {error.strerror or error}", code="unreadable_file") from error
-
-
-def _bounded(content: bytes) -> bytes:
-    if len(content) > READ_LIMIT:
-        raise InvalidPayload(f"the payload has more than {READ_LIMIT:,} bytes", code="payload_too_large")
-    return content
 
 
 def _app(name: str | None, kind: str, url: str | None, schema: str) -> App:

@@ -33,7 +33,7 @@ def health(
     if as_json:
         emit(found)
     else:
-        age = found.oldest_queued_age_s
+        age, asked = found.oldest_queued_age_s, found.oldest_gate_age_s
         facts(
             [
                 ("verdict", Text(found.verdict, style="green" if ok else "bold red")),
@@ -44,6 +44,8 @@ def health(
                 ("in hand", f"{found.in_progress:,}"),
                 ("dead letters", f"{found.dead_letter_open:,}"),
                 ("live workers", f"{found.lease_active:,}"),
+                ("open gates", f"{found.gate_open:,}"),
+                ("oldest asked", None if asked is None else f"{span(max(0.0, asked))} ago"),
             ]
         )
         for reason in found.reasons:

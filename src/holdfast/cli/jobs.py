@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, heading, line, plain, say, state_text, table, write
+from holdfast.cli.agents import disabled_since
+from holdfast.cli.output import Cell, emit, facts, heading, line, plain, print_document, say, state_text, table, write
 from holdfast.cli.session import connect, scope
 from holdfast.cli.timeline import print_attempts, print_timeline
+from holdfast.cli.waiting import print_steps, reason, short_reason
 from holdfast.cli.words import moment, since, span
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT, Job
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.states import State
-from holdfast.insights import Story, story
+from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 
 PAGE, MOST = 50, 1000
-DOCUMENT_LIMIT = 4_000
 
 
 def list_jobs(
@@ -62,20 +62,20 @@ def list_jobs(
             before=after,
             limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
         )
-        found = client.run(client.verbs.list_jobs(wanted))
-    jobs, more = found[:limit], len(found) > limit or len(found) == MOST
+        found = client.run(page(client.verbs, wanted))
+    jobs, more = found.jobs[:limit], len(found.jobs) > limit or len(found.jobs) == MOST
     if as_json:
         emit(jobs)
     elif jobs:
-        _print_list(jobs, now, with_tenant=whose == EVERY_TENANT)
+        _print_list(jobs, found.notes, now, with_tenant=whose == EVERY_TENANT)
     else:
         say("There are no such jobs.")
     if more:
         say(f"There are more: --after {jobs[-1].id}")
 
 
-def _print_list(jobs: list[Job], now: datetime, *, with_tenant: bool) -> None:
-    headers = ["id", "kind", "state", "try", "age", "error"]
+def _print_list(jobs: list[Job], notes: dict[str, dict[str, Any]], now: datetime, *, with_tenant: bool) -> None:
+    headers = ["id", "kind", "state", "try", "age", "why"]
     rows: list[list[Cell]] = [
         [
             job.id,
@@ -83,7 +83,7 @@ def _print_list(jobs: list[Job], now: datetime, *, with_tenant: bool) -> None:
             state_text(job.state),
             str(job.attempt),
             span(max(0.0, (now - job.created_at).total_seconds())),
-            line(f"{job.error_code}: {job.error_message}" if job.error_code else ""),
+            _why(job, notes.get(job.id, {})),
         ]
         for job in jobs
     ]
@@ -94,6 +94,11 @@ def _print_list(jobs: list[Job], now: datetime, *, with_tenant: bool) -> None:
     table(headers, rows, keep=("id", "state", "try", "age"))
 
 
+def _why(job: Job, note: dict[str, Any]) -> str:
+    """The error it has, or what it waits for."""
+    return line(f"{job.error_code}: {job.error_message}") if job.error_code else short_reason(job, note)
+
+
 def show(
     job: options.JobId,
     url: options.Url = None,
@@ -102,12 +107,12 @@ def show(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Show a job: its facts, its way, its attempts, what it was given and what it gave."""
+    """Show a job: its facts, what it waits for, its way, attempts and steps, what it was given and what it gave."""
     found = _story(job, url, scope(tenant, all_tenants), schema)
     if as_json:
         emit(found)
         return
-    _print_facts(found.job, Progress.saved(found.checkpoints))
+    _print_facts(found)
     heading("Way")
     print_timeline(found.history)
     if found.attempts:
@@ -116,12 +121,15 @@ def show(
         last = found.attempts[-1]
         if last.traceback and found.job.state is not State.SUCCEEDED:
             write(f"\n{plain(last.traceback).rstrip()}")
-    _print_document("Payload", found.job.payload)
+    if found.steps:
+        heading("Steps")
+        print_steps(found.steps, found.job)
+    print_document("Payload", found.job.payload)
     if found.result is not None:
-        _print_document("Result", found.result.value if found.result.ref is None else {"ref": found.result.ref})
+        print_document("Result", found.result.value if found.result.ref is None else {"ref": found.result.ref})
     checkpoints = {name: value for name, value in found.checkpoints.items() if name != RESERVED}
     if checkpoints:
-        _print_document("Checkpoints", checkpoints)
+        print_document("Checkpoints", checkpoints)
     if found.artifacts:
         heading("Artifacts")
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
@@ -161,7 +169,10 @@ def _said(progress: Progress | None) -> str | None:
     return f"{told} (attempt {progress.attempt})" if told else None
 
 
-def _print_facts(job: Job, progress: Progress | None) -> None:
+def _print_facts(found: Story) -> None:
+    job, call = found.job, found.waits_in
+    endless = call is not None and call.until is None
+
     def when(at: datetime | None) -> str | None:
         return None if at is None else moment(at)
 
@@ -169,21 +180,23 @@ def _print_facts(job: Job, progress: Progress | None) -> None:
     facts(
         [
             ("state", state_text(job.state)),
+            ("why", reason(found)),
             ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
-            ("progress", _said(progress)),
+            ("progress", _said(Progress.saved(found.checkpoints))),
             ("tenant", job.tenant),
             ("queue", job.queue),
             ("priority", str(job.priority)),
             ("tries", f"{job.attempt} begun, {job.retries} of {job.max_retries} retries, {job.crashes} lost workers"),
             ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
             ("not before", when(job.process_after)),
-            ("due", when(job.due_at)),
+            ("due", None if endless else when(job.due_at)),
             ("deadline", when(job.deadline_at)),
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
             ("key", job.idempotency_key),
             ("tags", ", ".join(job.tags)),
             ("agent", job.agent),
+            ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),
             ("causation", job.causation_id),
             ("parent", job.parent_id),
@@ -191,11 +204,3 @@ def _print_facts(job: Job, progress: Progress | None) -> None:
             ("reference", job.external_ref),
         ]
     )
-
-
-def _print_document(title: str, value: Any) -> None:
-    heading(title)
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    if len(text) > DOCUMENT_LIMIT:
-        text = f"{text[:DOCUMENT_LIMIT]}\n… {len(text) - DOCUMENT_LIMIT:,} more characters; --json prints them"
-    write(text)

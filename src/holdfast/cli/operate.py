@@ -1,4 +1,4 @@
-"""``holdfast jobs cancel | redrive | discard | reschedule``: what people do to jobs.
+"""``holdfast jobs cancel | redrive | discard | reschedule | move``: what people do to jobs.
 
 A refusal is an answer, one line each.
 """
@@ -17,6 +17,7 @@ from holdfast.cli.words import duration, instant
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Verdict
+from holdfast.domain.order import Move
 from holdfast.stores.base import OperatorVerb, Reschedule
 
 # What a stable reason means to somebody who reads it.
@@ -26,9 +27,20 @@ REASONS = {
     "not_dead": "it is not a dead letter",
     "not_waiting": "it does not wait: it runs or has ended (a dead letter is redriven)",
     "limit_too_low": "it has had more retries than that",
+    "target_not_found": "the job to stand next to is not in this tenant",
+    "target_not_waiting": "the job to stand next to does not wait",
+    "other_queue": "the job to stand next to is in another queue",
     "reason_required": "a reason is required",
+    "no_such_step": "it has no such step behind it",
+    "step_ambiguous": "several of its steps have this name: give a number",
 }
-DONE = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded", "reschedule": "rescheduled"}
+DONE = {
+    "cancel": "cancelled",
+    "redrive": "redriven",
+    "discard": "discarded",
+    "reschedule": "rescheduled",
+    "move": "moved",
+}
 
 MaxAttempts = Annotated[
     int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="A new limit, for these jobs.")
@@ -51,6 +63,10 @@ def cancel(
 def redrive(
     jobs: options.JobIds,
     max_attempts: MaxAttempts = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from-step", metavar="N|NAME", help="Do this step and those after it again (see: jobs show)."),
+    ] = None,
     reason: options.Reason = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
@@ -58,9 +74,13 @@ def redrive(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Put dead letters back into their queue, with all their tries before them."""
+    """Put dead letters back into their queue, with all their tries before them.
+
+    Steps that are done are not done again, unless --from-step says from where on.
+    """
+    step = None if from_step is None else _step(from_step)
     with connect(url, scope(tenant, all_tenants), schema) as client:
-        verdicts = client.operate("redrive", _ids(jobs), reason, max_attempts=max_attempts)
+        verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
     _show("redrive", verdicts, as_json)
 
 
@@ -100,6 +120,33 @@ def reschedule(
     _show("reschedule", verdicts, as_json)
 
 
+def move(
+    job: Annotated[str, typer.Argument(metavar="ID", help="A job that waits.")],
+    first: Annotated[bool, typer.Option("--first", help="Before all others of its priority.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Behind all others of its priority.")] = False,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Right before this job, with its priority.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Right behind this job, with its priority.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="Another priority; alone: last among those of it.")
+    ] = None,
+    reason: options.Reason = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Give a job that waits another place in its queue."""
+    place = Move.of(first, last, before, after, priority)
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        verdict = client.move(parse_id(job), place, reason)
+    _show("move", [verdict], as_json)
+
+
 def _operate(
     verb: OperatorVerb,
     jobs: list[str],
@@ -116,6 +163,11 @@ def _operate(
 
 def _ids(jobs: list[str]) -> list[str]:
     return list(dict.fromkeys(map(parse_id, jobs)))
+
+
+def _step(text: str) -> int | str:
+    """A number is a place; a step that is called by a number has a place, too."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
 
 
 def _show(verb: str, verdicts: list[Verdict], as_json: bool) -> None:

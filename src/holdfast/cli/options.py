@@ -25,6 +25,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in full.")]
+GateId = Annotated[str, typer.Argument(metavar="ID", help="A gate's id, in full.")]
+GateOrToken = Annotated[
+    str, typer.Argument(metavar="ID|TOKEN", help="A gate's id, a token of it, or - for a token on stdin.")
+]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, in full.")]
 
 SCHEMA = "holdfast"

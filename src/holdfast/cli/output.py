@@ -29,10 +29,17 @@ STYLES = {
     "retry_waiting": "yellow",
     "waiting_for_approval": "magenta",
     "failed": "red",
+    "open": "magenta",
+    "approved": "green",
+    "denied": "red",
+    "expired": "red",
+    "withdrawn": "dim",
     "dead_letter": "bold red",
     "cancelled": "dim",
     "cleaned": "dim",
 }
+
+DOCUMENT_LIMIT = 4_000
 
 # Control characters but newline and tab, and those that turn the direction of the text around them.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -125,3 +132,12 @@ def facts(pairs: Iterable[tuple[str, Cell | None]]) -> None:
 
 def heading(text: str) -> None:
     write(Text(f"\n{text}", style="bold"))
+
+
+def print_document(title: str, value: Any) -> None:
+    """JSON under a heading; of a long one the beginning."""
+    heading(title)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) > DOCUMENT_LIMIT:
+        text = f"{text[:DOCUMENT_LIMIT]}\n… {len(text) - DOCUMENT_LIMIT:,} more characters; --json prints them"
+    write(text)

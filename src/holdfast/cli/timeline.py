@@ -14,6 +14,7 @@ from rich.text import Text
 from holdfast.cli.output import Cell, line, state_text, table
 from holdfast.cli.words import clock, moment, span
 from holdfast.domain.job import Attempt, Event
+from holdfast.domain.steps import NO_LIMIT
 
 COLUMNS = ("time (UTC)", "after", "verb", "from → to", "try", "by", "")
 # Shown elsewhere, or too long for a line.
@@ -62,19 +63,22 @@ def special(event: Event) -> str:
     if meta.get("reason"):
         parts.append(str(meta["reason"]))
     if meta.get("due_at"):
-        parts.append(_again(str(meta["due_at"]), event.at))
+        parts += _again(str(meta["due_at"]), event.at)
     parts += [f"{name}: {_short_value(value)}" for name, value in meta.items() if name not in ELSEWHERE]
     return "; ".join(parts)
 
 
-def _again(due: str, at: datetime) -> str:
+def _again(due: str, at: datetime) -> list[str]:
+    """When it goes on; nothing for what waits as long as it takes."""
     try:
         due_at = datetime.fromisoformat(due)
         # Up to the next millisecond, since the ledger gives the due time in whole ones.
         wait = math.ceil(max(0.0, (due_at - at).total_seconds()) * 1000) / 1000
     except (ValueError, TypeError):  # somebody else's note
-        return f"due {due}"
-    return f"again in {span(wait)}" if due_at.date() == at.date() else f"again at {moment(due_at)}"
+        return [f"due {due}"]
+    if due_at - at > NO_LIMIT:
+        return []
+    return [f"again in {span(wait)}" if due_at.date() == at.date() else f"again at {moment(due_at)}"]
 
 
 def _short_value(value: Any) -> str:

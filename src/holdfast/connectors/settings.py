@@ -11,7 +11,7 @@ from holdfast.connectors.command import Program
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import DEFAULT_RETRY
-from holdfast.domain.policies import RetryPolicy
+from holdfast.domain.policies import RetryPolicy, as_policy
 from holdfast.domain.sizes import Size
 from holdfast.kind import Options
 
@@ -22,7 +22,7 @@ class CommandSettings(TypedDict, total=False):
     fields: Mapping[str, Any]
     queue: str
     priority: int
-    retry: RetryPolicy
+    retry: RetryPolicy | str
     timeout: Duration
     tags: Sequence[str]
     cwd: str | os.PathLike[str]
@@ -53,7 +53,7 @@ def command_parts(
         queue=settings.get("queue", "default"),
         priority=settings.get("priority", 0),
         tags=settings.get("tags", ()),
-        retry=settings.get("retry") or DEFAULT_RETRY,
+        retry=as_policy(settings.get("retry") or DEFAULT_RETRY),
     )
     program = Program.of(
         cwd=settings.get("cwd"),

@@ -34,7 +34,7 @@ def _look(rule: Any, value: Any, where: str, root: Mapping[str, Any], depth: int
     if not isinstance(rule, Mapping) or depth > DEEPEST:
         return
     if "$ref" in rule:
-        yield from _look(_referred(rule["$ref"], root), value, where, root, depth + 1)
+        yield from _look(referred(rule["$ref"], root), value, where, root, depth + 1)
     at = where or "the form"
     kinds = rule.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -131,7 +131,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _referred(ref: Any, root: Mapping[str, Any]) -> Any:
+def referred(ref: Any, root: Mapping[str, Any]) -> Any:
     found: Any = root
     for part in str(ref).removeprefix("#/").split("/"):
         found = found.get(part) if isinstance(found, Mapping) else None

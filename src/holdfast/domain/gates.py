@@ -66,6 +66,8 @@ class Question:
             raise _invalid("on_expire is deny, approve or remind")
         if self.on_expire != "deny" and self.expires_in is None:
             raise _invalid("on_expire needs expires_in")
+        if self.on_expire == "approve" and self.form is not None:
+            raise _invalid("nobody fills in the form of an approval that comes by itself: on_expire is deny or remind")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
@@ -123,6 +125,13 @@ class Gate:
     state: GateState
     opened_at: datetime
     decided_at: datetime | None
+    approvals: int = 0
+    """How many people have approved so far: counted when it is read."""
+
+    @property
+    def missing(self) -> int:
+        """How many more have to approve before it is decided."""
+        return max(0, self.quorum - self.approvals) if self.state == "open" else 0
 
     @property
     def people(self) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ class JobSpec:
     process_after: datetime | None = None
     deadline_at: datetime | None = None
     retry: Retry = DEFAULT_RETRY
+    retry_given: bool = False
+    """For this very job, or promised by its kind: the policy of an agent does not replace it."""
     key: str | None = None
     payload_hash: str | None = None
     content_key: str | None = None
@@ -62,6 +64,8 @@ class Enqueued:
     created: bool
     reason: str | None = None
     state: State | None = State.QUEUED
+    detail: str | None = None
+    """The reason in words, where there is more to say than its code does."""
 
 
 @dataclass(frozen=True, slots=True)

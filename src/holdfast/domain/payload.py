@@ -145,8 +145,10 @@ def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> s
 
 
 def _is_plain(value: object) -> bool:
-    """A few names with short texts and everyday numbers, as most calls have: nothing in it needs inspecting."""
-    if type(value) is not dict or len(value) > 16:
+    """A few names with short texts and everyday numbers, as most calls have, or just one: nothing needs inspecting."""
+    if type(value) is not dict:
+        return (type(value) is int and -_EVERYDAY < value < _EVERYDAY) or (type(value) is str and len(value) < 1024)
+    if len(value) > 16:
         return False
     for key, item in value.items():
         kind = type(item)

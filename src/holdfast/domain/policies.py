@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -157,14 +157,30 @@ class Retry(Exception):
     retry_on: Errors = ()
     give_up_on: Errors = ()
 
+    if TYPE_CHECKING:  # a backoff may be given by the name of a preset, and is a Backoff afterwards
+
+        def __init__(
+            self,
+            max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+            backoff: Backoff | str = EXPONENTIAL,
+            max_crashes: int = 3,
+            *,
+            after: Duration | None = None,
+            message: str | None = None,
+            retry_on: Errors | type[BaseException] = (),
+            give_up_on: Errors | type[BaseException] = (),
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        own = vars(self)
+        if isinstance(own["backoff"], str):
+            own["backoff"] = preset(own["backoff"])
         _whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
         _whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
         if not isinstance(self.backoff, Backoff):
-            raise _refused("backoff must be a Backoff")
+            raise _refused("backoff must be a Backoff, or the name of a preset")
         if self.message is not None and not isinstance(self.message, str):
             raise _refused("message must be text")
-        own = vars(self)
         own["after"] = None if self.after is None else seconds(self.after, "delay")
         for name in ("retry_on", "give_up_on"):
             own[name] = _errors(name, own[name])
@@ -211,9 +227,11 @@ def retry_limit(max_attempts: object) -> int | None:
 
 
 def as_policy(value: object) -> Retry:
-    """What a kind is declared with, or ``InvalidSetting``."""
+    """What a kind is declared with, or ``InvalidSetting``. A preset's name is the usual policy with that backoff."""
+    if isinstance(value, str):
+        return Retry(backoff=preset(value))
     if not isinstance(value, Retry):
-        raise _refused(f"retry must be a Retry, not {type(value).__name__}")
+        raise _refused(f"retry must be a Retry or the name of a preset, not {type(value).__name__}")
     if value.after is not None or value.message is not None:
         raise _refused(
             "after and message belong to a Retry that is raised, not to a policy",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from holdfast.domain.errors import InvalidSetting, StepsChanged
@@ -22,6 +22,8 @@ VALUE_LIMIT: Final = 1_048_576
 MATCH_LIMIT: Final = 500
 """In bytes. What waits look for is indexed, with their names and tenants, and an entry of an index has its limit."""
 NAME_LIMIT: Final = 200
+NO_LIMIT: Final = timedelta(days=99 * 365)
+"""A wait without a limit is due in a hundred years; whatever is further off than this was not meant."""
 BEFORE_ALL: Final = 0
 """The place of the gate before the handler: its own calls begin at 1."""
 
@@ -41,6 +43,8 @@ class Step:
     started_at: datetime
     wake_at: datetime | None
     ended_at: datetime | None
+    wanted: dict[str, Any] | None
+    """What an event must have, for a wait."""
     now: datetime = field(compare=False)
     """When it was read, by the store's clock."""
 
@@ -52,6 +56,12 @@ class Step:
     def is_late(self) -> bool:
         """Its time has come: a sleep is over, an event did not come, a try may be made."""
         return self.wake_at is not None and self.wake_at <= self.now
+
+    @property
+    def until(self) -> datetime | None:
+        """When a wait is given up, a sleep is over, a try is made; None for what waits as long as it takes."""
+        wake = self.wake_at
+        return None if wake is None or wake - self.started_at > NO_LIMIT else wake
 
 
 @dataclass(slots=True)
@@ -128,7 +138,7 @@ class Script:
         self._remembered: dict[int, Step] = {}
         self._last = BEFORE_ALL
         self._taken = BEFORE_ALL
-        self._put_off: list[tuple[int, StepEntry]] = []
+        self._put_off: dict[int, tuple[int, StepEntry]] = {}
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._remembered = {step.n: step for step in steps}
@@ -166,13 +176,18 @@ class Script:
         return True
 
     def put_off(self, entry: StepEntry) -> None:
-        self._put_off.append((self._taken, entry))
+        self._put_off[entry.n] = (self._taken, entry)
 
-    def take_put_off(self, n: int) -> list[StepEntry]:
-        """What is to be written with the call at this place."""
-        due = [entry for taken, entry in self._put_off if taken < n]
-        self._put_off = [(taken, entry) for taken, entry in self._put_off if taken >= n]
-        return due
+    def due_with(self, n: int) -> list[StepEntry]:
+        """What is to be written with the call at this place. Steps in threads may put off more meanwhile."""
+        if not self._put_off:
+            return []
+        return [entry for taken, entry in list(self._put_off.values()) if taken < n]
+
+    def written(self, entries: Sequence[StepEntry]) -> None:
+        """These are remembered now. Until then they are due: who was to write them may have been cut short."""
+        for entry in entries:
+            self._put_off.pop(entry.n, None)
 
     @property
     def left(self) -> list[Step]:

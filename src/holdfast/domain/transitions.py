@@ -34,6 +34,7 @@ class Verb(StrEnum):
     REDRIVE = "redrive"
     DISCARD = "discard"
     RESCHEDULE = "reschedule"
+    MOVE = "move"
     CANCEL = "cancel"
     CLEAN = "clean"
 
@@ -71,8 +72,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
     Transition(S.RETRY_WAITING, V.RESCHEDULE, S.QUEUED),
-    # Another time for a job that stays where it is: the one entry of the ledger that leads nowhere.
+    # Another time, or another place in the queue, for a job that goes on waiting: entries that lead nowhere.
     Transition(S.QUEUED, V.RESCHEDULE, S.QUEUED),
+    Transition(S.QUEUED, V.MOVE, S.QUEUED),
+    Transition(S.RETRY_WAITING, V.MOVE, S.RETRY_WAITING),
     Transition(S.DEAD_LETTER, V.REDRIVE, S.QUEUED),
     Transition(S.DEAD_LETTER, V.DISCARD, S.CANCELLED),
     *(Transition(state, V.CANCEL, S.CANCELLED) for state in sorted(ACTIVE)),

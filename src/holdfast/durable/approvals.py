@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
@@ -104,8 +105,24 @@ def asking(required: bool | Asking) -> Asking | None:
     options = Asking() if required is True else required
     if not isinstance(options, dict):
         raise InvalidSetting("requires_approval is true, or options of ctx.approval", code="invalid_approval")
+    if options.get("on_deny", "fail") != "fail":
+        raise InvalidSetting(
+            "a job that was not approved is not run: there is no handler to go on with a denial",
+            code="invalid_approval",
+            fix='Ask with ctx.approval(…, on_deny="resume") in the handler.',
+        )
     question("Run it", None, options)
     return options
+
+
+def check_notifier(function: Callable[..., Any], skip: int) -> None:
+    """The stores make its jobs, with one argument by this name."""
+    if [*inspect.signature(function).parameters][skip:] != ["notice"]:
+        raise InvalidSetting(
+            "an approval notifier takes one argument, called notice",
+            code="invalid_approval",
+            fix="def tell(notice: holdfast.ApprovalNotice) -> None: …",
+        )
 
 
 def schema_of(form: Any) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import partial
@@ -13,7 +14,7 @@ from holdfast.domain.policies import Retry, as_policy
 from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
 from holdfast.durable.plan import Plan, running
-from holdfast.durable.values import AppEvent, is_async
+from holdfast.durable.values import AppEvent, is_async, label_of
 from holdfast.runtime.ending import Suspended
 
 P = ParamSpec("P")
@@ -44,14 +45,20 @@ class AwaitedSteps:
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
+            if self._timeout is None:
+                return await self._call(function, args, kwargs)
             async with asyncio.timeout(self._timeout):
-                if is_async(function):
-                    return await function(*args, **kwargs)
-                # It may block, and the loop is not for that. The context variables go with it.
-                label = getattr(function, "__name__", "step")
-                return await self._plan.durable.lent.threads.run(label, partial(function, *args, **kwargs))
+                return await self._call(function, args, kwargs)
         finally:
             running.reset(token)
+
+    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if is_async(function):
+            return await function(*args, **kwargs)
+        # It may block, and the loop is not for that. The context variables go with it.
+        threads = self._plan.durable.lent.threads
+        answer = await threads.run(label_of(function), partial(function, *args, **kwargs))
+        return await answer if inspect.iscoroutine(answer) else answer
 
 
 class AwaitedCalls:
@@ -137,5 +144,7 @@ class AwaitedCalls:
         errors = [result for result in results if isinstance(result, BaseException)]
         # What failed is told before what waits: there is nothing to wait for then.
         for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
+            if not isinstance(error, Suspended):
+                self.plan.durable.suspended = None
             raise error
         return results  # type: ignore[return-value]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.policies import Retry, as_policy
 from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
-from holdfast.durable.drivers import on_loop
 from holdfast.durable.plan import Plan, running
 from holdfast.durable.script import Durably
-from holdfast.durable.values import AppEvent, is_async
+from holdfast.durable.values import AppEvent, is_async, label_of
 from holdfast.runtime.ending import Suspended
-from holdfast.runtime.stopping import Stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,13 +28,15 @@ F = TypeVar("F")
 class Here:
     """Carries calls out from the handler's own thread."""
 
-    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
-        self.loop = loop
-        self._stop = stop
+        self._loop = loop
 
     def drive(self, call: Durably, run: Callable[[], Any] | None = None) -> Any:
-        return self.plan.durable.drive_here(call, self.loop, self._stop, run)
+        return self.plan.durable.drive_here(call, self._loop, run)
+
+    def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.plan.durable.ask(self._loop, work)
 
 
 class BlockingSteps:
@@ -66,14 +68,14 @@ class BlockingSteps:
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
-            if is_async(function):
-                return asyncio.run(self._limited(function(*args, **kwargs)))
-            if self._timeout is None:
-                return function(*args, **kwargs)
-            # In another thread, which is left to itself when the time is up.
-            work = partial(copy_context().run, partial(function, *args, **kwargs))
-            threads = self._here.plan.durable.lent.threads
-            return on_loop(self._here.loop, self._limited(threads.run(getattr(function, "__name__", "step"), work)))
+            if is_async(function) or self._timeout is None:
+                answer = function(*args, **kwargs)
+            else:
+                # In another thread, which is left to itself when the time is up.
+                work = partial(copy_context().run, partial(function, *args, **kwargs))
+                running_there = self._here.plan.durable.lent.threads.run(label_of(function), work)
+                answer = self._here.ask(self._limited(running_there))
+            return asyncio.run(self._limited(answer)) if inspect.iscoroutine(answer) else answer
         finally:
             running.reset(token)
 
@@ -141,11 +143,17 @@ class BlockingCalls:
         return decision(self.here.drive(self.here.plan.approval(name, summary, form, options)), form)
 
     def patched(self, name: str) -> bool:
-        return on_loop(self.here.loop, self.here.plan.durable.remember()).patched(check_step_name(name))
+        return self.here.ask(self.here.plan.durable.remember()).patched(check_step_name(name))
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Several steps at once, each in a thread: ``ctx.later`` makes them."""
-        threads, loop = self.here.plan.durable.lent.threads, self.here.loop
+        if not all(map(callable, calls)):
+            raise InvalidSetting(
+                "gather takes steps that have not been run yet",
+                code="not_callable",
+                fix='ctx.gather(ctx.later("a", f), ctx.later("b", g)).',
+            )
+        threads = self.here.plan.durable.lent.threads
 
         async def all_of_them() -> list[Any]:
             runs = [
@@ -154,8 +162,10 @@ class BlockingCalls:
             return await asyncio.gather(*runs, return_exceptions=True)
 
         contexts = [copy_context() for _ in calls]
-        results: list[Any] = on_loop(loop, all_of_them())
+        results: list[Any] = self.here.ask(all_of_them())
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
+            if not isinstance(error, Suspended):
+                self.here.plan.durable.suspended = None
             raise error
         return results

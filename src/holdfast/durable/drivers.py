@@ -6,21 +6,34 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.errors import StaleLease
+from holdfast.domain.control import Stopped
+from holdfast.domain.errors import StaleLease, StoreUnavailable
 from holdfast.domain.job import Claim
 from holdfast.domain.redaction import Redact
 from holdfast.domain.steps import Saved, Script, Step, StepEntry
 from holdfast.durable.script import Durably, Know, Nap, Run, Save
+from holdfast.runtime.ending import Suspended
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast.worker")
+
+PULSE: Final = 1.0
+"""How often a thread that waits for the worker's loop looks whether there still is one."""
+
+
+Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,44 +43,116 @@ class Lent:
     recorder: Recorder
     threads: Threads
     notify: Callable[[], str | None]
+    reached: Reached | None = None
+    """For tests: told of each point that a call reaches, and where it may be cut off."""
 
 
 @dataclass(slots=True, eq=False)
 class Durable:
-    """The durable calls of one attempt. Everything but ``script.take_place`` happens on the worker's loop."""
+    """The durable calls of one attempt. Everything but ``script.take_place`` happens on the worker's loop.
+
+    ``halt`` is what a handler that is being stopped meets when it makes another call, by its colour.
+    """
 
     claim: Claim
     client: Client
     lent: Lent
     redact: Redact
+    stop: Stop
+    halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
+    suspended: Suspended | None = field(init=False, default=None)
     _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _read: bool = field(init=False, default=False)
+    _read: bool = field(init=False)
+    _under_way: int = field(init=False, default=0)
+    _quiet: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
+        self._read = self.claim.attempt == 1  # a first attempt has nothing behind it
 
     async def remember(self) -> Script:
-        """A first attempt has nothing behind it: it is not even asked."""
-        async with self._reading:
-            if not self._read and self.claim.attempt > 1:
-                reading = self.client.verbs.steps(self.claim.id, self.claim.tenant)
-                self.script.remember(await self.client.arun(reading))
-            self._read = True
+        if not self._read:
+            await self._remember()
         return self.script
 
+    async def _remember(self) -> None:
+        async with self._reading:
+            while not self._read:
+                if self.lent.recorder.closed:  # the worker has left, and its store with it
+                    raise asyncio.CancelledError
+                try:
+                    steps = await self.client.arun(self.client.verbs.steps(self.claim.id, self.claim.tenant))
+                except StoreUnavailable as error:
+                    # As with what is written: a store that is away is no failure of the handler.
+                    log.warning("the steps of job %s could not be read, trying again: %s", self.claim.id, error)
+                    await asyncio.sleep(random.uniform(0.1, 0.5))
+                else:
+                    self.script.remember(steps)
+                    self._read = True
+
+    # --- whether it goes on ---
+
+    def may_go_on(self) -> None:
+        """Asked before each call. One made while the handler is being stopped (in a ``finally``, say) would be
+        remembered in the place of what the next attempt does there."""
+        self.still_waits()
+        if self.stop.is_set:
+            raise self.halt(self.stop.reason or "stopped")
+
+    def still_waits(self) -> None:
+        """A handler that has caught ``Suspended`` comes no further: what it waits for has not come."""
+        if self.suspended is not None:
+            raise self.suspended
+
+    async def let_through(self) -> None:
+        """Steps that are under way end, and are remembered, before the attempt does: afterwards nobody may write of
+        them, and the next attempt would do them again."""
+        await asyncio.sleep(0)  # those that were made together with whoever asks have begun by then
+        while self._under_way:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    # --- carrying out ---
+
     async def know(self, effect: Know) -> Step | None:
-        return (await self.remember()).at(effect.n, effect.name, effect.kind)
+        known = (await self.remember()).at(effect.n, effect.name, effect.kind)
+        if known is None or not known.over:
+            await self.reach("before", effect.name)
+        return known
+
+    async def reach(self, when: str, name: str) -> None:
+        if self.lent.reached is not None:
+            await self.lent.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
-        entries = [*self.script.take_put_off(entry.n), entry]
+        await self.reach("after", entry.name)
+        entries = [*self.script.due_with(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, entries)
-        if any(answer.fate == "stale" for answer in answers):
+        self.script.written(entries)
+        if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+        await self.reach("saved", entry.name)
         return answers
 
     async def drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
         """For async handlers."""
+        try:
+            if run is None:
+                return await self._drive(call, run)
+            self._under_way += 1
+            try:
+                return await self._drive(call, run)
+            finally:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._quiet.set()
+        except Suspended as wait:
+            await self.let_through()
+            self.suspended = self.suspended or wait
+            raise
+
+    async def _drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None) -> Any:
         answer: Any = None
         error: BaseException | None = None
         while True:
@@ -86,13 +171,12 @@ class Durable:
                         await asyncio.sleep(seconds)
                     case Run():
                         assert run is not None
+                        self.may_go_on()  # it may have been made long ago, and the handler has ended since
                         answer = await run()
             except Exception as raised:
                 error = raised
 
-    def drive_here(
-        self, call: Durably, loop: asyncio.AbstractEventLoop, stop: Stop, run: Callable[[], Any] | None = None
-    ) -> Any:
+    def drive_here(self, call: Durably, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None) -> Any:
         """For a handler in a thread: its function runs here, the rest on the worker's loop."""
         answer: Any = None
         error: BaseException | None = None
@@ -101,21 +185,43 @@ class Durable:
                 effect = call.send(answer) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
+            except Suspended as wait:
+                self.suspended = wait
+                raise
             answer, error = None, None
             try:
                 match effect:
                     case Know():
-                        answer = on_loop(loop, self.know(effect))
+                        answer = self.ask(loop, self.know(effect))
                     case Save(entry):
-                        answer = on_loop(loop, self.save(entry))
+                        answer = self.ask(loop, self.save(entry))
                     case Nap(seconds):
-                        stop.wait(seconds)
+                        self.stop.wait(seconds)
                     case Run():
                         assert run is not None
+                        if self.stop.is_set:  # nobody could interrupt it
+                            raise Stopped(self.stop.reason or "stopped")
                         answer = run()
             except Exception as raised:
                 error = raised
 
-
-def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+    def ask(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        """From a handler's thread, on the worker's loop. When that is gone, or about to be, there is nobody to answer,
+        and nothing to go on for."""
+        try:
+            if self.lent.recorder.closed:
+                raise RuntimeError
+            answer = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:
+            work.close()
+            raise Stopped("worker_stopped") from None
+        while True:
+            try:
+                return answer.result(PULSE)
+            except concurrent.futures.CancelledError:
+                raise Stopped("worker_stopped") from None
+            except TimeoutError:
+                if answer.done():
+                    return answer.result()  # it is the work's own, or it was done just now
+                if loop.is_closed():
+                    raise Stopped("worker_stopped") from None

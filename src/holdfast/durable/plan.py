@@ -12,12 +12,14 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.client import new_id
+from holdfast.domain.control import Reject
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.keys import check_name
 from holdfast.domain.policies import Retry
 from holdfast.domain.steps import BEFORE_ALL, check_match, check_step_name
 from holdfast.durable import script
-from holdfast.durable.approvals import Asking, question
+from holdfast.durable.approvals import Asking, decision, question
 from holdfast.durable.drivers import Durable
 from holdfast.durable.script import Durably
 from holdfast.durable.values import Value, check_callable
@@ -42,6 +44,7 @@ class Plan:
             raise InvalidSetting(
                 "a step makes no durable calls of its own: it is done as a whole or not at all", code="nested_step"
             )
+        self.durable.may_go_on()
         return self.durable.script.take_place()
 
     def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
@@ -63,8 +66,8 @@ class Plan:
         self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
     ) -> Durably:
         wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
-        back = 0.0 if since is None else seconds(since, "since")
-        return script.wait_for_event(self.durable.script, self._place(), check_step_name(name), wanted, limit, back)
+        back, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
+        return script.wait_for_event(self.durable.script, self._place(), label, wanted, limit, back)
 
     def approval(self, name: str, summary: str, form: Any, options: Asking) -> Durably:
         asked, label = question(summary, form, options), check_step_name(name)
@@ -75,4 +78,6 @@ class Plan:
         """The gate before the handler: raises ``Suspended`` until it is approved."""
         durable = self.durable
         gate = question(summary, None, options).to_json(new_id(), name, durable.lent.notify())
-        await durable.drive(script.approval(durable.script, BEFORE_ALL, name, gate))
+        said = decision(await durable.drive(script.approval(durable.script, BEFORE_ALL, name, gate)), None)
+        if not said.approved:  # its job has ended with that; whatever put it back into the queue
+            raise Reject("denied", f"it was {said.state}" + (f" by {said.by}" if said.by else ""))

@@ -27,24 +27,24 @@ IN_PLACE: Final = 1.0
 _CONTROL = (Cancel, Reject, Retry, Snooze, StaleLease, StoreError)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Know:
     n: int
     name: str
     kind: StepKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Call the function of the step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Nap:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Save:
     entry: StepEntry
 
@@ -55,7 +55,7 @@ Durably = Generator[Effect, Any, Any]
 
 def suspended(script: Script, pause: Pause) -> Suspended:
     """What need not be written before is written with it."""
-    return Suspended(Paused(pause.to_json(), [entry.to_json() for entry in script.take_put_off(pause.n)]))
+    return Suspended(Paused(pause.to_json(), [entry.to_json() for entry in script.due_with(pause.n)]))
 
 
 def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, redact: Redact) -> Durably:
@@ -67,12 +67,16 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
     tries = 0 if known is None else known.tries
     while True:
         tries, began = tries + 1, time.monotonic()
+        packing = False
         try:
-            result = value.pack((yield Run()))
+            returned = yield Run()
+            packing = True
+            result = value.pack(returned)
         except _CONTROL:
             raise
         except Exception as error:
-            delay = _again_in(retry, error, tries)
+            # What it did is done, and what it returned will not fit the next time either.
+            delay = None if packing else _again_in(retry, error, tries)
             if delay is None:
                 # Written with the next call, if there is one: then the handler has caught it, and goes on from here.
                 took = time.monotonic() - began

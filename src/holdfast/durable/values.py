@@ -7,15 +7,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from holdfast.arguments import Signature
-from holdfast.domain.errors import InvalidSetting, StepFailed
+from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
 from holdfast.domain.payload import decode, encode
 from holdfast.domain.redaction import Redact
 from holdfast.domain.settlement import MESSAGE_LIMIT
 from holdfast.domain.steps import VALUE_LIMIT, Step
+from holdfast.runtime.failures import message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,32 @@ class AppEvent:
         return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
 
 
-@lru_cache(maxsize=1024)
+_KNOWN: Final = 1024
+_signatures: dict[object, Signature | None] = {}
+_NEW: Final = object()
+
+
 def _signature(function: Callable[..., Any]) -> Signature | None:
+    """By its code: what each attempt makes anew (a lambda, a function inside the handler) is looked at once, and what
+    it holds on to is not kept here. What has no code of its own may be a partial or any object, and hold anything."""
+    code, said = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
+    if code is None:
+        return _look_at(function)
+    key = (code, function.__module__, said.get("return"))
     try:
-        return Signature(function, getattr(function, "__name__", "step"))
+        found = _signatures.get(key, _NEW)
+    except TypeError:  # it cannot be hashed
+        return _look_at(function)
+    if found is _NEW:
+        if len(_signatures) >= _KNOWN:
+            _signatures.clear()
+        found = _signatures[key] = _look_at(function)
+    return found  # type: ignore[return-value]
+
+
+def _look_at(function: Callable[..., Any]) -> Signature | None:
+    try:
+        return Signature(function, label_of(function))
     except (TypeError, ValueError):  # a builtin that does not say what it takes
         return None
 
@@ -52,10 +74,7 @@ class Value:
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> Value:
-        try:
-            return cls(name, _signature(function))
-        except TypeError:  # it cannot be hashed
-            return cls(name, None)
+        return cls(name, _signature(function))
 
     def pack(self, value: Any) -> str | None:
         if self.signature is not None:
@@ -71,22 +90,35 @@ class Value:
 
 def describe(error: BaseException, redact: Redact) -> dict[str, Any]:
     kind = type(error)
-    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(str(error), MESSAGE_LIMIT)}
+    words, code = (error.message, {"code": error.code}) if isinstance(error, HoldfastError) else (message_of(error), {})
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(words, MESSAGE_LIMIT), **code}
 
 
 def remembered(step: Step) -> Exception:
     """The error of a step that failed in an earlier attempt: of its own type, if that is loaded here, so that the
-    handler catches it as it did then. Nothing is imported for it, and nothing of it is run."""
+    handler catches it as it did then. Nothing is imported for it, and its constructor is not run: only what it said and
+    its type come back, not what else it held."""
     said = step.error or {}
     message, name = str(said.get("message") or ""), str(said.get("type") or "")
     for kind in _errors():
         if f"{kind.__module__}.{kind.__qualname__}" == name:
             with contextlib.suppress(Exception):
-                error = kind.__new__(kind, message)
-                error.args = (message,)
+                error = _revived(kind, message, said.get("code"))
                 error.add_note(f"step {step.name!r} failed in attempt {step.attempt}, and is not tried again")
                 return error
     return StepFailed(f"step {step.name!r} failed in attempt {step.attempt}: {name}: {message}")
+
+
+def _revived(kind: type[Exception], message: str, code: str | None) -> Exception:
+    error = kind.__new__(kind, message)
+    if isinstance(error, HoldfastError):
+        HoldfastError.__init__(error, message, code=code)
+        return error
+    error.args = (message,)
+    if message_of(error) != message:  # it makes its words of what it does not have any more
+        own = {"__str__": lambda _: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        error = _revived(type(kind.__name__, (kind,), own), message, code)
+    return error
 
 
 def _errors() -> Iterator[type[Exception]]:
@@ -110,6 +142,11 @@ def check_callable(name: str, function: object) -> None:
         )
 
 
+def label_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "step"))
+
+
 def is_async(function: Callable[..., Any]) -> bool:
+    """Whether to call it on the loop. What turns out to be a coroutine only when it is called is awaited as well."""
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))

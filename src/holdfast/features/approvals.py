@@ -6,8 +6,9 @@ Each operation is one flow over the verbs of the store, so that what was looked 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypedDict, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidInput, NotFound, Refused
@@ -18,7 +19,6 @@ from holdfast.domain.gates import (
     Ballot,
     Gate,
     GateFilter,
-    GateState,
     VerdictWord,
     Vote,
     find_hash,
@@ -28,9 +28,10 @@ from holdfast.domain.gates import (
     token_hash,
 )
 from holdfast.domain.ids import parse_id
+from holdfast.domain.job import Job
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode, safe_text
-from holdfast.stores.base import Verbs
+from holdfast.stores.base import Caller, Verbs
 from holdfast.stores.flow import Flow, Steps, flow
 
 T = TypeVar("T")
@@ -51,44 +52,54 @@ REASONS = {
 }
 
 
-class Runner(Protocol):
-    """Whoever runs flows for a tenant: the client."""
+class Said(TypedDict, total=False):
+    """What goes with a word: ``data`` fills in the form."""
 
-    tenant: str
-    actor: str
-
-    @property
-    def verbs(self) -> Verbs: ...
-    def run(self, flow: Flow[T]) -> T: ...
-    async def arun(self, flow: Flow[T]) -> T: ...
+    comment: str | None
+    data: Any
+    tenant: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
-    """A gate and what was said of it so far."""
+class Asked:
+    """A gate, what was said of it so far, and the job that asked."""
 
     gate: Gate
     votes: list[Vote]
+    job: Job
 
 
-@flow()
-def deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str) -> Steps[tuple[Answer, str | None]]:
-    """``reference`` is a gate's id, or a token that decides it. Answers also what is wrong with a form, in words."""
-    of_token = gate_of_token(reference)
-    gate = yield from verbs.gate(of_token or parse_id(reference), tenant).start()
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a word: the answer, the gate as it is now, and what is wrong with a form, in words."""
+
+    answer: Answer
+    gate: Gate | None = None
+    wrong: str | None = None
+
+
+def _deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
+    gate_id = gate_of(reference)
+    gate = yield from verbs.gate(gate_id, tenant).start()
     if gate is None:
-        return Answer(of_token or reference, None, True, "not_found"), None
-    if of_token is not None:
+        return Decided(Answer(gate_id, None, True, "not_found"))
+    if gate_of_token(reference) is not None:
         stored = yield from verbs.gate_hashes(gate.id, tenant).start()
-        found = find_hash(token_hash(reference, gate), stored)
-        ballot = Ballot(
-            ballot.verdict, ballot.person, ballot.how, ballot.comment, ballot.data, token_hash=found or "unknown"
-        )
+        ballot = replace(ballot, token_hash=find_hash(token_hash(reference, gate), stored) or "unknown")
     wrong = form_refusal(gate, ballot)
-    if wrong is not None and gate.state == "open":
-        return Answer(gate.id, gate.state, True, "form_invalid"), wrong
-    answer = yield from verbs.decide_gate(gate.id, ballot, tenant).start()
-    return answer, None
+    if wrong is not None:
+        # Without data the store refuses it for certain; and if there is a weightier reason, it is that one it gives.
+        ballot = replace(ballot, data=None)
+    saying = verbs.decide_gate(gate.id, ballot, tenant)
+    answer = yield from (saying.again() if again else saying).start()
+    now = yield from verbs.gate(gate.id, tenant).start()
+    return Decided(answer, now, wrong)
+
+
+@flow(tells=True, repeat=partial(_deciding, again=True))
+def deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
+    """``reference`` is a gate's id, or a token that decides it."""
+    return (yield from _deciding(verbs, reference, ballot, tenant))
 
 
 @flow()
@@ -105,58 +116,60 @@ def issuing(
 
 
 @flow(writes=False)
-def opening(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Inbox | None]:
+def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
     gate = yield from verbs.gate(gate_id, tenant).start()
-    if gate is None:
+    job = None if gate is None else (yield from verbs.get(gate.job_id, tenant).start())
+    if gate is None or job is None:
         return None
     votes = yield from verbs.votes(gate.id, tenant).start()
-    return Inbox(gate, votes)
+    return Asked(gate, votes, job)
 
 
 class Approvals:
     """``app.approvals``: list and show what waits for people, issue tokens, decide."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
 
     def list(self, **wanted: Any) -> Sequence[Gate]:
         """Open gates, the oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
-        return self._runner.run(self._runner.verbs.gates(self._filter(wanted)))
+        return self._caller.run(self._caller.verbs.gates(self._filter(wanted)))
 
     async def alist(self, **wanted: Any) -> Sequence[Gate]:
-        return await self._runner.arun(self._runner.verbs.gates(self._filter(wanted)))
+        return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
 
-    def show(self, gate_id: str, *, tenant: str | None = None) -> Inbox:
-        return _found(self._runner.run(self._opening(gate_id, tenant)), gate_id)
+    def show(self, gate: str, *, tenant: str | None = None) -> Asked:
+        """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
+        return _found(self._caller.run(self._asked(gate, tenant)))
 
-    async def ashow(self, gate_id: str, *, tenant: str | None = None) -> Inbox:
-        return _found(await self._runner.arun(self._opening(gate_id, tenant)), gate_id)
+    async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
+        return _found(await self._caller.arun(self._asked(gate, tenant)))
 
-    def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> GateState:
-        """``gate`` is its id or a token. Answers its state: still open when more people have to agree."""
-        return _counted(self._runner.run(self._deciding(verdict, gate, by, **said)))
+    def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
+        """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""
+        return _counted(self._caller.run(self._deciding(verdict, gate, by, **said)))
 
-    async def adecide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> GateState:
-        return _counted(await self._runner.arun(self._deciding(verdict, gate, by, **said)))
+    async def adecide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
+        return _counted(await self._caller.arun(self._deciding(verdict, gate, by, **said)))
 
     def token(
         self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
     ) -> str:
         """A token that decides this gate once. It is shown here and nowhere else: what is kept is a hash."""
-        return _issued(self._runner.run(self._issuing(gate_id, person, expires_in, tenant)))
+        return _issued(self._caller.run(self._issuing(gate_id, person, expires_in, tenant)))
 
     async def atoken(
         self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
     ) -> str:
-        return _issued(await self._runner.arun(self._issuing(gate_id, person, expires_in, tenant)))
+        return _issued(await self._caller.arun(self._issuing(gate_id, person, expires_in, tenant)))
 
     # --- the flows ---
 
     def _filter(self, wanted: dict[str, Any]) -> GateFilter:
-        return GateFilter(**{"tenant": self._runner.tenant, **wanted})
+        return GateFilter(**{"tenant": self._caller.tenant, **wanted})
 
-    def _opening(self, gate_id: str, tenant: str | None) -> Flow[Inbox | None]:
-        return opening(self._runner.verbs, gate_id, tenant or self._runner.tenant)
+    def _asked(self, gate: str, tenant: str | None) -> Flow[Asked | None]:
+        return asked(self._caller.verbs, gate_of(gate), tenant or self._caller.tenant)
 
     def _deciding(
         self,
@@ -168,48 +181,59 @@ class Approvals:
         comment: str | None = None,
         data: Any = None,
         tenant: str | None = None,
-    ) -> Flow[tuple[Answer, str | None]]:
+    ) -> Flow[Decided]:
         if data is not None:
             encode(data, limit=DATA_LIMIT, what="form of the approval")
         person = None if by is None else check_name(by, "person", limit=255)
-        words = None if comment is None else safe_text(comment, COMMENT_LIMIT)
+        words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
         ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        return deciding(self._runner.verbs, gate, ballot, tenant or self._runner.tenant)
+        return deciding(self._caller.verbs, gate, ballot, tenant or self._caller.tenant)
 
     def _issuing(
         self, gate_id: str, person: str | None, expires_in: Duration | None, tenant: str | None
     ) -> Flow[tuple[str | None, str | None]]:
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         whose = None if person is None else check_name(person, "person", limit=255)
-        runner = self._runner
-        return issuing(runner.verbs, gate_id, whose, ttl, runner.actor, tenant or runner.tenant)
+        caller = self._caller
+        return issuing(caller.verbs, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
 
 
-def _found(inbox: Inbox | None, gate_id: str) -> Inbox:
-    if inbox is None:
-        raise NotFound(f"there is no gate {gate_id} in this tenant")
-    return inbox
+def gate_of(reference: str) -> str:
+    """The gate's id from its id or a token of it. What is neither is not repeated: it may be most of a token."""
+    try:
+        return gate_of_token(reference) or parse_id(reference)
+    except InvalidInput:
+        raise InvalidInput(
+            "this is neither the id of a gate nor a token",
+            code="invalid_id",
+            fix="A gate's id is a UUID; a token begins with hfa_ and is given whole.",
+        ) from None
 
 
-def _counted(answered: tuple[Answer, str | None]) -> GateState:
-    answer, words = answered
-    if answer.refused:
-        raise _refusal_of(answer.reason or "refused", words)
-    assert answer.state is not None
-    return answer.state
+def _found(found: Asked | None) -> Asked:
+    if found is None:
+        raise _refusal_of("not_found", None)
+    return found
+
+
+def _counted(decided: Decided) -> Gate:
+    if decided.answer.refused or decided.gate is None:
+        raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
+    return decided.gate
 
 
 def _issued(answered: tuple[str | None, str | None]) -> str:
     token, reason = answered
     if token is None:
-        raise _refusal_of(reason or "refused", None)
+        raise _refusal_of(reason or "refused", None, "no token is issued")
     return token
 
 
-def _refusal_of(reason: str, words: str | None) -> Exception:
-    said = words or REASONS.get(reason, reason)
+def _refusal_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:
+    said = REASONS.get(reason, reason)
     if reason == "not_found":
         return NotFound(said)
     if reason == "form_invalid":
-        return InvalidInput(said, code=reason)
-    return Refused(f"the decision does not count: {said}", code=reason)
+        return InvalidInput(wrong or said, code=reason)
+    fix = "Say who: by=… in Python, --by on the command line." if reason == "person_required" else None
+    return Refused(f"{what}: {said}", code=reason, fix=fix)

@@ -40,15 +40,18 @@ class Handler:
     redact: Redactor = field(default_factory=Redactor)
 
 
-async def execute(handler: Handler, claim: Claim) -> Outcome | Settled:
-    """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then."""
+async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Outcome | Settled:
+    """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then.
+
+    Who means to cancel it gives it a ``stop``, and sets that first: the handler knows then why it is interrupted.
+    """
     if handler.at_most_once and (claim.retries or claim.crashes):
         # Its policy is stored with the job, by a program that may not have known what kind it is.
         outcome: Outcome | Settled = Failed(
             "interrupted", "it was begun before, and is of a kind that is begun once", final=True
         )
     else:
-        outcome = await _attempt(handler, claim)
+        outcome = await _attempt(handler, claim, stop or Stop(handler.timeout, claim.deadline_at))
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
     _report(claim, outcome)
@@ -61,8 +64,7 @@ async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
     return found is not None and found.state is State.SUCCEEDED
 
 
-async def _attempt(handler: Handler, claim: Claim) -> Outcome | Settled:
-    stop = Stop(handler.timeout, claim.deadline_at)
+async def _attempt(handler: Handler, claim: Claim, stop: Stop) -> Outcome | Settled:
     try:
         if handler.timeout is None:  # nearly always, and a limit is not for nothing
             answer = await _call(handler, claim, stop)
@@ -110,8 +112,15 @@ async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Settled | N
 
 
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
-    """What the handler said by raising."""
     redact = JobRedactor(handler.redact, claim.payload)
+    try:
+        return _said(handler, error, redact)
+    except Exception as trouble:  # one of ours that was not made as it should be: its job must end all the same
+        return failure(trouble, redact)
+
+
+def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
+    """What the handler said by raising."""
     match error:
         case Snooze(reason=reason):
             return Snoozed(error.delay, None if reason is None else redact(str(reason), MESSAGE_LIMIT))

@@ -27,6 +27,7 @@ _INTERNAL = tuple(
         Path(__file__).parent,
         _PACKAGE / "calling.py",
         _PACKAGE / "arguments.py",
+        _PACKAGE / "testing",
         Path(asyncio.__file__).parent,
         Path(threading.__file__),
     )

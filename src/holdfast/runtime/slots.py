@@ -12,6 +12,7 @@ from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.settlement import Settlement, decide, hand_back
 from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.stopping import Stop
 
 # How long a task that was told to stop may take before its slot is given away.
 LAST_WORDS = 1.0
@@ -20,11 +21,17 @@ LAST_WORDS = 1.0
 class Run:
     """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when it is no longer ours."""
 
-    __slots__ = ("claim", "task")
+    __slots__ = ("claim", "stop", "task")
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, stop: Stop) -> None:
         self.claim = claim
+        self.stop = stop
         self.task: asyncio.Task[None] | None = None
+
+    def cancel(self, why: str) -> None:
+        self.stop.set(why)
+        if self.task is not None:
+            self.task.cancel(why)
 
 
 class Slots:
@@ -36,7 +43,7 @@ class Slots:
 
     def start(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            run = Run(claim)
+            run = Run(claim, Stop(self._handlers[claim.kind].timeout, claim.deadline_at))
             self.running[claim.id] = run
             run.task = _start(self._run(run))
 
@@ -48,7 +55,7 @@ class Slots:
         claim = run.claim
         outcome: Outcome | Settled
         try:
-            outcome = await execute(self._handlers[claim.kind], claim)
+            outcome = await execute(self._handlers[claim.kind], claim, run.stop)
         except asyncio.CancelledError:
             outcome = self._handed_back(claim)
         if self.running.get(claim.id) is not run:
@@ -65,15 +72,14 @@ class Slots:
             run = self.running.pop(job_id, None)
             if run is not None:
                 count += 1
-                if run.task is not None:
-                    run.task.cancel(why)
+                run.cancel(why)
         return count
 
     async def hand_back(self) -> None:
         """Stop what is running. A thread that will not end goes on; the job itself is somebody else's to run."""
+        for run in self.running.values():
+            run.cancel("worker_stopped")
         tasks = {run.task for run in self.running.values() if run.task is not None}
-        for task in tasks:
-            task.cancel("worker_stopped")
         if tasks:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
         for run in list(self.running.values()):

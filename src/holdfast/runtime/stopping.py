@@ -1,4 +1,4 @@
-"""Telling a handler to stop, and how long it has. Set by ``execute``; read by the context, from any thread.
+"""Telling a handler to stop, and how long it has. Set by whoever cancels it; read by the context, from any thread.
 
 An async handler is interrupted by its ``CancelledError``; a function in a thread cannot be, and has to look here.
 Whoever cancels a handler's task passes the reason as the message of ``task.cancel``.
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 UNKNOWN = "stopped"
 TIMEOUT = "timeout"
+ENDED = "ended"
 
 
 _making = threading.Lock()

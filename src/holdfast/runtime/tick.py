@@ -16,8 +16,9 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from holdfast.domain.errors import HoldfastError, StaleLease
 from holdfast.domain.job import Claim
@@ -27,8 +28,10 @@ from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
-from holdfast.runtime.execution import Handler, ended_by_itself, execute
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
 
@@ -53,7 +56,9 @@ _FIELDS: dict[Ending, str] = {
 
 
 class Tick:
-    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises."""
+    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises.
+
+    ``draw`` is what the jitter of a retry and the order of the queues are drawn with."""
 
     def __init__(
         self,
@@ -63,16 +68,19 @@ class Tick:
         *,
         stop: asyncio.Event | None = None,
         extra_duties: tuple[Duty, ...] = (),
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._handlers = handlers
         self._options = options
         self._stop = stop or asyncio.Event()
+        self._draw = draw
         self._duties = (*standard_duties(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
         self._running: dict[asyncio.Task[Outcome | Settled], Claim] = {}
+        self._stops: WeakKeyDictionary[asyncio.Task[Outcome | Settled], Stop] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()
         self._starved = False
         self._cancelled = False
@@ -110,7 +118,7 @@ class Tick:
                 if not done:
                     await self._stop_recalled()
         except StaleLease:
-            self._abandon()
+            self.abandon()
         finally:
             asked.cancel()
 
@@ -130,7 +138,7 @@ class Tick:
             return
         request = ClaimRequest(
             lease=self._lease,
-            queues=drawn_order(options.queues, options.weights, random.random),
+            queues=drawn_order(options.queues, options.weights, self._draw),
             want=want,
             kinds=tuple(self._handlers),
             tenant=options.tenant,
@@ -139,7 +147,10 @@ class Tick:
         self._starved = len(claims) < want
         for claim in claims:
             self._taken.append(claim.id)
-            self._running[asyncio.create_task(execute(self._handlers[claim.kind], claim))] = claim
+            handler = self._handlers[claim.kind]
+            stop = Stop(handler.timeout, claim.deadline_at)
+            task = asyncio.create_task(execute(handler, claim, stop))
+            self._running[task], self._stops[task] = claim, stop
 
     def _ended(self, done: Set[object]) -> list[Settlement]:
         """What has ended of what is ours still: a lease that was lost has taken all of it away."""
@@ -151,7 +162,7 @@ class Tick:
                 continue
             if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
-            found.append(decide(claim, outcome, random.random()))
+            found.append(decide(claim, outcome, self._draw()))
         return found
 
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
@@ -170,14 +181,13 @@ class Tick:
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""
-        held = await self._store.arun(self._store.verbs.holdings(self._lease, self._options.tenant))
-        kept = {holding.id for holding in held}
-        for task, claim in [item for item in self._running.items() if item[1].id not in kept]:
-            if await ended_by_itself(self._store, claim.id, self._options.tenant):
-                continue
-            task.cancel("cancelled")
-            del self._running[task]
-            await self._note_gone(claim.id)
+        store, tenant = self._store, self._options.tenant
+        held = await held_under(store, self._lease, tenant)
+        gone = await taken_away(store, [claim.id for claim in self._running.values()], held, tenant)
+        for task, claim in [item for item in self._running.items() if item[1].id in gone]:
+            if self._running.pop(task, None) is not None:  # not abandoned meanwhile
+                self._cancel(task, "cancelled")
+                await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
         found = await self._store.arun(self._store.verbs.get(job_id, self._options.tenant))
@@ -204,7 +214,7 @@ class Tick:
             return
         log.info("the time is up: %s running jobs are handed back", len(self._running))
         for task in self._running:
-            task.cancel()
+            self._cancel(task, "worker_stopped")
         done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
         with contextlib.suppress(StaleLease):
             await self._settle(self._ended({task for task in done if not task.cancelled()}))
@@ -212,13 +222,17 @@ class Tick:
             self._running.clear()
             await self._settle(back, "handed_back")
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
         log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
         for task in self._running:
-            task.cancel()
+            self._cancel(task, "lease_lost")
         self._running.clear()
+
+    def _cancel(self, task: asyncio.Task[Outcome | Settled], why: str) -> None:
+        self._stops[task].set(why)
+        task.cancel(why)
 
     @contextlib.asynccontextmanager
     async def _leased(self) -> AsyncIterator[None]:
@@ -229,7 +243,7 @@ class Tick:
         loop = asyncio.get_running_loop()
 
         def lost() -> None:
-            loop.call_soon_threadsafe(self._abandon)
+            loop.call_soon_threadsafe(self.abandon)
 
         beat = Heartbeat(self._store, lease.id, options.lease_ttl, options.tenant, lost)
         beat.start()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
@@ -31,6 +32,7 @@ from holdfast.domain.job import (
     Turn,
     Verdict,
 )
+from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
@@ -109,6 +111,9 @@ class Health:
     waiting_kinds: tuple[str, ...]
     verdict: Literal["ok", "attention"]
     reasons: tuple[str, ...] = field(default=())
+    gate_open: int = 0
+    """Questions that wait for people; that they do is no reason for attention."""
+    oldest_gate_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,17 @@ class Finding:
     ok: bool
     says: str
     fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """An event about to be told. ``data`` is JSON text; the id is ours, so that telling it again tells nothing new."""
+
+    id: str
+    name: str
+    data: str
+    key: str | None = None
+    job_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +198,10 @@ class Verbs(Protocol):
         tenant: str,
         meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
+    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
+        """Whether people are to be asked before a job of this agent is run."""
+        ...
+
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
         """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
         ...
@@ -191,9 +211,7 @@ class Verbs(Protocol):
         """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
         ...
 
-    def send_event(
-        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Flow[Sent]: ...
+    def send_event(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
     def keep_gate_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
@@ -224,14 +242,44 @@ class Verbs(Protocol):
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Flow[list[Verdict]]: ...
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Flow[Verdict]:
+        """Give a waiting job another place in its queue. Places are those of the whole queue, whatever the tenant."""
+        ...
+
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Flow[bool]: ...
+    def register_agent(self, definition: Definition, tenant: str) -> Flow[Agent]:
+        """New, or in place of the definition there is; whether it is disabled is not touched."""
+        ...
+
+    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
+        """From now on nothing is enqueued for it and what waits is not begun; None when nobody registered it."""
+        ...
+
+    def drain_agent(self, agent: str, tenant: str) -> Flow[bool]:
+        """Wait for those who still found it enabled; False if one of them has not ended."""
+        ...
+
+    def enable_agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
+    def resume_agent(self, agent: str, want: int, tenant: str) -> Flow[int]:
+        """Bring back jobs that were put off while their agent was disabled."""
+        ...
+
+    def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
+    def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Flow[list[Agent]]:
+        """By their ids; those for one kind, the disabled ones or the others."""
+        ...
+
     def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
     def now(self) -> Flow[datetime]: ...
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
     def list_jobs(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
+        """Of the same page of jobs, the note of each that has one: what its last transition was about."""
+        ...
+
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
@@ -243,6 +291,18 @@ class Verbs(Protocol):
 
     def health(self, tenant: str, stale_after: float = 300.0) -> Flow[Health]: ...
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+
+
+class Caller(Protocol):
+    """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
+
+    tenant: str
+    actor: str
+
+    @property
+    def verbs(self) -> Verbs: ...
+    def run(self, flow: Flow[T]) -> T: ...
+    async def arun(self, flow: Flow[T]) -> T: ...
 
 
 class BorrowedVerbs(Protocol):
@@ -274,9 +334,10 @@ class Store(Protocol):
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
 
-        It is told a queue's name when a job has come into it, the id of a job whose end is being waited for, the id
-        of a lease that lost a job, or nothing ("") when it can be anything. A hint and no more: some are not sent,
-        some are lost, and whoever listens also looks by himself now and then.
+        It is told a queue's name when a job has come into it, the same after a space when its order was changed, the
+        id of a job whose end is being waited for, the id of a lease that lost a job, or nothing ("") when it can be
+        anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
+        and then.
         """
         ...
 

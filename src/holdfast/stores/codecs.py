@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
@@ -50,6 +51,7 @@ class Record:
 
     ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
     documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
+    texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
 
     @classmethod
@@ -74,6 +76,8 @@ class Record:
                 wanted.append((index, codec.tags))
             elif name in cls.documents:
                 wanted.append((index, codec.json))
+            elif name in cls.texts:
+                wanted.append((index, json.loads))
             elif hints[name] in (State, State | None):
                 wanted.append((index, State))
             elif name.endswith("_at") or name in ("at", "until", "process_after", "now"):

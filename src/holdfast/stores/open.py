@@ -5,6 +5,13 @@ from __future__ import annotations
 from holdfast.domain.errors import InvalidSetting
 from holdfast.stores.base import Store
 
+_stand_ins: dict[str, Store] = {}
+
+
+def stand_in(url: str, store: Store) -> None:
+    """From now on this store is what is opened for ``url``, in this process: for children of a test."""
+    _stand_ins[url] = store
+
 
 def open_store(url: object, *, schema: str = "holdfast", answer_within: float | None = None) -> Store:
     """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
@@ -12,6 +19,8 @@ def open_store(url: object, *, schema: str = "holdfast", answer_within: float | 
     ``answer_within`` is how many seconds a server may take to answer before its connection is given up.
     """
     url = url if isinstance(url, str) else ""
+    if url in _stand_ins:
+        return _stand_ins[url]
     scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
         from holdfast.stores.sqlite.store import SqliteStore

@@ -19,7 +19,7 @@ from holdfast.domain.states import State
 from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.postgres.codec import enqueue_document
+from holdfast.stores.postgres.codec import enqueue_document, is_plain
 from holdfast.stores.postgres.failures import refusal
 from holdfast.stores.postgres.verbs import detail_of
 
@@ -41,9 +41,10 @@ select done.answer,
 class PostgresBorrowedVerbs:
     def __init__(self, schema: str) -> None:
         self._enqueue = _CALL.format(
-            answer="coalesce(json_agg(json_build_array(e.id, e.state, e.created, e.reason) order by e.n), '[]')::text",
+            answer="coalesce(json_agg(json_build_array(e.id, e.state, e.created, e.reason, e.detail) order by e.n),"
+            " '[]')::text",
             call=f'"{schema}".enqueue_many(cast(cast($1 as text) as json), (array[cast($2 as text), was.tenant])[1],'
-            " null, cast(cast($3 as text) as boolean)) with ordinality as e(id, state, created, reason, n)",
+            " null, cast(cast($3 as text) as boolean)) with ordinality as e(id, state, created, reason, detail, n)",
         )
         self._settle = _CALL.format(
             answer="cast(count(*) as text)",
@@ -55,13 +56,13 @@ class PostgresBorrowedVerbs:
 
     @flow(single=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
+        plain = is_plain(specs)
         rows = yield Statement(self._enqueue, (enqueue_document(specs), tenant, str(plain).lower()))
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
         return [
-            Enqueued(job_id, created, reason, State(state) if state else None)
-            for job_id, state, created, reason in json.loads(rows[0][0])
+            Enqueued(job_id, created, reason, State(state) if state else None, detail)
+            for job_id, state, created, reason, detail in json.loads(rows[0][0])
         ]
 
     @flow(single=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.domain.job import DEFAULT_RETRY, JobSpec
-from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
+from holdfast.domain.policies import EXPONENTIAL
 
 
 class PostgresCodec:
@@ -31,14 +31,17 @@ class PostgresCodec:
 
 
 @lru_cache(maxsize=4096)
-def _text(value: str) -> str:
+def text_of(value: str) -> str:
+    """As JSON."""
     return json.dumps(value)
 
 
-def _policy(retry: RetryPolicy) -> str:
+def _policy(spec: JobSpec) -> str:
+    retry = spec.retry
+    whose = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
     if retry is DEFAULT_RETRY:  # which are the function's own defaults
-        return ""
-    text = f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
+        return whose
+    text = whose + f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
     if retry.backoff != EXPONENTIAL:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
@@ -61,6 +64,11 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
     return "[" + ",".join(map(_document, specs)) + "]"
 
 
+def is_plain(specs: Sequence[JobSpec]) -> bool:
+    """Whether nothing needs to be looked at before they are inserted."""
+    return all(s.key is None and s.content_key is None and s.parent_id is None and s.agent is None for s in specs)
+
+
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
     """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
     first = specs[0].alike if specs else None
@@ -77,13 +85,13 @@ def _document(spec: JobSpec) -> str:
 def _shared(spec: JobSpec) -> str:
     """All but id and payload, as the rest of an object: ``,"kind":…``."""
     text = (
-        f',"kind":{_text(spec.kind)},"queue":{_text(spec.queue)},"priority":{spec.priority},'
-        f'"enqueued_by":{_text(spec.enqueued_by)},"source_system":{_text(spec.source_system)}{_policy(spec.retry)}'
+        f',"kind":{text_of(spec.kind)},"queue":{text_of(spec.queue)},"priority":{spec.priority},'
+        f'"enqueued_by":{text_of(spec.enqueued_by)},"source_system":{text_of(spec.source_system)}{_policy(spec)}'
     )
     for name in _OPTIONAL:
         value = getattr(spec, name)
         if value is not None:
-            text += f',"{name}":{_text(value)}'
+            text += f',"{name}":{text_of(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
     if spec.tags:

@@ -17,6 +17,10 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH002": (Refused, "immutable"),
     "ZH003": (StaleLease, "stale_lease"),
     "ZH004": (Refused, "not_allowed"),
+    "ZH020": (Refused, "agent_disabled"),
+    "ZH021": (Refused, "agent_kind_mismatch"),
+    "ZH022": (Refused, "agent_payload_limit"),
+    "ZH023": (Refused, "agent_wait_limit"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

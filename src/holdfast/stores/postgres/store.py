@@ -127,6 +127,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             return False
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
             return True
+        if getattr(error, "sqlstate", None) == "ZH020" and attempt == 0:
+            return True  # the agent was disabled between the answer and the insert: then the answer is another
         if flow.start is flow.repeat and isinstance(error, psycopg.errors.UniqueViolation):
             return True
         return isinstance(error, psycopg.OperationalError) and not flow.writes and attempt == 0

@@ -9,12 +9,14 @@ from typing import Any
 
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Holding, JobSpec, Lease, Sweep, Turn, Verdict
+from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document
+from holdfast.stores.postgres.agents import AgentVerbs
+from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.reads import Dialect, Reads
@@ -27,7 +29,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(StepVerbs, GateVerbs, Reads):
+class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, Reads):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(
@@ -61,17 +63,21 @@ class PostgresVerbs(StepVerbs, GateVerbs, Reads):
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         together = alike(specs)
         if together is not None:
-            # Without a column there is nothing to describe, to fetch and to decode.
-            call = f"select from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
-            yield Statement(call, (*together, tenant))
-            return [Enqueued(spec.id, True) for spec in specs]
-        plain = all(s.key is None and s.content_key is None and s.parent_id is None for s in specs)
+            # Without a column there is nothing to describe, to fetch and to decode; only an agent has something to say.
+            said = "" if specs[0].agent is None else "n, reason, detail"
+            call = f"select {said} from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
+            rows = yield Statement(call, (*together, tenant))
+            answers = [Enqueued(spec.id, True) for spec in specs]
+            for number, reason, detail in rows if said else ():
+                answers[number - 1] = Enqueued(None, False, reason, None, detail)
+            return answers
+        plain = is_plain(specs)
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
         return [
-            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None)
-            for job_id, state, created, reason in rows
+            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
+            for job_id, state, created, reason, detail in rows
         ]
 
     def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
@@ -253,6 +259,21 @@ class PostgresVerbs(StepVerbs, GateVerbs, Reads):
             tenant,
         )
         return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        rows = yield self._call(
+            "move",
+            "%s, %s, %s::uuid, %s, %s, %s, %s",
+            job_id,
+            move.where,
+            move.other,
+            move.priority,
+            reason,
+            actor,
+            tenant,
+        )
+        return _verdict(rows[0])
 
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:

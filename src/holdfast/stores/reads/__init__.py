@@ -1,5 +1,6 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
+from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.jobs import JobReads
@@ -7,7 +8,7 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.overview import OverviewReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads):
+class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

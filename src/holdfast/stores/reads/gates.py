@@ -15,7 +15,11 @@ from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
 MOST = 1000
-GATE_COLUMNS = Record.columns(Gate, "g.")
+# Looked up by key for each gate of the page; the words of one gate are few.
+GATE_COLUMNS = (
+    f"{Record.columns(Gate, 'g.', skip=('approvals',))},"
+    " (select count(*) from {vote} v where v.gate_id = g.id and v.verdict = 'approve')"
+)
 
 
 class GateReads(Reader):

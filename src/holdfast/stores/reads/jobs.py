@@ -57,6 +57,13 @@ class JobReads(Reader):
         return [self._job(row) for row in rows]
 
     @flow(writes=False)
+    def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
+        text, params = page("s.id, s.note", wanted)
+        rows = yield from self._ask(wanted.tenant, text, **params)
+        codec = self.dialect.codec
+        return {codec.id(job_id): codec.json(note) for job_id, note in rows if note is not None}
+
+    @flow(writes=False)
     def result(self, job_id: str, tenant: str) -> Steps[Result | None]:
         text = f"select r.value, r.ref from {{result}} r where r.job_id = :id and {within(tenant, 'r.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))

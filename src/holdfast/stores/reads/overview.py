@@ -10,6 +10,8 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
+SECOND = timedelta(seconds=1)
+
 # The second half says in which of two indexes a state is looked for (see pages.py).
 _NOT_HELD = "s.state not in ('leased', 'in_progress')"
 _CLAIMABLE = f"s.state = 'queued' and s.due_at is null and {_NOT_HELD}"
@@ -36,11 +38,13 @@ class OverviewReads(Reader):
             # Looked up one by one: for a join all jobs might be read, the finished ones too.
             f" (select min((select j.created_at from {{job}} j where j.id = s.id)) from {{job_state}} s"
             f"   where {_CLAIMABLE} and {own}),"
-            f" (select count(*) from {{lease}} l where l.ended_at is null and l.until > :now and {leases})"
+            f" (select count(*) from {{lease}} l where l.ended_at is null and l.until > :now and {leases}),"
+            f" (select count(*) from {{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')}),"
+            f" (select min(g.opened_at) from {{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')})"
         )
         now = yield from self._now()
         rows = yield from self._ask(tenant, text, now=now)
-        backlog, scheduled, running, dead, oldest, alive = rows[0]
+        backlog, scheduled, running, dead, oldest, alive, gates, first_asked = rows[0]
         kinds = yield from self._ask(
             tenant,
             f"select distinct s.kind from {{job_state}} s where {_CLAIMABLE} and {own} order by s.kind",
@@ -54,7 +58,8 @@ class OverviewReads(Reader):
         for (known,) in serving:
             served.update(codec.tags(known) if known is not None else (row[0] for row in kinds))
         unserved = [str(row[0]) for row in kinds if row[0] not in served]
-        age = None if oldest is None else (codec.time(now) - codec.time(oldest)) / timedelta(seconds=1)
+        age = None if oldest is None else (codec.time(now) - codec.time(oldest)) / SECOND
+        asked = None if first_asked is None else (codec.time(now) - codec.time(first_asked)) / SECOND
         reasons = []
         if backlog and not alive:
             reasons.append(f"{backlog} jobs wait and no worker is alive")
@@ -75,6 +80,8 @@ class OverviewReads(Reader):
             tuple(str(row[0]) for row in kinds),
             "attention" if reasons else "ok",
             tuple(reasons),
+            gates,
+            asked,
         )
 
     def _weak_settings(self) -> Steps[list[str]]:

@@ -6,6 +6,7 @@ of a verb are still all done or none. The connection keeps every setting it has.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
 import sqlite3
@@ -45,7 +46,7 @@ class Behind(SchemaMismatch):
     """The tables are missing or old, and nothing is open on the connection: they can be brought up to date now."""
 
 
-class SqliteBorrowing:
+class SqliteBorrowing(abc.ABC):
     """The part of the store that works on connections of others."""
 
     verbs: SqliteVerbs
@@ -58,8 +59,9 @@ class SqliteBorrowing:
     def borrowed(self) -> SqliteBorrowedVerbs:
         return SqliteBorrowedVerbs(self.verbs)
 
+    @abc.abstractmethod
     def migrate(self) -> SchemaStatus:
-        raise NotImplementedError
+        """Bring the tables up to date, on a connection of the store's own."""
 
     def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         host = guest(connection)

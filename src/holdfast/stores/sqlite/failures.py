@@ -29,6 +29,14 @@ def translate(error: sqlite3.Error) -> Exception:
         return StaleLease(message)
     if message.startswith("immutable"):
         return Refused(message, code="immutable")
+    if message.startswith("agent disabled"):
+        return Refused(message, code="agent_disabled")
+    if message.startswith("agent kind mismatch"):
+        return Refused(message, code="agent_kind_mismatch")
+    if message.startswith("agent payload limit"):
+        return Refused(message, code="agent_payload_limit")
+    if message.startswith("agent wait limit"):
+        return Refused(message, code="agent_wait_limit")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):
         return Refused(message, code="broken_invariant")
     if message.startswith(("UNIQUE constraint", "already exists")):

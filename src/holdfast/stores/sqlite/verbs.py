@@ -6,20 +6,31 @@ from datetime import datetime, timedelta
 
 from holdfast.stores.codecs import MICROSECOND, micros
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.reads import Dialect, Reads
+from holdfast.stores.reads import Dialect
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
+from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 
 
 class SqliteVerbs(
-    EnqueueVerb, TurnVerb, SettleVerb, StepVerbs, GateVerbs, DutyVerbs, OperatorVerbs, LedgerVerbs, Reads
+    EnqueueVerb,
+    TurnVerb,
+    SettleVerb,
+    StepVerbs,
+    GateVerbs,
+    DutyVerbs,
+    OperatorVerbs,
+    OrderVerb,
+    LedgerVerbs,
+    AgentVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

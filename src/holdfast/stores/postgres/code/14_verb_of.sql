@@ -9,11 +9,11 @@ return case now_is
         when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
         when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'gate_expired') then 'expire' else 'deny' end
         else 'expire' end
-    when 'retry_waiting' then case was when 'failed' then 'retry' else 'snooze' end
+    when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then 'move' else 'snooze' end
     when 'queued' then case was
         when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end
         when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
-        when 'queued' then 'reschedule'
+        when 'queued' then case when note ? 'moved' then 'move' else 'reschedule' end
         when 'dead_letter' then 'redrive'
         else case note ->> 'verdict' when 'denied' then 'deny' when 'expired' then 'expire' else 'approve' end end
     when 'dead_letter' then 'bury'

@@ -4,22 +4,43 @@ declare
     v_now timestamptz := clock_now();
     v_xid bigint := pg_current_xact_id()::text::bigint;
     v_tagged boolean;
+    v_agented boolean;
     v_queues text[];
+    v_agent  agent;
+    v_row    record;
+    v_bad    record;
 begin
     insert into job_state (id, tenant, kind, queue, state, priority, position,
-                           max_retries, max_crashes, due_at, deadline_at)
+                           max_retries, max_crashes, due_at, deadline_at, agent)
     select id, tenant, kind, queue, 'queued', priority, nextval('position_seq') * 100,
-           max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at
+           max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at, agent
       from added;
     insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
     select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
-    select bool_or(a.tags <> '{}'),
+    select bool_or(a.tags <> '{}'), bool_or(a.agent is not null),
            array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
-      into v_tagged, v_queues from added a;
+      into v_tagged, v_agented, v_queues from added a;
     if v_tagged then
         insert into job_tag (tenant, tag, job_id)
         select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);
+    end if;
+    if v_agented then
+        for v_row in select distinct a.tenant, a.agent from added a where a.agent is not null order by 1, 2 loop
+            v_agent := agent_now(v_row.tenant, v_row.agent);
+            continue when v_agent.id is null;
+            select a.kind, octet_length(a.payload::text) as bytes, r.reason into v_bad
+              from added a, lateral (select coalesce(
+                       agent_refusal(v_agent, a.kind, octet_length(a.payload::text)),
+                       -- The functions see to it; a hand-written insert has to.
+                       case when v_agent.max_wait is not null
+                                 and (a.deadline_at <= agent_deadline(v_agent, null, a.process_after, v_now)) is not true
+                            then 'agent_wait_limit' end) as reason) r
+             where a.tenant = v_row.tenant and a.agent = v_row.agent and r.reason is not null limit 1;
+            if found then
+                perform refuse_for_agent(v_agent, v_bad.reason, v_bad.kind, v_bad.bytes);
+            end if;
+        end loop;
     end if;
     if v_queues is not null then
         perform rouse(q) from unnest(v_queues) q;

@@ -26,7 +26,8 @@ begin
                                           then case when n.crashes > o.crashes then 'process_died' end
                                           else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
-           case when n.state in ('failed', 'dead_letter') then
+           case when o.state = n.state and n.note ? 'moved' then n.note -> 'moved'
+                when n.state in ('failed', 'dead_letter') then
                     coalesce(n.note, '{}') || jsonb_build_object('error_code', n.error_code,
                                                                  'error_message', n.error_message)
                 when n.state = 'retry_waiting' then
@@ -35,8 +36,10 @@ begin
                 else n.note end
       from new_rows n join old_rows o on o.id = n.id
      where o.state <> n.state
-        -- Somebody has given a waiting job another time: no step of its own, but to be told.
-        or (n.state = 'queued' and n.note ? 'rescheduled' and n.note is distinct from o.note);
+        -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
+        or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
+        or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
+            and n.note -> 'moved' is distinct from o.note -> 'moved');
 
     if exists (select from watch) then
         perform rouse(n.id::text) from new_rows n where n.finished_at is not null

@@ -35,7 +35,7 @@ begin
     elsif new.lease <> old.lease then
         raise exception 'job %: a held job does not change hands', old.id using errcode = 'ZH003';
     end if;
-    raise exception 'job %: id, tenant, kind and crash limit never change', old.id using errcode = 'ZH002';
+    raise exception 'job %: id, tenant, kind, agent and crash limit never change', old.id using errcode = 'ZH002';
 end $$;
 
 create or replace trigger judge_transition before update on job_state
@@ -46,6 +46,6 @@ create or replace trigger judge_transition before update on job_state
             + (case when new.state = 'in_progress' and old.state <> 'in_progress' then 1 else 0 end)
         or new.lease <> old.lease
         or old.id <> new.id or old.tenant <> new.tenant or old.kind <> new.kind
-        or old.max_crashes <> new.max_crashes
+        or old.max_crashes <> new.max_crashes or old.agent is distinct from new.agent
     )
     execute function refuse_transition();

@@ -14,22 +14,20 @@ language plpgsql security definer set search_path from current set plan_cache_mo
     set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    v_now  timestamptz := clock_now();
-    v_jobs uuid[];
+    v_now timestamptz := clock_now();
 begin
     perform act_under(save_steps.lease, save_steps.for_tenant);
-    select array_agg((e ->> 'job')::uuid) into v_jobs from json_array_elements(save_steps.entries) e;
     return query
     with offered as materialized (
-        select distinct on (e.job, e.n) e.*
+        select distinct on (e.job, e.attempt, e.n) e.*
           from json_to_recordset(save_steps.entries) as e(
                    job uuid, attempt integer, n integer, name text, kind text, value json, error json,
                    tries smallint, took double precision)
-         order by e.job, e.n
+         order by e.job, e.attempt, e.n
     ), held as materialized (
         -- Locked against a change of hands, in the order in which every batch locks; not rewritten.
         select s.id, s.tenant, s.attempt from job_state s
-         where s.id = any (v_jobs) and s.lease is not distinct from save_steps.lease
+         where s.id = any (array(select o.job from offered o)) and s.lease is not distinct from save_steps.lease
            and s.state is not distinct from 'in_progress'
          order by s.id for share
     ), saved as (
@@ -44,23 +42,26 @@ begin
          where t.ended_at is null
         returning t.job_id, t.n
     )
-    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end, t.value
+    -- The table of all steps is never joined, whatever the planner thinks of: what was kept is looked up one by one.
+    select o.job, o.n, case when h.id is null then 'stale' else 'kept' end,
+           case when h.id is not null then (select t.value from step t where t.job_id = o.job and t.n = o.n) end
       from offered o
       left join held h on h.id = o.job and h.attempt = o.attempt
-      left join step t on t.job_id = o.job and t.n = o.n and h.id is not null
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
 end $$;
 
 -- The names a wait looks at, in one order, as text: waits with the same names have the same shape.
 create or replace function shape_of(wanted jsonb) returns text language sql immutable
-return (select coalesce(jsonb_agg(k order by k collate "C"), '[]')::text from jsonb_object_keys(wanted) k);
+return case when wanted is not null
+       then (select coalesce(jsonb_agg(k order by k collate "C"), '[]')::text from jsonb_object_keys(wanted) k) end;
 
 -- What of an event a wait looks at: those names with their values, null where there is none. As text, in one spelling:
 -- 7.0 is 7.
 create or replace function projection(data jsonb, shape text) returns text language sql immutable
-return (select coalesce(jsonb_object_agg(k, case jsonb_typeof(data -> k) when 'number' then to_jsonb(trim_scale((data ->> k)::numeric))
-                                            else data -> k end), '{}')::text
-          from jsonb_array_elements_text(shape::jsonb) k);
+return case when shape is not null then
+    (select coalesce(jsonb_object_agg(k, case jsonb_typeof(data -> k) when 'number' then to_jsonb(trim_scale((data ->> k)::numeric))
+                                         else data -> k end), '{}')::text
+       from jsonb_array_elements_text(shape::jsonb) k) end;
 
 -- Who begins to wait for events of these names and who sends one exclude each other; in one order for everybody.
 create or replace function lock_event_names(tenants text[], names text[], waits boolean) returns void
@@ -109,8 +110,7 @@ begin
 
     insert into step as t (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)
     select o.id, p.n, o.tenant, p.name, p.kind, p.error, coalesce(p.tries, 1::smallint), s.attempt, p_now, s.due_at,
-           case when p.kind = 'event' then shape_of(p.wanted) end,
-           case when p.kind = 'event' then projection(p.wanted, shape_of(p.wanted)) end
+           shape_of(p.wanted), projection(p.wanted, shape_of(p.wanted))
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral json_to_record(o.detail -> 'pause') as p(
                n integer, name text, kind text, error json, tries smallint, wanted jsonb)
@@ -154,7 +154,7 @@ end $$;
 -- Tell jobs something: every job of the tenant that waits for an event of this name with these values goes on, and those
 -- that begin to wait for it later find it.
 create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
-                                      actor text default null, for_tenant text default null)
+                                      actor text default null, for_tenant text default null, event uuid default null)
 returns table (id uuid, created boolean, woke integer)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -167,8 +167,10 @@ declare
     v_event  app_event;
     v_shape  text := '';
     v_wanted text;
-    v_more   uuid[];
     v_jobs   uuid[];
+    v_places integer[];
+    v_more   uuid[];
+    v_more_places integer[];
     v_queues text[];
 begin
     if v_tenant = '*' then
@@ -176,12 +178,14 @@ begin
     end if;
     perform lock_event_names(array[v_tenant], array[send_event.name], false);
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at)
-    values (uuid7(), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
-    on conflict (tenant, name, key) where key is not null do nothing
+    values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
+    on conflict do nothing
     returning e.* into v_event;
     if not found then
-        return query select e.id, false, 0 from app_event e
-         where e.tenant = v_tenant and e.name = send_event.name and e.key = send_event.key;
+        -- Told before under this key; or this very one, by a try whose answer was lost.
+        return query select e.id, e.id is not distinct from send_event.event, 0 from app_event e
+         where e.tenant = v_tenant
+           and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key);
         return;
     end if;
     -- Step from shape to shape along the index: there are few of them, however many wait.
@@ -192,18 +196,19 @@ begin
          order by t.shape limit 1;
         exit when not found;
         v_wanted := projection(v_data, v_shape);
-        select array_agg(t.job_id) into v_more from step t
+        select array_agg(t.job_id), array_agg(t.n) into v_more, v_more_places from step t
          where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
            and t.shape = v_shape and t.wanted = v_wanted and (send_event.job is null or t.job_id = send_event.job);
         v_jobs := v_jobs || v_more;
+        v_places := v_places || v_more_places;
     end loop;
     woke := 0;
     if v_jobs is not null then
         perform from job_state s where s.id = any (v_jobs) order by s.id for update;
         -- The wait of a job that has ended meanwhile is over as well: nobody looks at it again.
         update step t set value = told(v_event), ended_at = v_now
-         where t.job_id = any (v_jobs) and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
-           and t.wanted = projection(v_data, t.shape);
+          from unnest(v_jobs, v_places) as o(job, n)
+         where t.job_id = o.job and t.n = o.n and t.ended_at is null;
         -- Those that were put to sleep for it; others are on their way already, and will find it.
         with woken as (
             update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', send_event.name)

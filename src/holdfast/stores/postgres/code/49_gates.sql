@@ -240,3 +240,16 @@ begin
     return query select t.hash from gate_token t
      where t.gate_id = gate_hashes.gate and (v_scope = '*' or t.tenant = v_scope);
 end $$;
+
+-- Whether this word has been said: for whoever lost the answer to decide_gate.
+create or replace function said(gate uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare v_scope text := enter(said.for_tenant);
+begin
+    return exists (
+        select from vote v
+         where v.gate_id = said.gate and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
+           and v.person = coalesce((select t.person from gate_token t where t.hash = said.token_hash), said.person));
+end $$;

@@ -7,11 +7,11 @@ create or replace function enqueue(kind text, payload json default '{}', queue t
     key text default null, priority integer default 0, process_after timestamptz default null,
     deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
     correlation_id text default null, external_ref text default null, agent text default null,
-    max_retries integer default 4, backoff jsonb default null, enqueued_by text default null,
+    max_retries integer default null, backoff jsonb default null, enqueued_by text default null,
     source_system text default 'sql', for_tenant text default null)
-returns table (id uuid, state state, created boolean, refused boolean, reason text)
+returns table (id uuid, state state, created boolean, refused boolean, reason text, detail text)
 language sql security definer set search_path from current as $$
-    select e.id, e.state, e.created, not e.created and e.reason in ('idempotency_conflict', 'parent_not_found'), e.reason
+    select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
       from enqueue_many(json_build_array(json_build_object(
                'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6, 'deadline_at', $7,
                'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,

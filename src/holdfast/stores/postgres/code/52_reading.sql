@@ -40,5 +40,8 @@ begin
                      from job_state s join job j on j.id = s.id
                     where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)),
         'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
-                     and (v_scope = '*' or l.tenant in (v_scope, '*'))));
+                     and (v_scope = '*' or l.tenant in (v_scope, '*'))),
+        'gate_open', (select count(*) from gate g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
+        'oldest_gate_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
+                     from gate g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)));
 end $$;

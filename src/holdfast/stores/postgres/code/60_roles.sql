@@ -28,8 +28,9 @@ declare
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token'];
-    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token'];
-    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'rewind'];
+    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
+                              'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent'];
     v_routine record;
     v_role    text;
 begin
@@ -54,12 +55,12 @@ begin
     foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        execute format('grant select on job, job_tag, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+        execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' step, app_event, gate, vote to %I', v_role);
         execute format('grant select on sequence event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
-            ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note) on job_state to %I', v_role);
+            ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note, agent) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds) on lease to %I', v_role);
     end loop;
 end $$;

@@ -13,7 +13,8 @@ DROP TRIGGER IF EXISTS judge_job_insert;
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
-     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind)
+     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
+                     AND j.agent IS NEW.agent)
      OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
      OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
 BEGIN
@@ -25,12 +26,18 @@ BEGIN
 END;
 
 -- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
--- One that leads nowhere says that a waiting job was rescheduled: it says what the job's note says, and is the first to.
+-- One that leads nowhere says that a waiting job was rescheduled or moved: it says what the job's note says, and is the
+-- first to.
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN (NEW.from_state IS NEW.to_state
-      AND (NEW.verb <> 'reschedule' OR NEW.to_state <> 'queued' OR NEW.meta IS NULL
-           OR NEW.meta IS NOT (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
+      AND (NEW.meta IS NULL
+           OR NOT coalesce(CASE NEW.verb
+               WHEN 'reschedule' THEN NEW.to_state = 'queued' AND NEW.meta IS
+                   (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
+               WHEN 'move' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
+                   (SELECT json_extract(s.note, '$.moved') FROM job_state s WHERE s.id = NEW.job_id)
+               END, 0)
            OR NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)))
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.state = NEW.to_state AND s.tenant = NEW.tenant)
      OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)

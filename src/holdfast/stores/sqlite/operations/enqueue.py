@@ -6,11 +6,14 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
+from holdfast.domain.agents import objection, under
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.payload import canonical, decode
 from holdfast.domain.states import ACTIVE, State
+from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
+from holdfast.stores.sqlite.operations.agents import agents_of
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD_KEY = (
@@ -28,7 +31,10 @@ _OF_CONTENT = (
 _SET_CONTENT = (
     "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_MOVE_KEY = "UPDATE idempotency SET job_id = ? WHERE tenant = ? AND kind = ? AND key = ?"
+_PUT_KEY = (
+    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+)
 _PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tenant = ?"
 
 
@@ -38,6 +44,7 @@ class EnqueueVerb:
         now = yield from sign(None)
         answers: list[Enqueued] = []
         new: list[JobSpec] = []
+        agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
         for spec in specs:
             if spec.parent_id is not None:
                 heir = yield from _inherit(spec, tenant)
@@ -45,13 +52,18 @@ class EnqueueVerb:
                     answers.append(Enqueued(None, False, "parent_not_found", None))
                     continue
                 spec = heir
+            agent = agents.get(spec.agent) if spec.agent is not None else None
+            refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
             keyed = spec.key is not None or spec.content_key is not None
-            standing = (yield from _standing(spec, tenant)) if keyed else None
-            if standing is None:
-                new.append(spec)
-                answers.append(Enqueued(spec.id, True))
-            else:
+            # What stands for a job stands for it also if it would be refused.
+            standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
+            if standing is not None:
                 answers.append(standing)
+            elif refused is not None:
+                answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+            else:
+                new.append(spec if agent is None else under(agent, spec, from_micros(now)))
+                answers.append(Enqueued(spec.id, True))
         if new:
             yield insert_jobs(new, tenant, now)
         yield from unsign()
@@ -71,13 +83,15 @@ def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
     )
 
 
-def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
-    """The job that already stands for this one by its key or its content, if there is one."""
+def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
+    """The job that already stands for this one by its key or its content, if there is one. One that will be refused
+    takes no key."""
+    fingerprint = ""
     if spec.key is not None:
         fingerprint = hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
-        added = yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint))
-        if not added:
-            rows = yield Statement(_OF_KEY, (tenant, spec.kind, spec.key))
+        added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
+        rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
+        if rows:
             job_id, seen, state = rows[0]
             reason = "duplicate_key" if seen == fingerprint else "idempotency_conflict"
             return Enqueued(job_id, False, reason, _state(state))
@@ -86,9 +100,10 @@ def _standing(spec: JobSpec, tenant: str) -> Steps[Enqueued | None]:
         if rows and _stands(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
             job_id, state = rows[0][0], rows[0][1]
             if spec.key is not None:
-                yield Statement(_MOVE_KEY, (job_id, tenant, spec.kind, spec.key))
+                yield Statement(_PUT_KEY, (tenant, spec.kind, spec.key, job_id, fingerprint))
             return Enqueued(job_id, False, "duplicate_content", _state(state))
-        yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
+        if not refused:
+            yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
     return None
 
 

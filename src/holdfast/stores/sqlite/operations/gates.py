@@ -16,7 +16,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
-_COLUMNS = Record.columns(Gate)
+_COLUMNS = Record.columns(Gate, skip=("approvals",))
 _OPEN = (
     "INSERT INTO gate (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,"
     " on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to, notify,"
@@ -79,7 +79,7 @@ def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> St
 class GateVerbs:
     @cached_property
     def _read_gate(self) -> Callable[[Row], Gate]:
-        return Record.decoder(Gate, SqliteCodec())
+        return Record.decoder(Gate, SqliteCodec(), skip=("approvals",))
 
     @flow(tells=True)
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:

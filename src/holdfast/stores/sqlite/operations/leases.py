@@ -14,6 +14,7 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
 _OPEN = (
@@ -43,6 +44,8 @@ _PICK = (
     " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
+TENANT, AGENT = 4, 20
+ROUNDS = 8
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
@@ -107,6 +110,19 @@ def _picking(request: ClaimRequest, queue: str, now: int) -> dict[str, Any]:
     }
 
 
+def _pick(request: ClaimRequest, queue: str, now: int, want: int) -> Steps[list[Row]]:
+    """What is next in a queue. Where jobs of disabled agents were in the way, and put off, it is looked for again."""
+    rows: list[Row] = []
+    for _ in range(ROUNDS):
+        found = yield Statement(_PICK, _picking(request, queue, now) | {"want": want})
+        if all(row[AGENT] is None for row in found):
+            return found
+        rows = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
+        if len(rows) == len(found):
+            break
+    return rows
+
+
 class LeaseVerbs:
     @cached_property
     def _claim(self) -> Callable[[Row], Claim]:
@@ -153,7 +169,7 @@ class LeaseVerbs:
         for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
             if len(picked) >= request.want:
                 break
-            rows = yield Statement(_PICK, _picking(request, queue, now) | {"want": request.want - len(picked)})
+            rows = yield from _pick(request, queue, now, request.want - len(picked))
             picked += rows
         if picked:
             numbers = ids_json(row[0] for row in picked)

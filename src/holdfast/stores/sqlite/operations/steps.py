@@ -12,7 +12,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.payload import canonical, look_at
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.steps import Saved, StepEntry, projection
-from holdfast.stores.base import Sent
+from holdfast.stores.base import Sent, Telling
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.gates import open_gate
@@ -23,19 +23,22 @@ _HELD = (
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
 # An insert that meets a step that is over is refused (it might be a REPLACE), so it is not tried.
-_OVER = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
+_IS_OVER = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
-    " SELECT id, :n, tenant, :name, :kind, :value, :error, :tries, attempt, :now - :took, :now"
-    f" FROM job_state WHERE id = :job AND NOT {_OVER}"
+    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
-    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL RETURNING 1"
+    " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
-_KEPT = "SELECT value FROM step WHERE job_id = ? AND n = ?"
+_OVER = (
+    "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN step t"
+    " ON t.job_id = json_extract(o.value, '$[0]') AND t.n = json_extract(o.value, '$[1]') WHERE t.ended_at IS NOT NULL"
+)
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
-    f" FROM job_state WHERE id = :job AND NOT {_OVER}"
+    f" FROM job_state WHERE id = :job AND NOT {_IS_OVER}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
     " WHERE ended_at IS NULL"
@@ -54,8 +57,8 @@ _GO_ON = (
 )
 _WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 _TELL = (
-    "INSERT INTO app_event (tenant, name, data, key, job_id, sent_by, sent_at)"
-    " VALUES (:tenant, :name, :data, :key, :job, :actor, :now) RETURNING id"
+    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
+    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now)"
 )
 _TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
@@ -75,13 +78,19 @@ class StepVerbs:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
-        answers = []
+        places = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
+        over = {(row[0], row[1]): row[2] for row in (yield Statement(_OVER, (places,)))}
+        answers, saved = [], []
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
                 answers.append(Saved(job_id, entry.n, "stale"))
-            elif not (yield _saving(job_id, entry.to_json(), entry.value, now)):
-                rows = yield Statement(_KEPT, (job_id, entry.n))
-                answers.append(Saved(job_id, entry.n, "kept", rows[0][0] and look_at(rows[0][0])))
+            elif (job_id, entry.n) in over:
+                value = over[job_id, entry.n]
+                answers.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
+            else:
+                saved.append(_row(job_id, entry, now))
+        if saved:
+            yield Statement(_SAVE, saved, many=True)
         yield from unsign()
         return answers
 
@@ -95,21 +104,19 @@ class StepVerbs:
         return len(gone) if dead else None
 
     @flow(tells=True)
-    def send_event(
-        self, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Steps[Sent]:
+    def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
         if any_tenant(tenant):
             raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)
-        job = None if job_id is None else parse_id(job_id)
-        facts = {"tenant": tenant, "name": name, "data": data, "key": key, "job": job, "actor": actor, "now": now}
-        before = [] if key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, key)))
+        name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
+        before = [] if event.key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, event.key)))
         if before:
             yield from unsign()
             return Sent(before[0][0], False, 0)
-        ((event_id,),) = yield Statement(_TELL, facts)
-        value = _event(event_id, name, data, actor, now)
-        told, woke, shape = look_at(data), 0, ""
+        facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
+        yield Statement(_TELL, facts | {"actor": actor, "now": now})
+        value = _event(event.id, name, event.data, actor, now)
+        told, woke, shape = look_at(event.data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
             shape = rows[0][0]
             wanted = canonical(projection(told, json.loads(shape)))
@@ -122,13 +129,13 @@ class StepVerbs:
                 woken = yield Statement(_WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
                 woke += len(woken)
         yield from unsign()
-        return Sent(event_id, True, woke)
+        return Sent(event.id, True, woke)
 
 
 def suspend(item: Settlement, now: int) -> Steps[None]:
     """The attempt has just ended by waiting for something: write down what for. Inside a flow that has signed."""
     for entry in item.steps or ():
-        yield _saving(item.id, entry, None, now)
+        yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
     pause = item.pause or {}
     wanted = pause.get("wanted")
     params = {
@@ -178,20 +185,10 @@ def due(pause: dict[str, Any], now: int) -> int:
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
-def _saving(job_id: str, entry: dict[str, Any], value: str | None, now: int) -> Statement:
-    error = entry.get("error")
-    params = {
-        "job": job_id,
-        "n": entry["n"],
-        "name": entry["name"],
-        "kind": entry["kind"],
-        "value": value,
-        "error": None if error is None else json.dumps(error),
-        "tries": entry["tries"],
-        "took": in_micros(entry["took"]),
-        "now": now,
-    }
-    return Statement(_SAVE, params)
+def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
+    """The parameters of ``_SAVE``."""
+    error, took = None if entry.error is None else json.dumps(entry.error), in_micros(entry.took)
+    return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now
 
 
 def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,42 +12,13 @@ import pytest
 
 from holdfast import App, Context, Retry, State
 from holdfast.errors import Conflict, StaleLease
-from holdfast.stores.open import open_store
+from tests.app.borrowed.conftest import EVERYBODY
+from tests.app.in_hand import in_hand, lose, state_of
+from tests.app.notes import notes
 from tests.app.running import work_off
-from tests.app.test_transactions_completion import in_hand, lose, state_of
-from tests.app.test_transactions_enqueue import EVERYBODY, named, notes, prepare_notes
 from tests.support.borrowers import AsyncBorrower, Borrower
-from tests.support.ledger import check_ledger
 
 pytestmark = pytest.mark.req("HF-3")
-
-
-@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(named, case)))
-def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
-    found: tuple[str, Callable[[str], Borrower]] = request.param
-    return found
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
-    found: str = request.getfixturevalue(f"{case[0]}_url")
-    return found
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    with closing(App(url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
-        prepare_notes(url)
-        yield app
-    with closing(open_store(url)) as store:
-        check_ledger(store)
-
-
-@pytest.fixture
-def borrower(case: tuple[str, Callable[[str], Borrower]], app: App, url: str) -> Iterator[Borrower]:
-    with closing(case[1](url)) as borrower:
-        yield borrower
 
 
 def complete(ctx: Context, borrower: Borrower, result: Any = None) -> None:

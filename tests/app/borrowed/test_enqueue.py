@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
-import psycopg
 import pytest
 
 from holdfast import App, Kind, State
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from holdfast.stores.open import open_store
-from tests.support.borrowers import ON_POSTGRES, ON_SQLITE, Borrower, Psycopg, Sqlite, path_of
-from tests.support.ledger import check_ledger
+from tests.app.notes import by_hand, notes
+from tests.support.borrowers import Borrower, Psycopg, Sqlite
 
 pytestmark = pytest.mark.req("HF-3")
-
-EVERYBODY = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]
-
-
-def named(case: object) -> str:
-    return case if isinstance(case, str) else getattr(case, "__name__", "")
-
-
-@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(named, case)))
-def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
-    found: tuple[str, Callable[[str], Borrower]] = request.param
-    return found
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
-    found: str = request.getfixturevalue(f"{case[0]}_url")
-    return found
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    with closing(App(url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
-        prepare_notes(url)
-        yield app
-    with closing(open_store(url)) as store:
-        check_ledger(store)
-
-
-@pytest.fixture
-def borrower(case: tuple[str, Callable[[str], Borrower]], app: App, url: str) -> Iterator[Borrower]:
-    with closing(case[1](url)) as borrower:
-        yield borrower
 
 
 @pytest.fixture
@@ -60,23 +22,6 @@ def send(app: App) -> Kind[[str], str]:
         return f"sent to {to}"
 
     return send
-
-
-def by_hand(url: str) -> Any:
-    """A program of its own that looks from outside."""
-    if url.startswith("sqlite"):
-        return closing(sqlite3.connect(path_of(url), isolation_level=None, timeout=30))
-    return closing(psycopg.connect(url, autocommit=True))
-
-
-def prepare_notes(url: str) -> None:
-    with by_hand(url) as connection:
-        connection.execute("create table note (says text unique)")
-
-
-def notes(url: str) -> list[str]:
-    with by_hand(url) as connection:
-        return sorted(row[0] for row in connection.execute("select says from note").fetchall())
 
 
 def test_both_are_there_after_commit_and_not_before(

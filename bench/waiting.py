@@ -1,0 +1,149 @@
+"""What jobs that wait cost those that do not: thousands at gates, asleep and waiting for events, and none of them.
+
+Two databases get the same work, in turn: 20,000 jobs drained by one worker process, a worker that has nothing to do,
+claims of 200. Whoever waits was put to waiting by a worker, not by hand.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.console import note
+from bench.depth import claim_seconds
+from bench.peers.backends import Backends, Place, PostgresPlace
+from bench.peers.bench import Bench, Figures, wait_until
+from bench.peers.catalog import BY_NAME, OURS, Subject
+from bench.quiet import Patience
+from bench.subjects import Ours
+from holdfast.stores.open import open_store
+
+BATCH = 200
+# Asked by the indexes of what can be taken and what is held, so that asking costs the same beside those that wait.
+OPEN = (
+    "select (select count(*) from {schema}job_state where state = 'queued' and due_at is null)"
+    " + (select count(*) from {schema}job_state where lease is not null)"
+)
+WAITING = "select count(*) from {schema}job_state where state in ('waiting_for_approval', 'retry_waiting')"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``each`` wait for people, for a time and for an event; ``rest`` is how long the idle worker is watched."""
+
+    each: int = 10_000
+    drain: int = 20_000
+    rounds: int = 7
+    claims: int = 100
+    rest: float = 6.0  # the duties have come round by then
+
+
+QUICK = Sizes(each=2_000, drain=5_000, rounds=3, claims=30, rest=2.0)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The medians of one thing without and beside those that wait. ``ratio`` is a cost: 1.0 is none."""
+
+    store: str
+    what: str
+    unit: str
+    without: float
+    beside: float
+    ratio: float
+
+    def line(self) -> str:
+        figures = f"{self.without:,.1f} without, {self.beside:,.1f} beside them {self.unit}"
+        return f"  {self.store:10}  {self.what:24} {figures:56} cost {self.ratio:.2f}"
+
+
+def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patience) -> list[Beside]:
+    schema = "holdfast." if subject.backend == "postgres" else ""
+    bench = Bench(backends, replace(subject, left=OPEN.format(schema=schema)))
+    rounds: list[list[Figures]] = [[], []]
+    with bench.place() as without, bench.place() as beside:
+        _put_to_wait(bench, beside, sizes.each * 3, WAITING.format(schema=schema))
+        for turn in range(sizes.rounds):
+            for index in _in_turn(turn):
+                figures = patience.measure(partial(_round, bench, (without, beside)[index], sizes))
+                rounds[index].append(figures)
+                shown = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+                note(f"{subject.name} round {turn + 1} {('without', 'beside')[index]:8} {shown}")
+        patience.wait()
+        claims = _claims((without, beside), sizes.claims)
+
+    def row(what: str, unit: str, one: float, other: float, *, rate: bool = False) -> Beside:
+        return Beside(subject.place, what, unit, one, other, one / other if rate else other / one)
+
+    def median(key: str) -> list[float]:
+        return [statistics.median(each[key] for each in found) for found in rounds]
+
+    return [
+        row(f"drain of {sizes.drain:,}", "jobs/s", *median("jobs_s"), rate=True),
+        row("processor time of that", "µs a job", *median("cpu_us")),
+        row(f"claim of {BATCH}", "ms", *claims),
+        row("memory after the drain", "MiB", *median("rss_mib")),
+        row("memory of an idle worker", "MiB", *median("idle_mib")),
+    ]
+
+
+def _in_turn(turn: int) -> tuple[int, int]:
+    """Who comes first changes: what the one leaves to the disk is not always the other's to bear."""
+    return (1, 0) if turn % 2 else (0, 1)
+
+
+def _put_to_wait(bench: Bench, place: Place, count: int, waiting: str) -> None:
+    note(f"{bench.subject.name}: {count:,} jobs begin to wait")
+    bench.enqueue(place, "bulk", count, kind="waits")
+    with bench.workers(place) as team:
+        bench.await_ran(team, count, within=60 + count / 20)
+        wait_until(lambda: place.ask(waiting) == count, 60 + count / 20, "not all jobs wait")
+        runs = team.stop()
+    runs.check_once(count)
+    if isinstance(place, PostgresPlace):
+        place.connection.execute("vacuum analyze")
+
+
+def _round(bench: Bench, place: Place, sizes: Sizes) -> Figures:
+    bench.enqueue(place, "bulk", sizes.drain)
+    drained, _ = bench.drain(place, sizes.drain)
+    with bench.workers(place) as team:
+        time.sleep(sizes.rest)
+        idle = team.resident_mib()
+        team.stop()
+    return {
+        "jobs_s": drained["jobs_s"],
+        "cpu_us": drained["worker_us"] + drained["server_us"],
+        "rss_mib": drained["rss_mib"],
+        "idle_mib": idle,
+    }
+
+
+def _claims(places: Sequence[Place], count: int) -> list[float]:
+    """The median milliseconds of a claim in each of them, one by one."""
+    times: list[list[float]] = [[] for _ in places]
+    with ExitStack() as stack:
+        ours = [Ours(stack.enter_context(closing(open_store(place.url)))) for place in places]
+        for each in ours:
+            each.enqueue(count * BATCH, BATCH)
+        for place in places:
+            place.settle_down()
+        for turn in range(count):
+            for index in _in_turn(turn):
+                times[index].append(claim_seconds(ours[index], 1, BATCH) * 1e3)
+    return [statistics.median(each) for each in times]
+
+
+def run(backends: Backends, store: str, sizes: Sizes, patience: Patience) -> list[Beside]:
+    found: list[Beside] = []
+    print(f"\nBeside {sizes.each:,} jobs at gates, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
+    for subject in (BY_NAME[name] for name in OURS):
+        if store in (subject.backend, "both"):
+            for row in measure(backends, subject, sizes, patience):
+                print(row.line(), flush=True)
+                found.append(row)
+    return found

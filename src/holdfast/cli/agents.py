@@ -1,0 +1,190 @@
+"""``holdfast agents list | show | register | disable | enable``: the registry of agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, facts, line, say, table, write
+from holdfast.cli.session import connect, scope
+from holdfast.cli.words import duration, moment, span
+from holdfast.domain.agents import Agent, Definition
+from holdfast.domain.errors import NotFound
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.policies import PRESETS, preset, retry_limit
+from holdfast.domain.sizes import in_words
+from holdfast.features.agents import Agents
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which jobs refer to.")]
+Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ignore[misc]
+
+
+def list_agents(
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+    disabled: Annotated[
+        bool | None, typer.Option("--disabled/--enabled", help="Only those that are disabled, or are not.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List the agents that are registered."""
+    whose = scope(tenant, all_tenants)
+    with connect(url, whose, schema) as client:
+        found = Agents(client).list(kind=kind, disabled=disabled)
+    if as_json:
+        emit(found)
+    elif not found:
+        say("There are no such agents.")
+    else:
+        with_tenant = whose == EVERY_TENANT
+        headers = ["id", *(["tenant"] if with_tenant else []), "name", "kind", "state", "waiting", "why"]
+        rows: list[list[Cell]] = [
+            [
+                line(agent.id),
+                *([line(agent.tenant)] if with_tenant else []),
+                line(agent.name),
+                line(agent.kind or ""),
+                _state(agent),
+                f"{agent.waiting:,}",
+                line(agent.disabled_reason or ""),
+            ]
+            for agent in found
+        ]
+        table(headers, rows, keep=("id", "state", "waiting"))
+
+
+def show(
+    agent: AgentId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show an agent: what it is, what its jobs may, and whether it is disabled."""
+    with connect(url, scope(tenant), schema) as client:
+        found = Agents(client).get(agent)
+        whose = client.tenant
+    if found is None:
+        raise NotFound(f"there is no agent {agent} in tenant {whose}", code="agent_not_found")
+    _print(found, as_json)
+
+
+def register(
+    agent: AgentId,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for people.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The only kind of its jobs.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Tries of a job; else its kind's.")
+    ] = None,
+    max_crashes: Annotated[
+        int | None, typer.Option("--max-crashes", metavar="N", min=0, max=100, help="Lost workers; else its kind's.")
+    ] = None,
+    backoff: Annotated[
+        Preset | None, typer.Option("--backoff", metavar="PRESET", help=f"{', '.join(PRESETS)}; else its kind's.")
+    ] = None,
+    max_payload: Annotated[
+        str | None, typer.Option("--max-payload", metavar="SIZE", help="The largest payload: 500, 64KB.")
+    ] = None,
+    max_wait: Annotated[
+        str | None, typer.Option("--max-wait", metavar="SPAN", help="How long a job may wait to be started: 90, 5m.")
+    ] = None,
+    requires_approval: Annotated[
+        bool, typer.Option("--requires-approval", help="Its jobs need somebody's approval.")
+    ] = False,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Register an agent, or define it anew: what is not said is as for a new one."""
+    definition = Definition.of(
+        agent,
+        name=name,
+        kind=kind,
+        max_payload=max_payload,
+        max_wait=None if max_wait is None else duration(max_wait, "--max-wait"),
+        requires_approval=requires_approval,
+    )
+    definition = dataclasses.replace(
+        definition,
+        max_retries=retry_limit(max_attempts),
+        max_crashes=max_crashes,
+        backoff=None if backoff is None else preset(backoff),
+    )
+    with connect(url, scope(tenant), schema) as client:
+        _print(client.run(client.verbs.register_agent(definition, client.tenant)), as_json)
+
+
+def disable(
+    agent: AgentId,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever enqueues is told.")],
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Take no more work for an agent: nothing is enqueued for it, and what waits is not begun."""
+    with connect(url, scope(tenant), schema) as client:
+        _print(Agents(client).disable(agent, reason=reason), as_json)
+
+
+def enable(
+    agent: AgentId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Take work for an agent again; what waited goes on."""
+    with connect(url, scope(tenant), schema) as client:
+        _print(Agents(client).enable(agent), as_json)
+
+
+def _state(agent: Agent) -> Text:
+    return Text("disabled", "bold red") if agent.disabled else Text("enabled", "green")
+
+
+def _print(agent: Agent, as_json: bool) -> None:
+    if as_json:
+        emit(agent)
+        return
+    write(f"{agent.name}  {agent.id}" if agent.name != agent.id else agent.id)
+    facts(
+        [
+            ("state", _state(agent)),
+            ("disabled", disabled_since(agent)),
+            ("tenant", agent.tenant),
+            ("kind", agent.kind),
+            ("waiting", f"{agent.waiting:,}"),
+            ("tries", None if agent.max_retries is None else str(agent.max_retries + 1)),
+            ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
+            ("backoff", _backoff(agent.backoff)),
+            ("payloads up to", None if agent.max_payload_bytes is None else in_words(agent.max_payload_bytes)),
+            ("may wait", None if agent.max_wait is None else span(agent.max_wait)),
+            ("needs approval", "yes" if agent.requires_approval else None),
+            ("registered", moment(agent.created_at)),
+            ("changed", moment(agent.updated_at)),
+        ]
+    )
+
+
+def disabled_since(agent: Agent | None) -> str | None:
+    """``since 2027-01-31 09:00:00.000 by ada: it loops``"""
+    if agent is None or agent.disabled_at is None:
+        return None
+    return f"since {moment(agent.disabled_at)} by {agent.disabled_by}: {agent.disabled_reason}"
+
+
+def _backoff(backoff: dict[str, Any] | None) -> str | None:
+    if backoff is None:
+        return None
+    return next((name for name, known in PRESETS.items() if known.to_json() == backoff), json.dumps(backoff))

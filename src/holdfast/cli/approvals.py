@@ -1,0 +1,246 @@
+"""``holdfast approvals list | show``: what waits for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, say, state_text, table, write
+from holdfast.cli.session import connect, scope
+from holdfast.cli.words import moment, span
+from holdfast.domain.errors import NotFound
+from holdfast.domain.fields import Field, fields, plainly
+from holdfast.domain.gates import Gate, GateState, Vote
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.features.approvals import Approvals, Asked
+
+PAGE, MOST = 50, 1000
+TYPES = {
+    "string": "text",
+    "integer": "whole number",
+    "boolean": "yes or no",
+    "array": "list",
+    "null": "nothing",
+}
+OVER = "over"
+AFTERWARDS = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are asked again"}
+
+
+class Shown(StrEnum):
+    OPEN = "open"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    ALL = "all"
+
+    @property
+    def state(self) -> GateState | None:
+        return None if self is Shown.ALL else self.value  # type: ignore[return-value]
+
+
+def list_gates(
+    approver: Annotated[
+        str | None, typer.Option("--approver", metavar="WHO", help="Only what this person may decide.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="GATE", help="Only gates of this name.")] = None,
+    state: Annotated[
+        Shown, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(Shown)}.")
+    ] = Shown.OPEN,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only what this job asks.")] = None,
+    limit: options.Limit = PAGE,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last gate seen.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List what waits for people, the oldest first."""
+    whose = scope(tenant, all_tenants)
+    with connect(url, whose, schema) as client:
+        now = client.run(client.verbs.now())
+        found = Approvals(client).list(
+            state=state.state,
+            name=name,
+            job_id=None if job is None else parse_id(job),
+            approver=approver,
+            after=after,
+            limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
+        )
+    gates, more = found[:limit], len(found) > limit or len(found) == MOST
+    if as_json:
+        emit(gates)
+    elif gates:
+        _print_list(gates, now, with_tenant=whose == EVERY_TENANT, with_state=state is not Shown.OPEN)
+    else:
+        say("Nothing waits for people." if state is Shown.OPEN else "There are no such gates.")
+    if more:
+        say(f"There are more: --after {gates[-1].id}")
+
+
+def _print_list(gates: Sequence[Gate], now: datetime, *, with_tenant: bool, with_state: bool) -> None:
+    headers = ["id", "name", "age", "left", "approvals", "who may", "summary"]
+    rows: list[list[Cell]] = [
+        [
+            gate.id,
+            line(gate.name),
+            span(max(0.0, (now - gate.opened_at).total_seconds())),
+            _left(gate, now),
+            f"{gate.approvals}/{gate.quorum}",
+            line(who_may(gate)),
+            line(gate.summary),
+        ]
+        for gate in gates
+    ]
+    if with_state:
+        headers.insert(2, "state")
+        for gate, row in zip(gates, rows, strict=True):
+            row.insert(2, state_text(gate.state))
+    if with_tenant:
+        headers.insert(1, "tenant")
+        for gate, row in zip(gates, rows, strict=True):
+            row.insert(1, line(gate.tenant))
+    table(headers, rows, keep=("id", "state", "age", "left", "approvals"))
+
+
+def _left(gate: Gate, now: datetime) -> str:
+    if gate.expires_at is None or gate.state != "open":
+        return ""
+    left = (gate.expires_at - now).total_seconds()
+    return span(left) if left > 0 else OVER
+
+
+def who_may(gate: Gate) -> str:
+    people = gate.people or ("anybody",)
+    may_not = gate.not_requester and (not gate.people or gate.requester in gate.people)
+    return ", ".join(people) + (f", but not {gate.requester}" if may_not else "")
+
+
+def show(
+    gate: options.GateId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show a gate: what is asked, who may decide, what was said so far, and how to decide it."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        now = client.run(client.verbs.now())
+        try:
+            found = Approvals(client).show(gate)
+        except NotFound as error:
+            fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
+            raise NotFound(error.message, fix=fix) from None
+    if as_json:
+        emit(found)
+        return
+    _print_facts(found, now)
+    if found.gate.data is not None:
+        print_document("Data", found.gate.data)
+    asked = fields(found.gate.form) if found.gate.form is not None else []
+    if asked:
+        heading("Form")
+        _print_form(asked)
+    elif found.gate.form is not None:
+        print_document("Form", found.gate.form)
+    if found.votes:
+        heading("Said")
+        _print_votes(found.votes)
+    if found.gate.state == "open":
+        say(f"\nTo decide it:\n{commands(found.gate, asked)}")
+
+
+def _print_facts(found: Asked, now: datetime) -> None:
+    gate, job = found.gate, found.job
+    write(f"{gate.name}  {gate.id}")
+    facts(
+        [
+            ("summary", gate.summary),
+            ("state", state_text(gate.state)),
+            ("asked", f"{moment(gate.opened_at)}, {span(max(0.0, (now - gate.opened_at).total_seconds()))} ago"),
+            ("decided", None if gate.decided_at is None else moment(gate.decided_at)),
+            ("who may", who_may(gate)),
+            ("approvals", f"{gate.approvals} of {gate.quorum}"),
+            ("expires", _expiry(gate, now)),
+            ("reminders", _reminders(gate)),
+            ("escalation", _escalation(gate)),
+            ("if denied", "the job goes on, and deals with it" if gate.on_deny == "resume" else "the job fails"),
+            ("tenant", gate.tenant),
+            ("job", f"{job.kind}  {job.id}  {job.state}, enqueued by {job.enqueued_by}"),
+        ]
+    )
+
+
+def _expiry(gate: Gate, now: datetime) -> str | None:
+    if gate.expires_at is None or gate.state != "open":
+        return None
+    left = _left(gate, now)
+    when = f"{moment(gate.expires_at)}, {left if left == OVER else f'in {left}'}"
+    return f"{when}; {AFTERWARDS.get(gate.on_expire, gate.on_expire)}"
+
+
+def _reminders(gate: Gate) -> str | None:
+    upcoming = f", the next {moment(gate.remind_at)}" if gate.remind_at and gate.state == "open" else ""
+    return f"{gate.reminders} so far{upcoming}" if gate.reminders or upcoming else None
+
+
+def _escalation(gate: Gate) -> str | None:
+    if not gate.escalate_to:
+        return None
+    people = ", ".join(gate.escalate_to)
+    if gate.escalated_at is not None:
+        return f"{moment(gate.escalated_at)} to {people}"
+    return f"not yet; {moment(gate.escalate_at)} to {people}" if gate.escalate_at and gate.state == "open" else None
+
+
+def _print_form(asked: Sequence[Field]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            line(field.name),
+            line(" or ".join(TYPES.get(kind, kind) for kind in field.types) or "anything"),
+            "yes" if field.required else "no",
+            line(", ".join(map(plainly, field.choices)) or ", ".join(field.bounds)),
+            line(field.about or ""),
+        ]
+        for field in asked
+    ]
+    table(("field", "type", "required", "allowed", "about"), rows, keep=("required",))
+
+
+def _print_votes(votes: Sequence[Vote]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            moment(vote.at),
+            line(vote.person),
+            vote.verdict,
+            line(vote.how),
+            line(vote.comment or ""),
+            line("" if vote.data is None else plainly(vote.data)),
+        ]
+        for vote in votes
+    ]
+    table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
+
+
+def commands(gate: Gate, asked: Sequence[Field]) -> str:
+    """What to type, ready to be filled in."""
+    where = "" if scope(None) == gate.tenant else f" --tenant {shlex.quote(gate.tenant)}"
+    filled = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in asked if field.required)
+    if gate.form is not None and not asked:
+        filled = " --data '{…}'"
+    by = f" --by {shlex.quote(gate.people[0])}" if len(gate.people) == 1 else " --by WHO" if gate.people else ""
+    return (
+        f"  holdfast approvals approve {gate.id}{where}{by}{filled}\n"
+        f"  holdfast approvals deny {gate.id}{where}{by} --comment '…'"
+    )

@@ -1,0 +1,256 @@
+"""The kit itself: an app on a private database, and what a test wants to do and to know there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from holdfast.app import App
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import Conflict, InvalidSetting
+from holdfast.domain.gates import Gate, GateState
+from holdfast.domain.job import EVERY_TENANT, Event, Job
+from holdfast.handle import Handle
+from holdfast.kind import Kind, Prepared
+from holdfast.stores.base import JobFilter
+from holdfast.testing.clock import Clock
+from holdfast.testing.crashes import Crashes, Moment
+from holdfast.testing.matching import Wanted, told
+from holdfast.testing.people import Decided, People
+from holdfast.testing.place import private_store
+from holdfast.testing.report import Drained, JobsFailed
+from holdfast.testing.running import PAGE, Runner
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Kit:
+    """``with Kit(app) as kit:``. Inside the block the app, its kinds and its handles work on a private database: a
+    temporary SQLite file, or with a PostgreSQL ``url`` a schema of its own there. Its own database is not touched.
+
+    What runs jobs has two colours, ``drain`` and ``adrain``; the rest is quick enough to be called from either.
+    ``timeout`` is how long jobs may take before the kit gives up on them.
+    """
+
+    def __init__(self, app: App, url: str | None = None, *, timeout: Duration | None = "5m") -> None:
+        self.app = app
+        self._url = url
+        self._timeout = None if timeout is None else seconds(timeout, "timeout")
+        self._open = ExitStack()
+        self._clock: Clock | None = None
+        self._crashes = Crashes()
+
+    def __enter__(self) -> Self:
+        if self.app.store is not self.app.client.home:
+            raise Conflict("this app is in a kit already", code="kit_open", fix="Use that kit, or leave it first.")
+        with ExitStack() as stack:
+            store, schema = stack.enter_context(private_store(self._url, self.app.schema))
+            stack.enter_context(self.app.moved_to(store, schema))
+            self._clock = Clock(store)
+            self._open = stack.pop_all()
+        self._crashes = Crashes()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._clock = None
+        self._open.close()
+        if kind is None and self._crashes.waiting:
+            points = ", ".join(f"{point.when} {point.step!r}" for point in self._crashes.waiting)
+            raise AssertionError(f"a crash was asked for and never came about: {points}")
+
+    @property
+    def url(self) -> str:
+        """Of the private database, for a connection of the test's own."""
+        self._at()
+        return self.app.store.url
+
+    # --- running jobs ---
+
+    def drain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        check: bool = True,
+        limit: int = 1_000,
+        concurrency: int = 1,
+    ) -> Drained:
+        """Run what is due, and what comes of it, until nothing is: in all queues, or in these, one job after another.
+
+        With ``check`` a job that failed raises ``JobsFailed``, unless a later attempt made it good. A job that would
+        go on for ever raises ``NeverIdle`` after ``limit`` attempts.
+        """
+        return _here(self.adrain(queues, check=check, limit=limit, concurrency=concurrency), "drain")
+
+    async def adrain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        check: bool = True,
+        limit: int = 1_000,
+        concurrency: int = 1,
+    ) -> Drained:
+        report = await self._runner().drain(queues, limit, concurrency)
+        if check and report.failures:
+            raise JobsFailed(report) from report.failures[0].error
+        return report
+
+    @overload
+    def run(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def run(self, target: Handle[R] | Prepared[R], /) -> R: ...
+    def run(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Enqueue this job, run it now, once, and nothing else; answer its result, or raise what its handler raised.
+
+        ``kit.run(send_receipt, "a@b.c", invoice=7)``; or a handle, to run a job that is there already.
+        """
+        return _here(self.arun(target, *args, **kwargs), "run")
+
+    @overload
+    async def arun(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def arun(self, target: Handle[R] | Prepared[R], /) -> R: ...
+    async def arun(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        runner = self._runner()
+        if isinstance(target, Kind):
+            target = await target.aenqueue(*args, **kwargs)
+        elif isinstance(target, Prepared):
+            client = self.app.client
+            target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
+        return await runner.run(target)
+
+    def _runner(self) -> Runner:
+        return Runner(self.app, self._at(), self._timeout, self._crashes)
+
+    def crash_at(self, step: str, when: Moment = "after") -> None:
+        """Lose the worker the next time a job comes to this step (or sleep, event, approval): before its function runs,
+        after it ran and before that was kept, or when it was saved. The drain goes on with a new one.
+
+        Nothing that the attempt still tries is written. (What its handler has in ``finally`` does run, other than
+        after a real kill.) A point that is never reached fails the test. Handlers with ``process=True`` are not cut.
+        """
+        self._at()
+        self._crashes.arm(step, when)
+
+    # --- people ---
+
+    def gates(self, name: str | None = None) -> list[Gate]:
+        """What people are asked now, the oldest first."""
+        self._at()
+        return People(self.app).gates("open", name)
+
+    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
+        """Say yes to the one open gate of this name (or id): in somebody's name, or in that of as many as it takes."""
+        self._at()
+        return People(self.app).decide("approve", gate, by, comment=comment, data=data)
+
+    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+        self._at()
+        return People(self.app).decide("deny", gate, by, comment=comment)
+
+    @property
+    def decisions(self) -> list[Decided]:
+        """What was decided since the kit was opened, and who said what."""
+        self._at()
+        return People(self.app).decisions()
+
+    # --- the clock ---
+
+    def now(self) -> datetime:
+        """The present of the private database, which decides when a job is due. It stands still."""
+        return self._at().now
+
+    def travel(self, by: Duration) -> datetime:
+        """Move the clock on: ``kit.travel("1h")``. What is due then runs with the next drain.
+
+        It catches up with the machine's clock first, unless the test has named a time of its own.
+        """
+        return self._at().travel(timedelta(seconds=seconds(by)))
+
+    def travel_to(self, moment: datetime) -> datetime:
+        """Set the clock, also back; from then on ``travel`` is exact."""
+        return self._at().travel_to(_zoned(moment))
+
+    def frozen(self, at: datetime | None = None) -> AbstractContextManager[None]:
+        """``travel_to`` for the length of a block; afterwards the clock is where it was before."""
+        return self._at().frozen(None if at is None else _zoned(at))
+
+    # --- what was enqueued ---
+
+    def enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> list[Job]:
+        """The jobs that were enqueued since the kit was opened, done or not, the oldest first.
+
+        ``kit.enqueued(send_receipt, to="a@b.c", queue="mail", delay="1h")``: of one kind, with these arguments (others
+        may be what they like) and these options. ``payload={…}`` is for arguments that are called like an option.
+        """
+        return Wanted(kind, match).among(self._jobs())
+
+    def assert_enqueued(
+        self, kind: Kind[..., Any] | str | None = None, /, *, times: int | None = None, **match: Any
+    ) -> list[Job]:
+        """At least one such job was enqueued, or exactly ``times``; answers them."""
+        __tracebackhide__ = True
+        wanted, jobs = Wanted(kind, match), self._jobs()
+        found = wanted.among(jobs)
+        if times is None and not found:
+            raise AssertionError(told(wanted, jobs, f"no {wanted} was enqueued"))
+        if times is not None and len(found) != times:
+            raise AssertionError(told(wanted, jobs, f"{wanted} was enqueued {len(found)} times, not {times}"))
+        return found
+
+    def assert_not_enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> None:
+        __tracebackhide__ = True
+        wanted = Wanted(kind, match)
+        found = wanted.among(self._jobs())
+        if found:
+            raise AssertionError(told(wanted, found, f"{wanted} was enqueued"))
+
+    def history(self, job: Job | Handle[Any] | str) -> list[Event]:
+        """Every step of a job, from the ledger."""
+        self._at()
+        job_id = job if isinstance(job, str) else job.id
+        return self.app.client.run(self.app.client.verbs.history(job_id, EVERY_TENANT))
+
+    def _jobs(self) -> list[Job]:
+        self._at()
+        found: list[Job] = []
+        before: str | None = None
+        client = self.app.client
+        while page := client.run(client.verbs.list_jobs(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
+            found += page
+            before = page[-1].id
+        return found[::-1]
+
+    def _at(self) -> Clock:
+        if self._clock is None:
+            raise Conflict(
+                "the kit is not open", code="kit_closed", fix="Use it inside its block: with Kit(app) as kit"
+            )
+        return self._clock
+
+
+def _here(work: Coroutine[Any, Any, T], name: str) -> T:
+    if _is_running():
+        work.close()
+        raise InvalidSetting(
+            f"{name}() blocks, and an event loop is running here", code="running_loop", fix=f"await kit.a{name}(…)"
+        )
+    return asyncio.run(work)
+
+
+def _is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _zoned(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
+    return moment

@@ -1,0 +1,56 @@
+"""A private database for one test, gone afterwards: a temporary SQLite file, or a schema of its own on a server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from tempfile import TemporaryDirectory
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+
+MEMORY = "sqlite:///:memory:"
+
+
+@contextmanager
+def private_store(url: str | None, schema: str) -> Iterator[tuple[Store, str]]:
+    """The store, and the name of its schema: ``schema`` where the database is private as a whole."""
+    if url is None:
+        folder = TemporaryDirectory(prefix="holdfast-kit-", ignore_cleanup_errors=True)
+        with folder as path, _embedded(f"sqlite:///{path}/jobs.db") as store:
+            yield store, schema
+    elif url == MEMORY:
+        with _embedded(url) as store:
+            yield store, schema
+    elif url.startswith(("postgresql:", "postgres:")):
+        with _on_a_server(url) as found:
+            yield found
+    else:
+        raise InvalidSetting(
+            f"{url!r} is no place for a private database",
+            code="not_private",
+            fix=f"Leave the URL out for a temporary SQLite file, or use {MEMORY} or postgresql://…",
+        )
+
+
+@contextmanager
+def _embedded(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as store:
+        store.migrate()
+        yield store
+
+
+@contextmanager
+def _on_a_server(url: str) -> Iterator[tuple[Store, str]]:
+    from holdfast.testing.server import PrivateSchema
+
+    name = f"holdfast_kit_{uuid.uuid4().hex[:16]}"
+    store = PrivateSchema(url, schema=name)
+    store.migrate()  # all or nothing: when it fails there is nothing to drop
+    try:
+        yield store, name
+    finally:
+        store.close()
+        store.drop()

@@ -1,0 +1,49 @@
+"""Connections of the caller's own, of every library that is known, to a database with jobs and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.stores.open import open_store
+from tests.app.notes import prepare_notes
+from tests.support.borrowers import ON_POSTGRES, ON_SQLITE, Borrower
+from tests.support.ledger import check_ledger
+
+EVERYBODY = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]
+
+
+def _named(case: object) -> str:
+    return case if isinstance(case, str) else getattr(case, "__name__", "")
+
+
+@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(_named, case)))
+def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
+    found: tuple[str, Callable[[str], Borrower]] = request.param
+    return found
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
+    found: str = request.getfixturevalue(f"{case[0]}_url")
+    return found
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    with closing(App(url, name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        prepare_notes(url)
+        yield app
+    with closing(open_store(url)) as store:
+        check_ledger(store)
+
+
+@pytest.fixture
+def borrower(case: tuple[str, Callable[[str], Borrower]], app: App, url: str) -> Iterator[Borrower]:
+    with closing(case[1](url)) as borrower:
+        yield borrower

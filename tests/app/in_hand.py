@@ -1,0 +1,30 @@
+"""A job in hand, without a worker around it: to be completed, or lost."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast import App, Context, State
+from holdfast.client import Client
+from tests.support.stores import claim, open_lease
+
+
+def in_hand(app: App) -> Context:
+    """A job that was just begun."""
+    handle = app.enqueue("by_hand")
+    taken = claim(app.store, open_lease(app.store))[0]
+    assert taken.id == handle.id
+    client = Client(app.store, tenant="*", name="tests", actor="tester")
+    return Context(taken, client, logging.getLogger("holdfast.job.by_hand"))
+
+
+def lose(app: App, ctx: Context) -> None:
+    """Its lease ends, and the job is taken from it."""
+    app.store.run(app.store.verbs.end_lease(ctx.claim.lease, "gone", "*"))
+    app.store.run(app.store.verbs.reap_lapsed())
+
+
+def state_of(app: App, ctx: Context) -> State:
+    job = app.get(ctx.job_id)
+    assert job is not None
+    return job.state

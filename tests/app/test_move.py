@@ -1,0 +1,100 @@
+"""Moving jobs from Python, and workers that find what was moved before the place behind which they look (SC-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
+from holdfast.domain.job import Enqueued
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.support.order import order_of
+from tests.support.stores import new_id
+
+pytestmark = pytest.mark.req("SC-3")
+
+
+def test_places_by_app_and_by_handle(app: App) -> None:
+    ran: list[int] = []
+
+    @app.job()
+    def note(n: int) -> None:
+        ran.append(n)
+
+    a, b, c, d = (note.enqueue(n) for n in range(4))
+    assert app.move(d.id, first=True, reason="urgent").state is State.QUEUED
+    assert b.move(after=c.id).refused is False
+    a.move(last=True)
+    assert order_of(app.store) == [d.id, c.id, b.id, a.id]
+    a.move(priority=3)
+    last = a.history()[-1]
+    assert (last.verb, last.actor, last.meta["to"], last.meta["priority"]) == ("move", "tester", "last", 3)
+    assert d.history()[-1].meta["reason"] == "urgent"
+    work_off(app, concurrency=1)
+    assert ran == [0, 3, 2, 1]
+
+
+def test_the_same_from_async_code(app: App) -> None:
+    a, b, c = (app.enqueue("elsewhere", {"n": n}) for n in range(3))
+
+    async def play() -> None:
+        assert not (await app.amove(c.id, before=a.id)).refused
+        await a.amove(after=b.id)
+        with pytest.raises(NotFound):
+            await app.client.handle(_unknown(), "default", str).amove(first=True)
+        await app.store.leave_loop()
+
+    asyncio.run(play())
+    assert order_of(app.store) == [c.id, b.id, a.id]
+
+
+def _unknown() -> Enqueued:
+    return Enqueued(new_id(), True)
+
+
+def test_a_handle_raises_what_the_app_answers(app: App) -> None:
+    here, there = app.enqueue("elsewhere"), app.enqueue("elsewhere", queue="mail")
+    assert app.move(here.id, after=there.id).reason == "other_queue"
+    with pytest.raises(Conflict, match="another queue") as refused:
+        here.move(after=there.id)
+    assert refused.value.code == "other_queue"
+    there.cancel()
+    assert app.move(there.id, first=True).reason == "not_waiting"
+    with pytest.raises(Conflict) as refused:
+        there.move(first=True)
+    assert refused.value.code == "not_waiting"
+    with pytest.raises(InvalidSetting):
+        here.move()
+
+
+def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_before_it(new_app: NewApp) -> None:
+    """It was told, or it would not look at the head for an hour."""
+    app, elsewhere = new_app(), new_app()
+    going_on = threading.Event()
+    ran: list[int] = []
+
+    @elsewhere.job()
+    def note(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            going_on.wait(60)
+
+    handles = [app.enqueue("note", {"n": n}) for n in range(6)]
+    with working(elsewhere, concurrency=1, poll=120.0) as beside:
+        until(lambda: ran == [0], "the first is running")
+        assert beside.worker is not None
+        search = beside.worker._search
+        search._narrow_until = float("inf")  # as after a look that took very long
+        handles[5].move(first=True)
+        handles[4].move(priority=1)
+        if not app.store.embedded:  # an embedded store finds the head at no cost, and is not narrowed
+            assert search.look().after or search._moved
+            until(lambda: bool(search._moved), "the worker was told")
+        going_on.set()
+        until(lambda: len(ran) == 6, "all have run")
+    assert ran == [0, 4, 5, 1, 2, 3]

@@ -1,0 +1,183 @@
+"""What is easily got wrong about steps and approvals is told, or does no harm (HF-6, CX-5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import App, ApprovalNotice, Context, Retry, State, SyncContext
+from holdfast.domain.errors import InvalidSetting
+from tests.app.running import work_off
+
+pytestmark = pytest.mark.req("HF-6", "CX-5")
+
+ONCE = Retry(max_attempts=1)
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_handler_that_catches_everything_waits_for_the_decision_all_the_same(app: App, way: str) -> None:
+    done: list[str] = []
+
+    def charge() -> str:
+        done.append("charged")
+        return "paid"
+
+    if way == "async":
+
+        @app.job("pay")
+        async def pay(ctx: Context) -> str:
+            try:
+                await ctx.approval("pay", summary="Pay")
+            except BaseException:
+                done.append("caught")
+            return await ctx.step("charge", charge)
+
+    else:
+
+        @app.job("pay")
+        def pay(ctx: SyncContext) -> str:
+            try:
+                ctx.approval("pay", summary="Pay")
+            except BaseException:
+                done.append("caught")
+            return ctx.step("charge", charge)
+
+    handle = app.enqueue("pay")
+    work_off(app)
+    assert (handle.state(), done) == (State.WAITING_FOR_APPROVAL, ["caught"])
+    app.approve(app.approvals.list()[0].id, by="ada")
+    work_off(app)
+    assert handle.result(timeout=5) == "paid"
+    assert done == ["caught", "charged"]
+
+
+@pytest.mark.req("HF-3")
+def test_nor_can_it_complete_its_job_in_a_transaction(app: App) -> None:
+    @app.job()
+    def pay(ctx: SyncContext) -> None:
+        try:
+            ctx.approval("pay", summary="Pay")
+        except BaseException:
+            with ctx.transaction():
+                raise AssertionError("the block was entered") from None
+
+    handle = pay.enqueue()
+    work_off(app)
+    assert handle.state() is State.WAITING_FOR_APPROVAL
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_nor_has_it_ended_when_it_returns_at_once(app: App, way: str) -> None:
+    if way == "async":
+
+        @app.job("naps")
+        async def naps(ctx: Context) -> str:
+            try:
+                await ctx.sleep("1h")
+            except BaseException:
+                return "wide awake"
+            return "rested"
+
+    else:
+
+        @app.job("naps")
+        def naps(ctx: SyncContext) -> str:
+            try:
+                ctx.sleep("1h")
+            except BaseException:
+                return "wide awake"
+            return "rested"
+
+    handle = app.enqueue("naps")
+    work_off(app)
+    assert handle.state() is State.RETRY_WAITING
+    assert handle.history()[-1].meta["sleeps"] == "sleep"
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_an_error_among_calls_at_once_is_told_before_what_waits(app: App, way: str) -> None:
+    def fails() -> None:
+        raise ConnectionError("away")
+
+    if way == "async":
+
+        @app.job("both")
+        async def both(ctx: Context) -> str:
+            try:
+                await ctx.gather(ctx.step("fails", fails), ctx.sleep("1h"))
+            except ConnectionError:
+                return await ctx.step("instead", lambda: "done")
+            return "waited"
+
+    else:
+
+        @app.job("both")
+        def both(ctx: SyncContext) -> str:
+            try:
+                ctx.gather(ctx.later("fails", fails), lambda: ctx.sleep("1h"))
+            except ConnectionError:
+                return ctx.step("instead", lambda: "done")
+            return "waited"
+
+    handle = app.enqueue("both")
+    work_off(app)
+    assert handle.result(timeout=5) == "done"
+
+
+def test_an_event_that_nobody_can_send_is_not_waited_for(app: App) -> None:
+    name = "x" * 101
+    with pytest.raises(InvalidSetting, match="at most 100"):
+        app.send_event(name)
+
+    @app.job(retry=ONCE)
+    async def waits(ctx: Context) -> None:
+        await ctx.wait_for_event(name)
+
+    handle = waits.enqueue()
+    work_off(app)
+    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "invalid_name")
+
+
+def test_a_step_does_not_return_a_handle(app: App) -> None:
+    @app.job()
+    def other() -> None: ...
+
+    @app.job(retry=ONCE)
+    async def asks(ctx: Context) -> None:
+        await ctx.step("other", other.enqueue)
+
+    handle = asks.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.error_code, job.error_message) == (
+        "payload_not_json",
+        "result of enqueue $: holdfast.handle.Handle is not JSON",
+    )
+
+
+def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
+    @app.job(retry=ONCE)
+    def pages(ctx: SyncContext) -> list[Any]:
+        return ctx.gather(ctx.step("a", str, 1), ctx.step("b", str, 2))  # type: ignore[arg-type]
+
+    handle = pages.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.error_code) == (State.DEAD_LETTER, "not_callable")
+    assert "ctx.later" in (job.error_message or "")
+
+
+def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app: App) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+
+        @app.approval_notifier()
+        def tell(what: ApprovalNotice) -> None: ...
+
+    assert caught.value.code == "invalid_approval"
+    assert app.kinds == {}
+
+    @app.approval_notifier()
+    def notify(ctx: SyncContext, notice: ApprovalNotice) -> None: ...
+
+    assert set(app.kinds) == {"approval_notice"}

@@ -1,0 +1,123 @@
+"""Redriving a dead letter from a step: what came before is not done again, what came after is (HF-6, DP-15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, Handle, Retry, State
+from holdfast.domain.errors import InvalidInput
+from holdfast.features.redriving import redriving
+from tests.app.conftest import NewApp
+from tests.app.running import work_off
+
+pytestmark = pytest.mark.req("HF-6", "DP-15")
+
+NAMES = ("charge", "page", "page", "ship")
+
+
+def failed(app: App, done: list[str]) -> Handle[Any]:
+    """A dead letter with four steps behind it; its last call succeeds from the second attempt on."""
+
+    def note(name: str) -> str:
+        done.append(name)
+        return name
+
+    @app.job("pay", retry=Retry(max_attempts=1))
+    async def pay(ctx: Context) -> list[str]:
+        found = [await ctx.step(name, note, name) for name in NAMES]
+        if ctx.attempt == 1:
+            raise ConnectionError("the last part fails")
+        return found
+
+    handle = pay.enqueue()
+    work_off(app)
+    assert handle.state() is State.DEAD_LETTER
+    done.clear()
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("from_step", "again", "reason"),
+    [
+        (None, [], None),
+        (4, ["ship"], "from step 4 (ship)"),
+        ("ship", ["ship"], "from step 4 (ship)"),
+        (2, ["page", "page", "ship"], "from step 2 (page)"),
+        (0, [*NAMES], "from step 0"),
+    ],
+)
+def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: list[str], reason: str | None) -> None:
+    done: list[str] = []
+    handle = failed(app, done)
+    (verdict,) = app.redrive(handle.id.upper() if from_step == 4 else handle.id, from_step=from_step, max_attempts=3)
+    assert (verdict.refused, verdict.state) == (False, State.QUEUED)
+    last = handle.history()[-1]
+    assert (last.verb, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
+    assert handle.job().max_retries == 2
+    work_off(app)
+    assert (handle.result(timeout=5), done) == ([*NAMES], again)
+
+
+def test_the_reason_given_is_kept_with_it(app: App) -> None:
+    handle = failed(app, [])
+    app.redrive(handle.id, from_step="charge", reason="wrong account")
+    assert handle.history()[-1].meta["reason"] == "from step 1 (charge): wrong account"
+
+
+@pytest.mark.req("DP-3")
+def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
+    done: list[str] = []
+    handle = failed(app, done)
+    waiting = app.enqueue("elsewhere")
+    other = new_app(tenant="other")
+
+    def reason(app: App, job_id: str, from_step: Any) -> str | None:
+        return app.redrive(job_id, from_step=from_step)[0].reason
+
+    assert reason(app, handle.id, 5) == "no_such_step"
+    assert reason(app, handle.id, "pack") == "no_such_step"
+    assert reason(app, handle.id, "page") == "step_ambiguous"
+    assert reason(app, waiting.id, 1) == "not_dead"
+    assert reason(other, handle.id, 1) == "not_found"
+    wrong: list[Any] = [-1, True, 1.5, "", [1]]
+    for nonsense in wrong:
+        with pytest.raises(InvalidInput):
+            app.redrive(handle.id, from_step=nonsense)
+    steps = app.client.run(app.client.verbs.steps(handle.id, "default"))
+    assert [step.n for step in steps] == [1, 2, 3, 4]
+    assert handle.state() is State.DEAD_LETTER
+
+
+def test_rewinding_and_redriving_are_one(app: App) -> None:
+    """If the second cannot be, the first has not been."""
+    handle = failed(app, [])
+    verbs = app.client.verbs
+    with pytest.raises(InvalidInput):
+        app.client.run(redriving(verbs, [handle.id], 1, None, "tester", "default", max_retries=999))
+    assert len(app.client.run(verbs.steps(handle.id, "default"))) == len(NAMES)
+
+
+def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
+    @app.job("wipe", retry=Retry(max_attempts=1))
+    async def wipe(ctx: Context) -> str:
+        decision = await ctx.approval("wipe", summary="Wipe it?")
+        if ctx.attempt < 3:
+            raise ConnectionError("away")
+        return decision.by or ""
+
+    handle = wipe.enqueue()
+    work_off(app)
+    (first,) = app.approvals.list()
+    app.approve(first.id, by="ada")
+    work_off(app)
+    assert handle.state() is State.DEAD_LETTER
+    app.redrive(handle.id, from_step="wipe")
+    work_off(app)
+    (second,) = app.approvals.list()
+    assert (second.id != first.id, second.job_id) == (True, handle.id)
+    app.approve(second.id, by="bob")
+    work_off(app)
+    assert handle.result(timeout=5) == "bob"
+    assert app.approvals.show(first.id).gate.state == "approved"

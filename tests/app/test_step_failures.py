@@ -1,0 +1,196 @@
+"""What a step raises or returns, however odd: it comes back in a later attempt as it was, and the job ends (HF-6)."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.domain.errors import NotFound
+from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.stopping import Stop
+from tests.app.running import work_off, working
+from tests.app.test_steps import AGAIN, AT_ONCE, steps_of
+from tests.app.waiting import until
+from tests.unit.test_settlement import CLAIM
+
+pytestmark = pytest.mark.req("HF-6", "CX-8")
+
+
+class Declined(Exception):
+    """Needs more to be made than what it says."""
+
+    def __init__(self, bank: str, amount: int) -> None:
+        super().__init__(bank, amount)
+        self.bank, self.amount = bank, amount
+
+    def __str__(self) -> str:
+        return f"{self.bank} declined {self.amount}"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+ERRORS = {
+    "plain": (ConnectionError("away"), ConnectionError, "away"),
+    "one that needs more": (Declined("ACME", 7), Declined, "ACME declined 7"),
+    "one that cannot be printed": (Mute(), Mute, ""),
+    "a key": (KeyError("k"), KeyError, "'k'"),
+    "of the system": (OSError(2, "no such file"), FileNotFoundError, "[Errno 2] no such file"),
+    "of text": (
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte"),
+        UnicodeDecodeError,
+        "'utf-8' codec can't decode byte 0xff in position 0: bad byte",
+    ),
+    "one of ours": (NotFound("no such job"), NotFound, "no such job [not_found]"),
+}
+
+
+@pytest.mark.parametrize(("error", "kind", "words"), ERRORS.values(), ids=ERRORS.keys())
+def test_an_error_comes_back_of_its_type_and_with_its_words(
+    app: App, error: Exception, kind: type[Exception], words: str
+) -> None:
+    seen: list[tuple[type[Exception], str]] = []
+
+    def fails() -> None:
+        raise error
+
+    @app.job(retry=Retry(max_attempts=2, backoff=AT_ONCE))
+    async def tries(ctx: Context) -> None:
+        try:
+            await ctx.step("fails", fails)
+        except kind as caught:
+            seen.append((kind, _words(caught)))
+            await ctx.step("note", lambda: None)
+            raise
+
+    handle = tries.enqueue()
+    with working(app):
+        until(lambda: handle.state() is State.DEAD_LETTER, "its tries are over")
+    assert seen == [(kind, words)] * 2
+    job = handle.job()
+    assert job.error_code == (
+        "not_found"
+        if kind is NotFound
+        else kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except ValueError:
+        return ""
+
+
+@pytest.mark.req("CX-11")
+async def test_an_error_that_was_not_made_as_it_should_be_still_ends_its_job() -> None:
+    """One of ours without its code: whatever it is, nothing gets past `execute`, or its slot is taken for good."""
+
+    async def call(claim: Any, stop: Stop) -> None:
+        raise NotFound.__new__(NotFound)
+
+    outcome = await execute(Handler("k", call), CLAIM)
+    assert type(outcome).__name__ == "Failed"
+
+
+def test_a_failure_after_a_pause_stays_one_when_the_handler_pauses_again(app: App) -> None:
+    """Its row is there already, and still open: what is written with the next pause closes it."""
+    tries: list[int] = []
+    later = Retry(max_attempts=2, backoff=Backoff(base=1.01, factor=1.0, jitter=False))
+
+    def fails() -> None:
+        tries.append(len(tries) + 1)
+        raise ConnectionError("away")
+
+    @app.job()
+    async def asks(ctx: Context) -> str:
+        try:
+            await ctx.using(retry=later).step("fails", fails)
+        except ConnectionError:
+            await ctx.sleep("10ms")
+        return "gave up"
+
+    handle = asks.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "gave up"
+    assert tries == [1, 2]
+    (failed, _) = steps_of(app, handle.id)
+    assert (failed.over, failed.tries, failed.error and failed.error["message"]) == (True, 2, "away")
+
+
+def test_what_was_returned_and_cannot_be_kept_is_not_tried_again(app: App) -> None:
+    """It was done, and the next try would return the same."""
+    done: list[str] = []
+
+    def charge() -> object:
+        done.append("charged")
+        return object()
+
+    @app.job()
+    async def pay(ctx: Context) -> None:
+        await ctx.using(retry=Retry(max_attempts=5, backoff=AT_ONCE)).step("charge", charge)
+
+    handle = pay.enqueue()
+    work_off(app)
+    assert (handle.state(), handle.job().error_code, done) == (State.DEAD_LETTER, "payload_not_json", ["charged"])
+
+
+@pytest.mark.parametrize("limit", [None, 5.0])
+def test_a_function_that_returns_a_coroutine_is_awaited(app: App, limit: float | None) -> None:
+    async def fetch(page: int) -> int:
+        return page * 2
+
+    class Fetcher:
+        async def __call__(self, page: int) -> int:
+            return await fetch(page)
+
+    @app.job(retry=AGAIN)
+    async def reads(ctx: Context) -> list[int]:
+        steps = ctx.using(timeout=limit)
+        return [await steps.step("a", lambda: fetch(7)), await steps.step("b", Fetcher(), 8)]
+
+    @app.job(retry=AGAIN)
+    def reads_in_a_thread(ctx: SyncContext) -> list[int]:
+        steps = ctx.using(timeout=limit)
+        return [steps.step("a", lambda: fetch(7)), steps.step("b", Fetcher(), 8)]
+
+    handles = [reads.enqueue(), reads_in_a_thread.enqueue()]
+    work_off(app)
+    assert [handle.result(timeout=5) for handle in handles] == [[14, 16], [14, 16]]
+
+
+def test_what_a_step_holds_goes_with_its_attempt(app: App) -> None:
+    """Steps are often closures, and what they close over may be large."""
+
+    class Large:
+        def shrink(self) -> int:
+            return 1
+
+        def __call__(self) -> int:
+            return self.shrink()
+
+    held: list[weakref.ref[Large]] = []
+
+    @app.job()
+    async def works(ctx: Context) -> int:
+        large = Large()
+        held.append(weakref.ref(large))
+        await ctx.step("method", large.shrink)
+        await ctx.step("part", partial(Large.shrink, large))
+        await ctx.step("object", large)
+        return await ctx.step("closure", lambda: large.shrink())
+
+    handles = [works.enqueue() for _ in range(20)]
+    work_off(app)
+    assert [handle.result(timeout=5) for handle in handles] == [1] * 20
+    gc.collect()
+    assert [each() for each in held] == [None] * 20

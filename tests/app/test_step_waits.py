@@ -1,0 +1,116 @@
+"""Waiting for events: whatever rouses a job meanwhile, what came for it is not slept through (HF-6)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import App, Context, State
+from holdfast.domain.errors import InvalidSetting
+from holdfast.kind import Options
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.test_steps import steps_of
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("HF-6")
+
+
+def test_an_event_that_comes_while_its_job_is_on_the_way_to_it(app: App, new_app: NewApp) -> None:
+    """Somebody has put the job back into its queue, and it has read what it has behind it: the wait is still open
+    there. Then the event comes, and finds nobody asleep that it could wake."""
+    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+
+    @elsewhere.job("waits")
+    async def waits(ctx: Context) -> int:
+        await ctx.step("first", lambda: 1)
+        if ctx.attempt == 2:
+            begun.set()
+            await asyncio.to_thread(go_on.wait, 20)
+        number: int = (await ctx.wait_for_event("number")).data["n"]
+        return number
+
+    with working(elsewhere):
+        handle = app.enqueue("waits")
+        until(lambda: handle.state() is State.RETRY_WAITING, "it waits")
+        app.reschedule(handle.id)
+        assert begun.wait(20)
+        assert app.send_event("number", {"n": 7}).woke == 0
+        go_on.set()
+        assert handle.result(timeout=20) == 7
+
+
+def test_a_job_that_was_roused_for_nothing_waits_on(app: App) -> None:
+    @app.job()
+    async def waits(ctx: Context) -> int:
+        number: int = (await ctx.wait_for_event("number", timeout="1h")).data["n"]
+        return number
+
+    handle = waits.enqueue()
+    work_off(app)
+    (before,) = steps_of(app, handle.id)
+    app.reschedule(handle.id)
+    work_off(app)
+    (after,) = steps_of(app, handle.id)
+    assert (handle.state(), after.wake_at) == (State.RETRY_WAITING, before.wake_at)
+    assert app.send_event("number", {"n": 7}).woke == 1
+    work_off(app)
+    assert handle.result(timeout=5) == 7
+
+
+def test_what_is_waited_for_is_what_the_code_says_now(app: App, new_app: NewApp) -> None:
+    """The wait has its place, and may ask for something else than it did."""
+    newer = new_app()
+    for each, number in ((app, 1), (newer, 2)):
+
+        @each.job("waits")
+        async def waits(ctx: Context, number: int = number) -> int:
+            return int((await ctx.wait_for_event("number", match={"n": number})).data["n"])
+
+    handle = app.enqueue("waits")
+    work_off(app)
+    app.reschedule(handle.id)
+    work_off(newer)
+    assert app.send_event("number", {"n": 1}).woke == 0
+    assert app.send_event("number", {"n": 2}).woke == 1
+    work_off(newer)
+    assert handle.result(timeout=5) == 2
+
+
+def test_many_waits_of_one_job(app: App) -> None:
+    """Each takes the event that comes next, and none of them twice."""
+
+    @app.job()
+    async def adds(ctx: Context) -> list[int]:
+        return [int((await ctx.wait_for_event("number")).data["n"]) for _ in range(50)]
+
+    handle = adds.enqueue()
+    for n in range(50):
+        app.send_event("number", {"n": n})
+    with working(app):
+        assert handle.result(timeout=60) == list(range(50))
+
+
+@pytest.mark.req("CX-5")
+def test_a_job_that_was_denied_is_not_run(app: App) -> None:
+    """A gate before the handler has no handler that could go on with a denial."""
+    with pytest.raises(InvalidSetting) as refused:
+        app.job("pays", requires_approval={"on_deny": "resume"})
+    assert refused.value.code == "invalid_approval"
+
+    ran: list[int] = []
+
+    def pays() -> None:
+        ran.append(1)
+
+    # As a release that let it pass has asked.
+    app.declare(pays, "pays", Options(), None, approval={"on_deny": "resume"})
+    handle = app.enqueue("pays")
+    work_off(app)
+    app.deny(app.approvals.list()[0].id, by="bob")
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.error_code, job.error_message) == (State.DEAD_LETTER, "denied", "it was denied by bob")
+    assert ran == []

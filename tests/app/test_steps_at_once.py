@@ -1,0 +1,268 @@
+"""Steps that run at once, however the handler has them run: what is under way ends, and is remembered, before the
+attempt does; and many of them cost no more than each by itself (HF-6)."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.runtime.ending import Suspended
+from tests.app.running import work_off, working
+from tests.app.test_steps import AGAIN, AT_ONCE, told
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("HF-6", "CX-8")
+
+
+class Slow:
+    """A step that takes its time, in a thread, and counts how often it was begun and how many are at it."""
+
+    def __init__(self, takes: float = 0.2) -> None:
+        self._takes = takes
+        self._lock = threading.Lock()
+        self._now = 0
+        self.begun = 0
+        self.most = 0
+
+    def __call__(self) -> str:
+        with self._lock:
+            self.begun += 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(self._takes)
+        with self._lock:
+            self._now -= 1
+        return "done"
+
+
+async def in_ctx_gather(ctx: Context, *calls: Awaitable[Any]) -> None:
+    await ctx.gather(*calls)
+
+
+async def in_gather(_: Context, *calls: Awaitable[Any]) -> None:
+    await asyncio.gather(*calls)
+
+
+async def in_a_group(_: Context, *calls: Awaitable[Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for call in calls:
+            group.create_task(call)  # type: ignore[arg-type]
+
+
+WAYS = pytest.mark.parametrize("way", [in_ctx_gather, in_gather, in_a_group])
+Way = Callable[..., Awaitable[None]]
+
+
+@WAYS
+@pytest.mark.parametrize("order", ["the wait first", "the step first"])
+def test_a_step_beside_a_wait_is_done_once(app: App, way: Way, order: str) -> None:
+    slow = Slow()
+
+    @app.job()
+    async def both(ctx: Context) -> int:
+        if order == "the wait first":
+            await way(ctx, ctx.sleep("10ms"), ctx.step("slow", slow))
+        else:
+            await way(ctx, ctx.step("slow", slow), ctx.sleep("10ms"))
+        return ctx.attempt
+
+    handle = both.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == 2
+    assert slow.begun == 1
+    assert {(name, value) for _, _, name, value in told(app, handle.id)} == {("slow", "done"), ("sleep", None)}
+
+
+@WAYS
+def test_those_that_come_after_it_are_done_too_before_the_handler_waits(app: App, way: Way) -> None:
+    done: list[int] = []
+
+    @app.job()
+    async def both(ctx: Context) -> list[int]:
+        async def one_by_one() -> None:
+            for number in range(3):
+                await ctx.step(f"number {number}", done.append, number)
+            done.append(-ctx.attempt)
+
+        await way(ctx, ctx.sleep("10ms"), one_by_one())
+        return done
+
+    handle = both.enqueue()
+    with working(app):
+        # All three in the first attempt, and in the second nothing but the code between them.
+        assert handle.result(timeout=20) == [0, 1, 2, -1, -2]
+
+
+def test_what_was_begun_and_not_waited_for_is_remembered_when_the_handler_returns(app: App) -> None:
+    slow, tasks = Slow(), []
+
+    @app.job()
+    async def leaves(ctx: Context) -> str:
+        tasks.append(asyncio.create_task(ctx.step("slow", slow)))
+        await asyncio.sleep(0)
+        return "gone"
+
+    handle = leaves.enqueue()
+    work_off(app)
+    assert handle.result(timeout=5) == "gone"
+    assert [(name, value) for _, _, name, value in told(app, handle.id)] == [("slow", "done")]
+
+
+@pytest.mark.parametrize("ends", ["waits", "returns"])
+def test_what_is_begun_after_the_handler_has_ended_is_not_done(app: App, ends: str) -> None:
+    done: list[int] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def late(ctx: Context, call: Awaitable[None]) -> None:
+        while ctx.stop_reason is None and ctx.plan.durable.suspended is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await call
+
+    @app.job()
+    async def leaves(ctx: Context) -> int:
+        call = ctx.step("late", done.append, ctx.attempt)
+        if ctx.attempt > 1:
+            await call
+            return ctx.attempt
+        tasks.append(asyncio.create_task(late(ctx, call)))
+        if ends == "waits":
+            await ctx.sleep("10ms")
+        return ctx.attempt
+
+    handle = leaves.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == (2 if ends == "waits" else 1)
+        until(lambda: tasks[0].done(), "the task has ended")
+    assert tasks[0].cancelled() or isinstance(tasks[0].exception(), Suspended)
+    assert done == ([2] if ends == "waits" else [])
+
+
+def test_nor_is_it_done_again_when_the_handler_fails(app: App) -> None:
+    slow = Slow()
+
+    async def fails() -> None:
+        raise ConnectionError("at once")
+
+    @app.job(retry=AGAIN)
+    async def both(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            await asyncio.gather(ctx.step("slow", slow), fails())
+        await ctx.step("slow", slow)
+        return ctx.attempt
+
+    handle = both.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == 2
+    assert (slow.begun, slow.most) == (1, 1)
+
+
+def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) -> None:
+    slow = Slow()
+    tries: list[int] = []
+    later = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
+
+    def flaky() -> int:
+        tries.append(len(tries) + 1)
+        if len(tries) < 2:
+            raise ConnectionError("not yet")
+        return len(tries)
+
+    @app.job()
+    def both(ctx: SyncContext) -> list[Any]:
+        return ctx.gather(ctx.using(retry=later).later("flaky", flaky), ctx.later("slow", slow))
+
+    handle = both.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == [2, "done"]
+    assert (slow.begun, handle.job().retries) == (1, 0)
+
+
+def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: App) -> None:
+    @app.job()
+    async def naps(ctx: Context) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.sleep("10ms"))
+                group.create_task(ctx.sleep("10ms"))
+        except BaseExceptionGroup:
+            return "wide awake"
+        return "rested"
+
+    handle = naps.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "rested"
+
+
+def test_a_failure_and_a_wait_at_once_is_a_failure_that_can_be_caught(app: App) -> None:
+    async def fails() -> None:
+        raise ConnectionError("at once")
+
+    @app.job()
+    async def both(ctx: Context) -> str:
+        try:
+            await ctx.gather(ctx.sleep("1h"), ctx.step("fails", fails))
+        except ConnectionError:
+            return await ctx.step("instead", lambda: "something else")
+        return "slept"
+
+    handle = both.enqueue()
+    work_off(app)
+    assert handle.result(timeout=5) == "something else"
+
+
+@pytest.mark.parametrize("way", ["one by one", "at once", "in threads"])
+def test_a_thousand_steps(app: App, way: str) -> None:
+    """Each is written once and read once: the second thousand must not cost more than the first."""
+    calls: list[int] = []
+
+    def note(number: int) -> int:
+        calls.append(number)
+        return number
+
+    if way == "in threads":
+
+        @app.job("many", retry=AGAIN)
+        def many(ctx: SyncContext) -> int:
+            total = sum(ctx.gather(*(ctx.later(f"step {n}", note, n) for n in range(200))))
+            if ctx.attempt == 1:
+                raise ConnectionError("at the end")
+            return total
+    else:
+
+        @app.job("many", retry=AGAIN)
+        async def many(ctx: Context) -> int:
+            steps = (ctx.step(f"step {n}", note, n) for n in range(1000))
+            total = sum(await ctx.gather(*steps) if way == "at once" else [await step for step in steps])
+            if ctx.attempt == 1:
+                raise ConnectionError("at the end")
+            return total
+
+    handle = app.enqueue("many")
+    with working(app):
+        expected = sum(range(200 if way == "in threads" else 1000))
+        assert handle.result(timeout=100) == expected
+    assert sum(calls) == expected, "each was done once"
+
+
+def test_many_jobs_at_once_each_with_their_own_steps(app: App) -> None:
+    """Their steps are written together; each is told of its own."""
+
+    @app.job(retry=Retry(max_attempts=3, backoff=AT_ONCE))
+    async def counts(ctx: Context, start: int) -> list[int]:
+        found = [await ctx.step(f"step {n}", operator.add, start, n) for n in range(5)]
+        if ctx.attempt == 1:
+            raise ConnectionError("again")
+        return found
+
+    handles = [counts.enqueue(100 * number) for number in range(40)]
+    with working(app, concurrency=40):
+        for number, handle in enumerate(handles):
+            assert handle.result(timeout=60) == [100 * number + n for n in range(5)]
+    until(lambda: all(handle.state() is State.SUCCEEDED for handle in handles), "all of them")

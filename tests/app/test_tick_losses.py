@@ -1,0 +1,148 @@
+"""Jobs that a tick loses while they run: cancelled, taken away with the lease, left behind when it is killed (HK-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from tests.app.conftest import NewApp
+from tests.app.shop import stocked
+from tests.app.waiting import until
+from tests.app.worker_process import process
+from tests.support.by_hand import open_by_hand
+
+
+@pytest.fixture
+def shop(app: App) -> App:
+    return stocked(app)
+
+
+@pytest.mark.req("HK-1", "CX-11")
+def test_a_job_cancelled_while_it_ran_is_said_to_be(app: App, new_app: NewApp) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job()
+    def holds() -> None:
+        begun.set()
+        go.wait(20)
+
+    handle = app.enqueue("holds")
+    elsewhere = new_app()
+
+    def cancel() -> None:
+        begun.wait(20)
+        elsewhere.cancel(handle.id)
+        go.set()
+
+    beside = threading.Thread(target=cancel)
+    beside.start()
+    done = app.tick()
+    beside.join()
+    assert (done.taken, done.succeeded, done.cancelled, done.lost) == (1, 0, 1, 0)
+
+
+@pytest.mark.req("HK-1", "CX-11")
+def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_app: NewApp) -> None:
+    handle, elsewhere = shop.enqueue("nap", {"seconds": 600}), new_app()
+
+    def cancel() -> None:
+        until(lambda: handle.state() is State.IN_PROGRESS, "it is running")
+        elsewhere.cancel(handle.id)
+
+    beside = threading.Thread(target=cancel)
+    beside.start()
+    done = shop.tick()
+    beside.join()
+    assert (done.taken, done.cancelled, done.lost) == (1, 1, 0)
+
+
+@pytest.mark.req("HK-1", "DP-7")
+def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) -> None:
+    begun = threading.Event()
+
+    @shop.job()
+    async def waits() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    handle = shop.enqueue("waits")
+    other = new_app()
+
+    def end_the_lease() -> None:
+        assert begun.wait(20)
+        found = other.client.run(other.client.verbs.attempts(handle.id, handle.tenant))[-1]
+        assert found.worker.startswith("tick ")
+        lease = other.client.run(other.client.verbs.health("*"))
+        assert lease.lease_active == 1
+        take_away(other)
+
+    beside = threading.Thread(target=end_the_lease)
+    beside.start()
+    done = shop.tick(lease=0.5)
+    beside.join()
+    assert (done.taken, done.lost, done.handed_back) == (1, 1, 0)
+    assert (handle.job().state, handle.job().crashes) == (State.IN_PROGRESS, 0)
+    assert Counter(event.verb for event in handle.history())["snooze"] == 0
+
+
+def take_away(app: App) -> None:
+    """End every lease, as an operator with a SQL shell would."""
+    by_hand = open_by_hand(app.store.url)
+    (row,) = by_hand.execute("select id from lease where ended_at is null")
+    by_hand.close()
+    assert app.client.run(app.client.verbs.end_lease(str(row[0]), "taken away", "*"))
+
+
+@pytest.mark.req("HK-1", "JF-4")
+def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp) -> None:
+    handle = shop.enqueue("nap", {"seconds": 1.5})
+    other, over = new_app(), threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(0.05):
+            other.tick()  # it would take the job if the lease had lapsed
+
+    beside = threading.Thread(target=sweep)
+    beside.start()
+    done = shop.tick(lease=0.5)
+    over.set()
+    beside.join(30)
+    assert (done.succeeded, done.lost) == (1, 0)
+    assert handle.job().crashes == 0
+
+
+KILLED = """
+from tests.app.victim import app
+app.tick(lease=1.0)
+"""
+
+
+@pytest.mark.req("HK-1", "CX-15", "DP-8")
+def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
+    shop.client.make_ready()
+    handles = [shop.enqueue("hold", {"number": n}) for n in range(2)]
+    with process(KILLED, url=url, folder=tmp_path) as victim:
+        begun = tmp_path / "begun"
+        until(lambda: begun.exists() and len(begun.read_text().splitlines()) == 2, "both are running")
+        victim.kill()
+        victim.wait(timeout=10)
+    assert shop.tick().taken == 0  # still under the dead one's lease
+
+    @shop.job()
+    def hold(number: int) -> int:
+        return number
+
+    ids: list[str] = []
+
+    def recovered() -> bool:
+        ids.extend(shop.tick().ids)
+        return len(ids) == 2
+
+    until(recovered, "the lease has lapsed and the next tick has taken them up")
+    assert [handle.result() for handle in handles] == [0, 1]
+    assert {handle.job().crashes for handle in handles} == {1}

@@ -1,0 +1,64 @@
+"""Workers as processes of their own, with small values everywhere, and other programs; all ended by their pid."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.crew import ROOT, environment
+
+# Lease and sweep of a second or two: recovery within the sum of both, and some for a busy machine.
+WORKER = """
+import asyncio, importlib, signal, sys
+from holdfast.runtime.worker import WorkerOptions
+
+async def main(module: str, lease: str, concurrency: str) -> None:
+    app = importlib.import_module(module).app
+    small = {"sweep_every": 0.2, "promote_every": 0.05, "poll": 0.02, "grace": 5}
+    worker = app.worker(WorkerOptions(lease_ttl=float(lease), concurrency=int(concurrency), **small))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    try:
+        await worker.run()
+    finally:
+        await app.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def said(folder: Path) -> str:
+    """What the processes printed."""
+    return (folder / "log").read_text(errors="replace")
+
+
+@contextmanager
+def process(
+    program: str, *arguments: str, url: str, folder: Path, extra: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in Python; asked to leave at the end, and killed if it does not."""
+    command = [sys.executable, "-c", program, *arguments]
+    with (folder / "log").open("ab") as log:
+        started = subprocess.Popen(command, cwd=ROOT, env=environment(url, folder, extra), stdout=log, stderr=log)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.send_signal(signal.SIGTERM)
+            try:
+                started.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait(timeout=10)
+
+
+@contextmanager
+def worker_process(
+    module: str, url: str, folder: Path, *, lease: float = 2.0, concurrency: int = 4, **extra: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker for the ``app`` of a module, with what else it finds in its environment."""
+    with process(WORKER, module, str(lease), str(concurrency), url=url, folder=folder, extra=extra) as started:
+        yield started

@@ -1,0 +1,122 @@
+"""The groups of the bench at their smallest: what they measure is checked in passing, and the figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import report, waiting, writes
+from bench.__main__ import Measured
+from bench.bars import bars, of_waiting, of_writes
+from bench.facts import pinned
+from bench.peers.backends import Backends
+from bench.peers.bench import Bench
+from bench.peers.catalog import BY_NAME, OURS, Subject
+from bench.peers.environments import HERE
+from bench.peers.process import DriverFailed
+from bench.peers.run import Results
+from bench.peers.workloads import QUICK, WORKLOADS, w9
+from bench.quiet import Patience
+from tests.support.given_server import GivenServer
+from tests.support.servers import PostgresServer
+
+pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow]
+
+
+@pytest.fixture
+def backends(tmp_path: Path, postgres_server: PostgresServer | GivenServer) -> Iterator[Backends]:
+    if isinstance(postgres_server, GivenServer):
+        pytest.skip("its processes cannot be looked at")
+    found = Backends(tmp_path, postgres_server)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=OURS)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return BY_NAME[request.param]
+
+
+def test_steps_are_run_and_recorded_once_each(backends: Backends, subject: Subject) -> None:
+    figures = w9(Bench(backends, subject), replace(QUICK, scripts=3))
+    assert figures["steps_s"] > 0
+
+
+def test_steps_that_are_not_on_record_are_no_figure(backends: Backends, subject: Subject) -> None:
+    forgetful = replace(subject, steps="select 29")
+    with pytest.raises(DriverFailed, match="29 steps are on record instead of 30"):
+        w9(Bench(backends, forgetful), replace(QUICK, scripts=3))
+
+
+@pytest.mark.req("CX-8")
+def test_a_step_is_one_row_one_commit_and_no_update_of_the_job(backends: Backends, subject: Subject) -> None:
+    found = writes.measure(Bench(backends, subject), concurrency=1, jobs=2)
+    assert (found.store, found.rows) == (subject.place, 1.0)
+    assert found.commits == pytest.approx(1.0, abs=0.1)  # on SQLite the heartbeats count, too
+    assert found.job_updates in (0.0, None)
+    assert all(bar.held is not False for bar in of_writes([found]) if "commits" not in bar.what)
+
+
+@pytest.mark.req("CX-8")
+def test_steps_of_jobs_that_run_at_once_share_commits(backends: Backends, subject: Subject) -> None:
+    found = writes.measure(Bench(backends, subject), concurrency=20, jobs=20)
+    assert found.rows == 1.0
+    assert found.commits < 0.5
+
+
+def test_work_beside_jobs_that_wait(backends: Backends, subject: Subject) -> None:
+    sizes = waiting.Sizes(each=2, drain=20, rounds=2, claims=2, rest=0.1)
+    rows = waiting.measure(backends, subject, sizes, Patience())
+    assert [row.unit for row in rows] == ["jobs/s", "µs a job", "ms", "MiB", "MiB"]
+    assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths
+    assert len(of_waiting(rows)) == len(rows)
+
+
+def results() -> Results:
+    found = Results()
+    for name, rate in (("holdfast-pg", 9_000.0), ("dbos", 300.0)):
+        found.outcome(name, "W9").rounds.append({"steps_s": rate, "worker_us": 1.0, "server_us": 2.0, "rss_mib": 3.0})
+    found.skipped["absurd"] = "it cannot be installed"
+    return found
+
+
+def test_the_table_has_what_was_measured_and_says_who_was_left_out() -> None:
+    shown = report.text([BY_NAME[name] for name in ("holdfast-pg", "dbos", "absurd")], results()).splitlines()
+    assert shown[0].split() == ["W9", "steps/s", "W9", "×", "W9", "CPU", "w+s"]
+    assert shown[2].split()[-3:] == ["300", "0.03", "1+2"]
+    assert shown[3].endswith("skipped: it cannot be installed")
+
+
+def test_bars_of_what_was_run() -> None:
+    (bar,) = bars(results())
+    assert (bar.value, bar.held) == (30.0, True)
+
+
+def test_what_was_written_can_be_read_again() -> None:
+    measured = Measured(results=results())
+    measured.writes = [writes.Writes("SQLite", 1, 1.0, 1.0, None, None)]
+    measured.waiting = [waiting.Beside("SQLite", "claim of 200", "ms", 2.0, 2.1, 1.05)]
+    subjects = [BY_NAME["holdfast-pg"], BY_NAME["dbos"]]
+    document = report.document(
+        {}, {}, subjects, measured.results, measured.bars, [], measured.writes, measured.waiting, None
+    )
+    again = Measured()
+    again.read(json.loads(json.dumps(document)))
+    assert (again.writes, again.waiting) == (measured.writes, measured.waiting)
+    assert again.bars == measured.bars
+
+
+@pytest.mark.req("ARCH")
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_subject_has_a_driver_and_a_pinned_version(name: str) -> None:
+    found = BY_NAME[name]
+    driver = HERE / found.folder / ("driver.mjs" if found.runtime == "node" else "driver.py")
+    assert pinned(found) != "?"
+    if found.runtime != "node":
+        compile(driver.read_text(), str(driver), "exec")
+    assert driver.is_file()
+    assert any(workload.applies(found) for workload in WORKLOADS.values())

@@ -1,0 +1,95 @@
+"""Jobs that ask people, wait and sleep, run as far as they go: for commands that look at them and decide."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import Any
+
+from holdfast import App, Context, Gate, Retry
+from tests.app.running import work_off
+
+ONCE = Retry(max_attempts=1)
+FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "in euros"},
+        "reason": {"type": "string"},
+        "urgent": {"type": "boolean"},
+        "colour": {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]},
+    },
+    "required": ["limit", "reason"],
+    "additionalProperties": False,
+    "$defs": {"Colour": {"enum": ["red", "green"], "type": "string"}},
+}
+
+
+def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **options: Any) -> Gate:
+    """A job `pay` that asks, and waits; answers the gate. Enqueued by `tester`."""
+    with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
+
+        @app.job("pay")
+        async def pay(ctx: Context) -> str:
+            await ctx.approval(name, **({"summary": "Pay 12,000"} | options))
+            return "paid"
+
+        handle = pay.enqueue()
+        work_off(app)
+        (gate,) = app.approvals.list(job_id=handle.id)
+        return gate
+
+
+def begun(url: str, *plan: tuple[str, Any], tenant: str = "default") -> str:
+    """A job `plan` that makes these durable calls, one after another, as far as they go; answers its id.
+
+    `("step", name)` returns its name, `("fails", name)` raises, `("fails", (name, retry))` by a policy of its own,
+    `("caught", name)` raises and is caught.
+    """
+    with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
+        declare(app, *plan)
+        handle = app.enqueue("plan")
+        work_off(app)
+        return handle.id
+
+
+def declare(app: App, *plan: tuple[str, Any]) -> list[str]:
+    """The kind alone; answers the names of the steps that are run, as they are."""
+    ran: list[str] = []
+
+    def note(name: str) -> str:
+        ran.append(name)
+        return name
+
+    def fail(name: str) -> None:
+        ran.append(name)
+        raise ConnectionError(f"{name} is away")
+
+    @app.job("plan", retry=ONCE)
+    async def run(ctx: Context) -> None:
+        for kind, what in plan:
+            match kind:
+                case "step":
+                    await ctx.step(what, note, what)
+                case "fails":
+                    name, retry = what if isinstance(what, tuple) else (what, ONCE)
+                    await ctx.using(retry=retry).step(name, fail, name)
+                case "caught":
+                    with suppress(ConnectionError):
+                        await ctx.step(what, fail, what)
+                case "sleep":
+                    await ctx.sleep(what)
+                case "event":
+                    await ctx.wait_for_event(what[0], match=what[1], timeout=what[2])
+                case "approval":
+                    await ctx.approval(what, summary="May it?", approvers=["ada", "bob"], quorum=2, expires_in="1h")
+                case _:
+                    raise AssertionError(kind)
+
+    return ran
+
+
+def go_on(url: str, *plan: tuple[str, Any], tenant: str = "default") -> list[str]:
+    """Run what can be taken now, by this plan; answers the names of the steps that were run."""
+    with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
+        ran = declare(app, *plan)
+        work_off(app)
+        return ran

@@ -1,0 +1,123 @@
+"""`holdfast agents …`: the registry from the shell, and what the other commands say of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.agents import disable, register
+from tests.support.stores import claim, job, open_lease, put_one, state_of
+
+pytestmark = pytest.mark.req("CX-16")
+
+
+def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
+    told = holdfast(
+        *("agents", "register", "planner", "--name", "The [red]planner[/red]", "--kind", "plan", "--max-attempts", "3"),
+        *("--max-crashes", "1", "--backoff", "gentle", "--max-payload", "64KB", "--max-wait", "1h30m"),
+        "--requires-approval",
+    )
+    assert told.exit_code == 0
+    shown = holdfast("agents", "show", "planner")
+    assert (shown.exit_code, shown.stdout) == (0, told.stdout)
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert lines[0] == "The [red]planner[/red] planner"
+    for fact in ("state enabled", "kind plan", "waiting 0", "tries 3", "lost workers 1", "backoff gentle"):
+        assert fact in lines
+    for fact in ("payloads up to 64 KB", "may wait 1 h 30 m", "needs approval yes"):
+        assert fact in lines
+
+
+def test_json(holdfast: Holdfast, store: Store) -> None:
+    made = document(holdfast("agents", "register", "planner", "--max-attempts", "3", "--json"))
+    assert (made["id"], made["name"], made["max_retries"], made["max_crashes"]) == ("planner", "planner", 2, None)
+    assert (made["requires_approval"], made["disabled_at"], made["waiting"]) == (False, None, 0)
+    assert document(holdfast("agents", "show", "planner", "--json")) == made
+    assert document(holdfast("agents", "list", "--json")) == [made]
+    shut = document(holdfast("agents", "disable", "planner", "--reason", "it loops", "--json"))
+    assert (shut["disabled_reason"], shut["disabled_at"] is None) == ("it loops", False)
+    assert document(holdfast("agents", "enable", "planner", "--json"))["disabled_at"] is None
+
+
+def test_list(holdfast: Holdfast, store: Store) -> None:
+    assert "There are no such agents." in holdfast("agents", "list").stderr
+    register(store, "a", kind="mail")
+    register(store, "b", name="Bee")
+    register(store, "c", tenant="acme")
+    put_one(store, agent="b")
+    disable(store, "b", "it [bold]loops[/bold]")
+    rows = [line.split() for line in holdfast("agents", "list").stdout.splitlines()]
+    assert rows == [
+        ["id", "name", "kind", "state", "waiting", "why"],
+        ["a", "a", "mail", "enabled", "0"],
+        ["b", "Bee", "disabled", "1", "it", "[bold]loops[/bold]"],
+    ]
+
+    def ids(*wanted: str) -> list[str]:
+        return [agent["id"] for agent in document(holdfast("agents", "list", "--json", *wanted))]
+
+    assert (ids("--disabled"), ids("--enabled"), ids("--kind", "mail")) == (["b"], ["a"], ["a"])
+    assert (ids("--tenant", "acme"), ids("--all-tenants")) == (["c"], ["a", "b", "c"])
+    assert "acme" in holdfast("agents", "list", "--all-tenants").stdout
+
+
+def test_disable_and_enable(holdfast: Holdfast, store: Store) -> None:
+    register(store)
+    waiting = put_one(store, agent="planner")
+    told = holdfast("agents", "disable", "planner", "--reason", "it loops")
+    assert told.exit_code == 0
+    assert "it loops" in told.stdout
+    assert claim(store, open_lease(store)) == []
+    shown = holdfast("jobs", "show", waiting).stdout
+    assert "agent disabled  since 20" in shown
+    assert ": it loops" in shown
+    refused = holdfast("enqueue", "plan", "--agent", "planner", "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "agent_disabled")
+    assert "it loops" in error_of(refused)["message"]
+    assert holdfast("agents", "enable", "planner").exit_code == 0
+    made = document(holdfast("enqueue", "plan", "--agent", "planner", "--json"))
+    assert job(store, made["id"]).agent == "planner"
+    assert [each.id for each in claim(store, open_lease(store), 5)] == [waiting, made["id"]]
+    assert state_of(store, waiting) is State.IN_PROGRESS
+    assert [each["id"] for each in document(holdfast("jobs", "list", "--agent", "planner", "--json"))] == [
+        made["id"],
+        waiting,
+    ]
+
+
+@pytest.mark.parametrize("command", ["show", "enable"])
+def test_an_agent_that_is_not_there(holdfast: Holdfast, store: Store, command: str) -> None:
+    register(store, tenant="acme")
+    result = holdfast("agents", command, "planner", "--json")
+    assert (result.exit_code, error_of(result)["code"]) == (3, "agent_not_found")
+
+
+def test_disabling_asks_for_a_reason_and_an_agent(holdfast: Holdfast, store: Store) -> None:
+    assert holdfast("agents", "disable", "planner").exit_code == 2
+    missing = holdfast("agents", "disable", "planner", "--reason", "x", "--json")
+    assert (missing.exit_code, error_of(missing)["code"]) == (3, "agent_not_found")
+    register(store)
+    blank = holdfast("agents", "disable", "planner", "--reason", " ", "--json")
+    assert (blank.exit_code, error_of(blank)["code"]) == (2, "reason_required")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--max-attempts", "0"),
+        ("--max-crashes", "101"),
+        ("--backoff", "rough"),
+        ("--max-payload", "much"),
+        ("--max-payload", "1"),
+        ("--max-wait", "0"),
+        ("--max-wait", "soon"),
+        ("--kind", " "),
+        ("--name", "a\nb"),
+        ("--tenant", "*"),
+    ],
+)
+def test_what_cannot_be_registered(holdfast: Holdfast, store: Store, options: tuple[str, str]) -> None:
+    assert holdfast("agents", "register", "planner", *options).exit_code == 2
+    assert store.run(store.verbs.agents("*")) == []

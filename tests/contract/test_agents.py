@@ -1,0 +1,391 @@
+"""The registry of agents (CX-16): what is registered holds for every job that names the agent, however it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.agents import Definition
+from holdfast.domain.errors import InvalidInput, Refused
+from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.domain.policies import GENTLE, Backoff, Retry
+from holdfast.domain.states import State
+from holdfast.stores.base import JobFilter, Store
+from tests.support.agents import disable, enable, register
+from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.stores import enqueue, forward, job, new_id, put, put_one, spec, state_of
+
+pytestmark = pytest.mark.req("CX-16")
+
+Way = Callable[[Store, JobSpec], Enqueued]
+
+
+def _single(store: Store, one: JobSpec) -> Enqueued:
+    return enqueue(store, one)[0]
+
+
+def _keyed(store: Store, one: JobSpec) -> Enqueued:
+    one.key = new_id()
+    return enqueue(store, one)[0]
+
+
+def _among_others(store: Store, one: JobSpec) -> Enqueued:
+    first, answer, last = enqueue(store, spec(), one, spec(agent="a label"))
+    assert (first.created, last.created) == (True, True)
+    return answer
+
+
+def _alike(store: Store, one: JobSpec) -> Enqueued:
+    """As many jobs of one kind come in: what they share is sent once."""
+    together = object()
+    facts = {name: getattr(one, name) for name in JobSpec.__slots__ if name not in ("id", "alike")}
+    one.alike = together
+    others = [JobSpec(**facts, id=new_id(), alike=together) for _ in range(3)]
+    answers = enqueue(store, one, *others)
+    assert {answer.reason for answer in answers} == {answers[0].reason}
+    return answers[0]
+
+
+WAYS = [_single, _keyed, _among_others, _alike]
+every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
+
+
+# -- the registry ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_registered_can_be_read(store: Store) -> None:
+    now = forward(store)
+    made = register(
+        store,
+        name="The planner",
+        kind="plan",
+        retry=Retry(max_attempts=3, backoff=GENTLE, max_crashes=1),
+        max_payload="1KB",
+        max_wait="1h",
+        requires_approval=True,
+    )
+    assert made == store.run(store.verbs.agent("planner", "default"))
+    assert (made.tenant, made.id, made.name, made.kind) == ("default", "planner", "The planner", "plan")
+    assert (made.max_retries, made.max_crashes, made.backoff) == (2, 1, GENTLE.to_json())
+    assert (made.max_payload_bytes, made.max_wait, made.requires_approval) == (1024, 3600.0, True)
+    assert (made.disabled, made.created_at, made.updated_at, made.waiting) == (False, now, now, 0)
+    assert store.run(store.verbs.agent("nobody", "default")) is None
+
+
+def test_registering_again_changes_what_differs_and_nothing_else(store: Store) -> None:
+    forward(store)
+    first = register(store, kind="plan", retry="gentle")
+    later = forward(store, 10)
+    assert register(store, kind="plan", retry="gentle") == first
+    changed = register(store, name="Another")
+    assert (changed.name, changed.kind, changed.backoff) == ("Another", None, None)
+    assert (changed.created_at, changed.updated_at) == (first.created_at, later)
+
+
+def test_defining_a_disabled_agent_anew_does_not_enable_it(store: Store) -> None:
+    register(store)
+    disabled = disable(store)
+    assert disabled is not None
+    again = register(store, name="Another")
+    assert (again.disabled_at, again.disabled_by, again.disabled_reason) == (disabled.disabled_at, "ada", "it loops")
+
+
+def test_agents_are_listed_by_id_kind_and_whether_they_work(store: Store) -> None:
+    for name, kind in (("b", "plan"), ("a", "mail"), ("c", None)):
+        register(store, name, kind=kind)
+    disable(store, "b")
+
+    def listed(*wanted: Any) -> list[str]:
+        return [agent.id for agent in store.run(store.verbs.agents("default", *wanted))]
+
+    assert listed() == ["a", "b", "c"]
+    assert listed("plan") == ["b"]
+    assert (listed(None, True), listed(None, False), listed("plan", False)) == (["b"], ["a", "c"], [])
+
+
+def test_waiting_jobs_are_counted(store: Store) -> None:
+    register(store)
+    put(store, *(spec(agent="planner") for _ in range(3)), spec(agent="planner", delay=60), spec(), spec(agent="other"))
+    (cancelled,) = put(store, spec(agent="planner"))
+    store.run(store.verbs.operate("cancel", [cancelled], None, "ada", "default"))
+    assert register(store).waiting == 4
+
+
+def test_jobs_are_listed_by_agent(store: Store) -> None:
+    register(store)
+    mine = put(store, spec(agent="planner"), spec(agent="planner"))
+    put_one(store)
+    found = store.run(store.verbs.list_jobs(JobFilter(tenant="default", agent="planner")))
+    assert [each.id for each in found] == mine[::-1]
+
+
+@pytest.mark.parametrize("text", ["ünï → 'quoted' \"twice\"", "a b", "x" * 255])
+def test_names_of_all_kinds(store: Store, text: str) -> None:
+    register(store, text, name=text)
+    assert state_of(store, put_one(store, agent=text)) is State.QUEUED
+    disable(store, text, f"because of {text}")
+    (answer,) = enqueue(store, spec(agent=text))
+    assert answer.reason == "agent_disabled"
+    assert f"agent {text} was disabled by ada" in (answer.detail or "")
+    assert (answer.detail or "").endswith(f": because of {text}")
+
+
+# -- whose policy (CX-9, CX-10) ---------------------------------------------------------------------------------
+
+KINDS = Retry(max_attempts=2, backoff=Backoff(base=7), max_crashes=0)
+GIVEN = Retry(max_attempts=9, max_crashes=9)
+
+
+def stored(store: Store, answer: Enqueued) -> tuple[int, int, object]:
+    assert answer.created
+    assert answer.id is not None
+    found = job(store, answer.id)
+    return found.max_retries, found.max_crashes, found.backoff
+
+
+@pytest.mark.req("CX-9", "CX-10")
+@every_way
+def test_a_label_changes_nothing(store: Store, way: Way) -> None:
+    assert stored(store, way(store, spec(agent="nobody", retry=KINDS))) == (1, 0, Backoff(base=7).to_json())
+    assert stored(store, way(store, spec(agent="nobody", retry=GIVEN, retry_given=True))) == (8, 9, None)
+    assert stored(store, way(store, spec(agent="nobody"))) == (4, 3, None)
+
+
+@pytest.mark.req("CX-9", "CX-10")
+@every_way
+def test_an_agents_policy_goes_before_its_kinds(store: Store, way: Way) -> None:
+    register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (5, 5, GENTLE.to_json())
+    assert stored(store, way(store, spec(agent="planner"))) == (5, 5, GENTLE.to_json())
+
+
+@pytest.mark.req("CX-9", "CX-10")
+@every_way
+def test_what_the_call_says_goes_before_both(store: Store, way: Way) -> None:
+    register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
+    assert stored(store, way(store, spec(agent="planner", retry=GIVEN, retry_given=True))) == (8, 9, None)
+
+
+@pytest.mark.req("CX-9", "CX-10")
+@every_way
+def test_what_an_agent_does_not_say_is_its_kinds(store: Store, way: Way) -> None:
+    register(store, retry="gentle")
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, GENTLE.to_json())
+    register(store)
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, Backoff(base=7).to_json())
+
+
+@pytest.mark.req("CX-9")
+@every_way
+def test_an_agent_can_ask_for_the_usual_backoff(store: Store, way: Way) -> None:
+    register(store, retry="exponential")
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, None)
+
+
+def test_another_definition_is_for_jobs_to_come(store: Store) -> None:
+    register(store, retry=Retry(max_attempts=2))
+    before = put_one(store, agent="planner")
+    register(store, retry=Retry(max_attempts=3))
+    after = put_one(store, agent="planner")
+    assert (job(store, before).max_retries, job(store, after).max_retries) == (1, 2)
+
+
+# -- what it takes, and what not ----------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_disabled_agent_takes_nothing_and_says_so(store: Store, way: Way) -> None:
+    now = forward(store)
+    register(store)
+    disable(store)
+    answer = way(store, spec(agent="planner"))
+    assert (answer.id, answer.created, answer.reason, answer.state) == (None, False, "agent_disabled", None)
+    assert answer.detail == f"agent planner was disabled by ada on {now:%Y-%m-%dT%H:%M:%SZ}: it loops"
+    enable(store)
+    assert way(store, spec(agent="planner")).created
+
+
+@every_way
+def test_an_agent_runs_one_kind(store: Store, way: Way) -> None:
+    register(store, kind="plan")
+    answer = way(store, spec("mail.send", agent="planner"))
+    assert (answer.id, answer.created, answer.reason) == (None, False, "agent_kind_mismatch")
+    assert answer.detail == "agent planner runs jobs of kind plan, not mail.send"
+    assert way(store, spec("plan", agent="planner")).created
+
+
+@every_way
+def test_an_agent_takes_payloads_up_to_a_size(store: Store, way: Way) -> None:
+    register(store, max_payload=20)
+    exact, over = {"a": "x" * 12}, {"a": "é" * 6 + "x"}  # bytes count, not letters
+    assert way(store, spec(agent="planner", payload=exact)).created
+    answer = way(store, spec(agent="planner", payload=over))
+    assert (answer.id, answer.reason) == (None, "agent_payload_limit")
+    assert answer.detail == "agent planner takes payloads of up to 20 bytes, and this one has 21"
+
+
+@every_way
+def test_a_job_may_wait_as_long_as_its_agent_allows(store: Store, way: Way) -> None:
+    now = forward(store)
+    register(store, max_wait=60)
+
+    def deadline(**fields: Any) -> timedelta | None:
+        answer = way(store, spec(agent="planner", **fields))
+        assert answer.id is not None
+        found = job(store, answer.id).deadline_at
+        return None if found is None else found - now
+
+    assert deadline() == timedelta(seconds=60)
+    assert deadline(deadline_at=now + timedelta(seconds=30)) == timedelta(seconds=30)
+    assert deadline(deadline_at=now + timedelta(days=1)) == timedelta(seconds=60)
+    assert deadline(delay=5.0) == timedelta(seconds=65)  # from when it may be begun
+    assert deadline(process_after=now + timedelta(hours=1)) == timedelta(seconds=3660)
+    assert deadline(process_after=now - timedelta(hours=1)) == timedelta(seconds=60)
+
+
+def test_of_many_only_those_are_refused_that_must_be(store: Store) -> None:
+    register(store, kind="plan", max_payload=20)
+    together = object()
+    batch = [
+        spec("plan", agent="planner", payload={"a": "x" * n}, id=new_id(), alike=together) for n in (1, 50, 2, 60, 3)
+    ]
+    answers = enqueue(store, *batch)
+    assert [answer.reason for answer in answers] == [None, "agent_payload_limit", None, "agent_payload_limit", None]
+    assert [answer.id for answer in answers] == [batch[0].id, None, batch[2].id, None, batch[4].id]
+    assert "this one has 68" in (answers[3].detail or "")
+    mixed = [spec("plan", agent="planner"), spec("mail", agent="planner"), spec("mail"), spec("mail", key="k")]
+    assert [answer.reason for answer in enqueue(store, *mixed)] == [None, "agent_kind_mismatch", None, None]
+
+
+@pytest.mark.req("DP-5", "HK-2")
+@pytest.mark.parametrize("keys", [{"key": "k"}, {"content_key": "c", "dedupe": "skip"}], ids=["key", "content"])
+def test_keys_and_agents(store: Store, keys: dict[str, Any]) -> None:
+    """What stands for a job stands for it still; what was refused leaves no trace under its key."""
+    register(store)
+    first = put_one(store, agent="planner", **keys)
+    disable(store)
+    (again,) = enqueue(store, spec(agent="planner", **keys))
+    assert (again.id, again.created) == (first, False)
+    assert again.reason in ("duplicate_key", "duplicate_content")
+    other = {name: "another" if name != "dedupe" else value for name, value in keys.items()}
+    refused, plain = enqueue(store, spec(agent="planner", **other), spec(**other))
+    assert (refused.reason, plain.created) == ("agent_disabled", True)
+    third = {name: "third" if name != "dedupe" else value for name, value in keys.items()}
+    assert enqueue(store, spec(agent="planner", **third))[0].reason == "agent_disabled"
+    enable(store)
+    assert enqueue(store, spec(agent="planner", **third))[0].created
+
+
+def test_who_disabled_it_first_stands(store: Store) -> None:
+    register(store)
+    forward(store)
+    first = disable(store)
+    forward(store, 60)
+    store.run(store.verbs.disable_agent("planner", "me too", "bob", "default"))
+    assert store.run(store.verbs.agent("planner", "default")) == first
+
+
+def test_disabling_needs_a_reason_and_an_agent(store: Store) -> None:
+    register(store)
+    with pytest.raises(InvalidInput) as caught:
+        store.run(store.verbs.disable_agent("planner", " \n", "ada", "default"))
+    assert caught.value.code == "reason_required"
+    assert store.run(store.verbs.disable_agent("nobody", "because", "ada", "default")) is None
+    assert store.run(store.verbs.enable_agent("nobody", "default")) is None
+
+
+# -- tenants ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("JF-1")
+def test_another_tenants_agent_is_not_mine(store: Store) -> None:
+    register(store, kind="theirs", retry=Retry(max_attempts=1), max_payload=2, tenant="acme")
+    disable(store, tenant="acme")
+    assert store.run(store.verbs.agent("planner", "default")) is None
+    assert store.run(store.verbs.agents("default")) == []
+    mine = put_one(store, agent="planner", payload={"a": 1})
+    assert job(store, mine).max_retries == 4
+    assert store.run(store.verbs.disable_agent("planner", "mine now", "eve", "default")) is None
+    assert store.run(store.verbs.enable_agent("planner", "default")) is None
+    assert store.run(store.verbs.resume_agent("planner", 10, "default")) == 0
+    theirs = store.run(store.verbs.agent("planner", "acme"))
+    assert theirs is not None
+    assert (theirs.disabled_by, theirs.waiting) == ("ada", 0)
+    assert enqueue(store, spec("theirs", agent="planner"), tenant="acme")[0].reason == "agent_disabled"
+    assert [each.tenant for each in store.run(store.verbs.agents("*"))] == ["acme"]
+
+
+@pytest.mark.req("JF-1")
+def test_an_agent_belongs_to_one_tenant(store: Store) -> None:
+    with pytest.raises(Refused) as caught:
+        store.run(store.verbs.register_agent(Definition(id="x", name="x"), "*"))
+    assert caught.value.code == "broken_invariant"
+
+
+# -- in SQL, PostgreSQL -------------------------------------------------------------------------------------------
+
+
+on_postgres = pytest.mark.parametrize("store_url", ["postgres", "postgres16"], indirect=True)
+
+
+@pytest.fixture
+def psql(by_hand: ByHand) -> PostgresByHand:
+    assert isinstance(by_hand, PostgresByHand)
+    by_hand.bind("default")
+    return by_hand
+
+
+@on_postgres
+@pytest.mark.req("DP-2", "DP-3")
+def test_by_hand(store: Store, psql: PostgresByHand) -> None:
+    run = psql.execute
+    assert run(
+        "select id, name, kind, max_retries from register_agent('planner', kind => 'plan', max_retries => 1)"
+    ) == [("planner", "planner", "plan", 1)]
+    assert run("select created, refused, reason from enqueue('plan', agent => 'planner')") == [(True, False, None)]
+    assert run("select refused, refusal, disabled_by from disable_agent('planner', 'it loops', 'ada')") == [
+        (False, None, "ada")
+    ]
+    ((job_id, refused, reason, detail),) = run(
+        "select id, refused, reason, detail from enqueue('plan', agent => 'planner')"
+    )
+    assert (job_id, refused, reason) == (None, True, "agent_disabled")
+    assert "was disabled by ada on" in detail
+    assert run("select refused, refusal from disable_agent('planner', ' ')") == [(True, "reason_required")]
+    assert run("select refused, refusal from disable_agent('nobody', 'x')") == [(True, "not_found")]
+    assert run("select drain_agent('planner')") == [(True,)]
+    assert run("select * from claim('default', 'me')")[0][-1] == "nothing_to_do"
+    assert run("select * from enable_agent('planner')") == [("planner", 1, False, None)]
+    assert run("select refused, refusal from enable_agent('nobody')") == [(True, "not_found")]
+    assert run("select kind from claim('default', 'me')") == [("plan",)]
+    assert run("select refused, reason from enqueue('mail', agent => 'planner')") == [(True, "agent_kind_mismatch")]
+
+
+@on_postgres
+@pytest.mark.req("CX-9", "DP-2")
+def test_by_hand_each_part_of_a_policy_is_ones_own_or_the_agents(store: Store, psql: PostgresByHand) -> None:
+    register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
+    for said, expected in (
+        ("", (5, 5, GENTLE.to_json())),
+        (", max_retries => 1", (1, 5, GENTLE.to_json())),
+        (", backoff => '{\"base\": 3}'", (5, 5, {"base": 3})),
+    ):
+        ((job_id,),) = psql.execute(f"select id from enqueue('plan', agent => 'planner'{said})")
+        found = job(store, job_id)
+        assert (found.max_retries, found.max_crashes, found.backoff) == expected
+
+
+@on_postgres
+@pytest.mark.req("DP-2")
+def test_a_batch_that_vouches_for_itself_is_judged_all_the_same(store: Store, psql: PostgresByHand) -> None:
+    register(store)
+    disable(store)
+    refusal = psql.refusal(
+        "select * from enqueue_many(json_build_array(json_build_object("
+        "'id', uuid7(), 'kind', 'k', 'agent', 'planner')), plain => true)"
+    )
+    assert "agent planner was disabled by ada" in (refusal or "")
+    assert psql.execute("select count(*) from job") == [(0,)]

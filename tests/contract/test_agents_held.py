@@ -1,0 +1,229 @@
+"""What waits for an agent that is disabled is not begun, stands in nobody's way, and comes back (CX-16)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.agents import HOLD
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Reschedule, Store
+from tests.support.agents import disable, enable, register
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    FINAL,
+    LATER,
+    claim,
+    forward,
+    job,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    verbs_of,
+    work,
+)
+
+pytestmark = pytest.mark.req("CX-16")
+
+
+def claimed(store: Store, want: int = 100, **fields: object) -> list[str]:
+    return [each.id for each in claim(store, open_lease(store), want, **fields)]  # type: ignore[arg-type]
+
+
+def test_waiting_jobs_of_a_disabled_agent_are_not_begun(store: Store) -> None:
+    register(store)
+    ids = put(store, spec(agent="planner"), spec(), spec(agent="planner"), spec(agent="other"), spec())
+    disable(store)
+    assert claimed(store) == [ids[1], ids[3], ids[4]]
+    assert [state_of(store, each) for each in (ids[0], ids[2])] == [State.QUEUED, State.QUEUED]
+
+
+def test_enabling_brings_them_back_to_their_places(store: Store) -> None:
+    register(store)
+    ids = put(store, *(spec(agent="planner") for _ in range(5)), spec())
+    disable(store)
+    assert claimed(store) == ids[5:]
+    later = put_one(store)
+    assert enable(store) == 5
+    assert claimed(store) == [*ids[:5], later]
+    assert {verb for each in ids[:5] for verb in verbs_of(store, each)} == {"enqueue", "take"}, "no step of theirs"
+
+
+def test_what_nobody_has_claimed_since_is_there_at_once(store: Store) -> None:
+    register(store)
+    ids = put(store, spec(agent="planner"), spec(agent="planner"))
+    disable(store)
+    assert enable(store) == 0
+    assert claimed(store) == ids
+
+
+def test_they_come_back_by_themselves_and_are_held_again(store: Store) -> None:
+    """Whoever enables an agent may die half-way: then they are found within ten minutes."""
+    forward(store)
+    register(store)
+    job_id = put_one(store, agent="planner")
+    disable(store)
+    assert claimed(store) == []
+    forward(store, HOLD.total_seconds())
+    assert store.run(store.verbs.promote_due()) == 1
+    assert claimed(store) == []
+    store.run(store.verbs.enable_agent("planner", "default"))  # and no more
+    assert claimed(store) == []
+    forward(store, HOLD.total_seconds())
+    store.run(store.verbs.promote_due())
+    assert claimed(store) == [job_id]
+
+
+def test_what_has_begun_goes_on_and_its_retry_waits(store: Store) -> None:
+    forward(store)
+    register(store)
+    job_id = put_one(store, agent="planner")
+    held = take(store)
+    disable(store)
+    assert settle(store, held, BROKEN) == []
+    assert state_of(store, job_id) is State.RETRY_WAITING
+    forward(store, 300)
+    store.run(store.verbs.promote_due())
+    assert claimed(store) == []
+    enable(store)
+    assert claimed(store) == [job_id]
+
+
+def test_what_is_leased_goes_on(store: Store) -> None:
+    """It is in somebody's hands already; handed back, it waits."""
+    register(store)
+    first, second = put(store, spec(agent="planner"), spec(agent="planner"))
+    lease = open_lease(store)
+    claim(store, lease, 2, begin=False)
+    disable(store)
+    assert store.run(store.verbs.start(lease, [first], "*")) == {first: 1}
+    assert store.run(store.verbs.release(lease, [second], "*")) == [second]
+    assert claimed(store) == []
+
+
+@pytest.mark.parametrize("way", ["redrive", "reschedule", "snooze"])
+def test_every_way_back_into_the_queue_ends_before_the_door(store: Store, way: str) -> None:
+    forward(store)
+    register(store)
+    job_id = put_one(store, agent="planner", delay=60 if way == "reschedule" else None)
+    if way == "redrive":
+        work(store, FINAL)
+    elif way == "snooze":
+        work(store, LATER)
+    disable(store)
+    match way:
+        case "redrive":
+            store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+        case "reschedule":
+            store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+        case _:
+            forward(store, 60)
+            store.run(store.verbs.promote_due())
+    assert claimed(store) == []
+    assert state_of(store, job_id) is State.QUEUED
+    enable(store)
+    assert claimed(store) == [job_id]
+
+
+def test_another_tenants_agent_of_the_same_name_works_on(store: Store) -> None:
+    for tenant in ("default", "acme"):
+        register(store, tenant=tenant)
+    put_one(store, agent="planner")
+    theirs = put_one(store, agent="planner", tenant="acme")
+    disable(store)
+    assert claimed(store) == [theirs]
+
+
+@pytest.mark.parametrize("want", [1, 16])
+def test_a_thousand_held_jobs_do_not_stand_in_the_way(store: Store, want: int) -> None:
+    """The first claim puts them off, all of them; from then on a claim does not even see them."""
+    register(store)
+    for _ in range(3):
+        put(store, *(spec(agent="planner", priority=5) for _ in range(600)))
+    others = put(store, *(spec() for _ in range(20)))
+    disable(store)
+    lease = open_lease(store)
+    request = ClaimRequest(lease=lease, queues=("default",), want=want)
+    assert [each.id for each in store.run(store.verbs.turn([], request)).claims] == others[:want]
+    health = store.run(store.verbs.health("default"))
+    assert (health.backlog, health.scheduled) == (20 - want, 1800)
+    assert enable(store) == 1800
+
+
+def test_other_queues_kinds_and_places(store: Store) -> None:
+    """However a claim is narrowed, it holds back and goes on looking."""
+    register(store)
+    put(store, *(spec("plan", agent="planner", queue=queue) for queue in ("a", "b") for _ in range(3)))
+    one, two, three = put(store, spec("mail", queue="a"), spec("mail", queue="b", priority=-1), spec("plan", queue="b"))
+    disable(store)
+    assert claimed(store, queues=("a", "b"), kinds=("plan",), want=2) == [three]
+    assert claimed(store, queues=("b", "a")) == [two, one]
+
+
+def test_beginning_behind_a_place(store: Store) -> None:
+    """As a worker does for which walking the head of the queue has become slow."""
+    register(store)
+    first = put_one(store, priority=1)
+    held = put(store, *(spec(agent="planner", priority=priority) for priority in (1, 0)))
+    free = put(store, spec(priority=1), spec(priority=0))
+    taken = take(store)
+    assert taken.id == first
+    disable(store)
+    lease = open_lease(store)
+    place = {"default": (taken.priority, taken.position)}
+    turn = store.run(store.verbs.turn([], ClaimRequest(lease=lease, queues=("default",), want=9, after=place)))
+    assert [each.id for each in turn.claims] == free
+    assert {job(store, each).state for each in held} == {State.QUEUED}
+
+
+@pytest.mark.req("DP-9")
+def test_a_held_job_still_has_its_deadline(store: Store) -> None:
+    forward(store)
+    register(store, max_wait=60)
+    job_id = put_one(store, agent="planner")
+    disable(store)
+    assert claimed(store) == []
+    forward(store, 61)
+    assert store.run(store.verbs.expire_overdue()) == 1
+    assert (state_of(store, job_id), job(store, job_id).error_code) == (State.FAILED, "deadline_passed")
+
+
+@pytest.mark.req("CX-11")
+def test_a_held_job_can_be_cancelled(store: Store) -> None:
+    register(store)
+    job_id = put_one(store, agent="planner")
+    disable(store)
+    assert claimed(store) == []
+    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    assert enable(store) == 0
+    assert state_of(store, job_id) is State.CANCELLED
+
+
+def test_an_agent_that_is_disabled_again_does_not_get_its_jobs_back(store: Store) -> None:
+    register(store)
+    put_one(store, agent="planner")
+    disable(store)
+    assert claimed(store) == []
+    assert store.run(store.verbs.resume_agent("planner", 10, "default")) == 0
+    assert claimed(store) == []
+
+
+def test_jobs_put_off_for_other_reasons_stay_put_off(store: Store) -> None:
+    register(store)
+    put(store, spec(agent="planner", delay=60), spec(agent="planner"))
+    disable(store)
+    assert claimed(store) == []
+    assert enable(store) == 1
+
+
+def test_the_row_says_why(store: Store, by_hand: ByHand) -> None:
+    register(store)
+    job_id = put_one(store, agent="planner")
+    disable(store)
+    claimed(store)
+    ((note,),) = by_hand.execute("select note from job_state where id = :id", {"id": job_id})
+    assert "agent_disabled" in str(note)

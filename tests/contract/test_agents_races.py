@@ -1,0 +1,324 @@
+"""Disabling an agent while everybody is at it: when it has returned, nothing comes in and nothing is begun (CX-16)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.domain.job import Enqueued
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.app.waiting import until
+from tests.faults.crashing import start_call
+from tests.support.agents import disable, enable, register
+from tests.support.by_hand import ByHand
+from tests.support.stores import claim, enqueue, forward, job, new_id, open_lease, put, put_one, settle, spec
+from tests.support.threads import together
+
+pytestmark = pytest.mark.req("CX-16")
+
+on_postgres = pytest.mark.parametrize("store_url", ["postgres", "postgres16"], indirect=True)
+
+
+# -- enqueue and disable ------------------------------------------------------------------------------------------
+
+
+def _one(store: Store) -> list[Enqueued]:
+    return enqueue(store, spec(agent="planner"))
+
+
+def _keyed(store: Store) -> list[Enqueued]:
+    return enqueue(store, spec(agent="planner", key=new_id()), spec(agent="planner", content_key=new_id()))
+
+
+def _alike(store: Store) -> list[Enqueued]:
+    together = object()
+    return enqueue(store, *(spec(agent="planner", alike=together) for _ in range(5)))
+
+
+def jobs(by_hand: ByHand) -> int:
+    ((count,),) = by_hand.execute("select count(*) from job")
+    return int(count)
+
+
+def test_nothing_comes_in_after_disabling(store: Store, by_hand: ByHand) -> None:
+    register(store)
+    shut = threading.Event()
+    accepted: list[int] = []
+    after: list[Enqueued] = []
+
+    def produce(make: Callable[[Store], list[Enqueued]]) -> None:
+        while not shut.is_set():
+            accepted.append(sum(answer.created for answer in make(store)))
+        for _ in range(10):
+            after.extend(make(store))
+
+    with ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(produce, make) for make in (_one, _keyed, _alike) * 2]
+        until(lambda: sum(accepted) > 50, "all are at it")
+        disable(store)
+        there = jobs(by_hand)
+        shut.set()
+        for each in running:
+            each.result(timeout=60)
+    assert jobs(by_hand) == there == sum(accepted)
+    assert len(after) == 2 * 10 * (1 + 2 + 5)
+    assert {answer.reason for answer in after} == {"agent_disabled"}
+
+
+def _produce(url: str, folder: str, name: str) -> None:
+    """In a process of its own: enqueue until the agent is said to be disabled, and a few times more."""
+    marks = Path(folder)
+    told, accepted, late = 0, 0, 0
+    with closing(open_store(url)) as store:
+        while told < 20:
+            told += (marks / "disabled").exists()
+            created = _one(store)[0].created
+            accepted += created
+            late += created and told > 0
+            (marks / f"{name} at it").touch()
+    (marks / name).write_text(f"{accepted} {late}")
+
+
+def test_nothing_comes_in_from_other_processes_either(store: Store, by_hand: ByHand, tmp_path: Path) -> None:
+    register(store)
+    names = ["one", "two", "three"]
+    producers = [start_call(_produce, store.url, str(tmp_path), name) for name in names]
+    try:
+        until(lambda: all((tmp_path / f"{name} at it").exists() for name in names), "all are at it")
+        disable(store)
+        there = jobs(by_hand)
+        (tmp_path / "disabled").touch()
+        for each in producers:
+            each.join(60)
+    finally:
+        for each in producers:
+            each.kill()
+            each.join(10)
+    said = [(tmp_path / name).read_text().split() for name in names]
+    assert [late for _, late in said] == ["0", "0", "0"]
+    assert jobs(by_hand) == there == sum(int(accepted) for accepted, _ in said)
+
+
+def test_many_register_one_agent_at_once(store: Store) -> None:
+    made = together(*(partial(register, store, retry="gentle") for _ in range(8)))
+    assert len({(each.id, each.created_at) for each in made}) == 1
+
+
+# -- claims and disable -------------------------------------------------------------------------------------------
+
+
+def begun(by_hand: ByHand) -> int:
+    ((count,),) = by_hand.execute("select count(*) from job_state where agent = 'planner' and attempt > 0")
+    return int(count)
+
+
+def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None:
+    register(store)
+    put(store, *(spec(agent="planner" if n % 2 else None) for n in range(800)))
+    shut, room = threading.Event(), threading.Semaphore(150)  # so that they are not done before anybody gets a word in
+    taken: list[str | None] = []
+
+    def work(number: int) -> None:
+        lease = open_lease(store, f"worker-{number}")
+        while not shut.is_set():
+            if room.acquire(timeout=0.01):
+                taken.extend(each.agent for each in claim(store, lease, 3))
+        while found := claim(store, lease, 50):
+            taken.extend(each.agent for each in found)
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(work, number) for number in range(4)]
+        until(lambda: taken.count("planner") > 15, "all are at it")
+        disable(store)
+        by_then = begun(by_hand)
+        shut.set()
+        for each in running:
+            each.result(timeout=60)
+    assert taken.count("planner") == begun(by_hand) == by_then < 400
+    assert taken.count(None) == 400
+    enable(store)
+    assert len(claim(store, open_lease(store), 1000)) == 400 - by_then
+
+
+@pytest.mark.req("CX-15")
+def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
+    forward(store)
+    register(store)
+    stop = threading.Event()
+    made: list[str] = []
+
+    def produce() -> None:
+        while not stop.is_set():
+            made.extend(answer.id for answer in [*_one(store), *_alike(store)] if answer.id is not None)
+
+    def work() -> None:
+        lease = open_lease(store)
+        while not stop.is_set():
+            if found := claim(store, lease, 4):
+                settle(store, found)
+
+    def flip() -> None:
+        for _ in range(12):
+            disable(store)
+            enable(store)
+        stop.set()
+
+    together(produce, produce, work, work, flip)
+    # A claim may have put some off in the moment they were brought back: they come by themselves.
+    forward(store, 600)
+    store.run(store.verbs.promote_due())
+    lease = open_lease(store)
+    while found := claim(store, lease, 100):
+        settle(store, found)
+    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: len(made)}
+
+
+# -- transactions that stay open, PostgreSQL ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def guest(store: Store) -> Iterator[psycopg.Connection[Any]]:
+    """A program's own connection, with its own transaction on it."""
+    with psycopg.connect(store.url) as connection:
+        yield connection
+
+
+def borrow(store: Store, guest: psycopg.Connection[Any]) -> Enqueued:
+    return store.run_borrowed(guest, store.borrowed.enqueue([spec(agent="planner")], "default"))[0]
+
+
+def somebody_waits(by_hand: ByHand) -> bool:
+    return by_hand.execute("select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted") == [(True,)]
+
+
+def is_disabled(store: Store) -> bool:
+    agent = store.run(store.verbs.agent("planner", "default"))
+    return agent is not None and agent.disabled
+
+
+@on_postgres
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_disabling_waits_for_whoever_has_enqueued_and_not_committed(
+    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any], ending: str
+) -> None:
+    register(store)
+    waiting = put_one(store, agent="planner")
+    other = put_one(store)
+    assert borrow(store, guest).created
+    with ThreadPoolExecutor(1) as pool:
+        disabling = pool.submit(disable, store)
+        until(lambda: somebody_waits(by_hand), "it waits for the transaction")
+        # It is disabled soon, though that transaction stays open, and holds up nobody else: enqueuing is refused at
+        # once, and claims go on without its jobs.
+        until(lambda: is_disabled(store), "it is disabled")
+        until(lambda: somebody_waits(by_hand), "it still waits")
+        assert not disabling.done()
+        assert enqueue(store, spec(agent="planner"))[0].reason == "agent_disabled"
+        assert [each.id for each in claim(store, open_lease(store), 10)] == [other]
+        getattr(guest, ending)()
+        disabling.result(timeout=60)
+    assert jobs(by_hand) == (3 if ending == "commit" else 2)
+    assert claim(store, open_lease(store), 10) == [], "it came in before, and is not begun either"
+    assert job(store, waiting).state is State.QUEUED
+
+
+@on_postgres
+def test_disabling_waits_for_a_claim_that_is_not_committed(
+    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]
+) -> None:
+    register(store)
+    put_one(store, agent="planner")
+    lease = open_lease(store)
+    assert guest.execute(
+        "select id from holdfast.claim_many(%s, array['default'], 1, for_tenant => '*')", (lease,)
+    ).rowcount
+    with ThreadPoolExecutor(1) as pool:
+        disabling = pool.submit(disable, store)
+        until(lambda: somebody_waits(by_hand), "it waits for the claim")
+        assert not disabling.done()
+        guest.commit()
+        disabling.result(timeout=60)
+    assert begun(by_hand) == 1
+
+
+@on_postgres
+def test_an_agent_about_to_be_disabled_is_left_alone_for_a_moment(store: Store, guest: psycopg.Connection[Any]) -> None:
+    """By whoever claims: it cannot know yet, and does not wait. A second later it looks again."""
+    forward(store)
+    register(store)
+    job_id = put_one(store, agent="planner")
+    guest.execute("set local search_path = holdfast")
+    guest.execute("select pg_advisory_xact_lock(agent_key('default', 'planner'))")
+    assert claim(store, open_lease(store)) == []
+    guest.rollback()
+    forward(store, 1)
+    store.run(store.verbs.promote_due())
+    assert [each.id for each in claim(store, open_lease(store))] == [job_id]
+
+
+@on_postgres
+def test_an_agent_that_nobody_had_registered(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
+    """A job under way for a mere name, which is registered and disabled before it is committed."""
+    assert borrow(store, guest).created
+    register(store)
+    with ThreadPoolExecutor(1) as pool:
+        disabling = pool.submit(disable, store)
+        until(lambda: somebody_waits(by_hand), "it waits for the transaction")
+        guest.commit()
+        disabling.result(timeout=60)
+    assert jobs(by_hand) == 1
+    assert claim(store, open_lease(store)) == []
+
+
+@on_postgres
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_an_older_snapshot_does_not_let_a_job_in(
+    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any], isolation: str
+) -> None:
+    register(store)
+    guest.execute(f"set transaction isolation level {isolation}".encode())
+    guest.execute("select 1")
+    disable(store)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        borrow(store, guest)
+    guest.rollback()
+    assert borrow(store, guest).reason == "agent_disabled"
+    guest.rollback()
+    assert jobs(by_hand) == 0
+
+
+@on_postgres
+def test_who_drains_does_not_wait_for_ever(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
+    by_hand.execute("alter function drain_agent set lock_timeout = '100ms'")
+    register(store)
+    borrow(store, guest)
+    store.run(store.verbs.disable_agent("planner", "because", "ada", "default"))
+    assert store.run(store.verbs.drain_agent("planner", "default")) is False
+    guest.rollback()
+    assert store.run(store.verbs.drain_agent("planner", "default")) is True
+
+
+@on_postgres
+def test_inserting_by_hand_waits_its_turn_too(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
+    register(store)
+    guest.execute("select set_config('holdfast.tenant', 'default', true)")
+    guest.execute("set local search_path = holdfast")
+    guest.execute("insert into job (kind, agent) values ('k', 'planner')")
+    with ThreadPoolExecutor(1) as pool:
+        disabling = pool.submit(disable, store)
+        until(lambda: somebody_waits(by_hand), "it waits for the transaction")
+        guest.commit()
+        disabling.result(timeout=60)
+    assert "was disabled by ada" in (
+        by_hand.refusal("insert into job (kind, tenant, agent) values ('k', 'default', 'planner')") or ""
+    )

@@ -1,0 +1,45 @@
+"""The code blocks of a guide, and what it takes to run them: an app on one of the stores, a worker, a clock."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast import App, Handle
+from tests.app.running import work_off
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def text(guide: str) -> str:
+    return (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
+
+
+def blocks(guide: str, language: str = "python") -> list[str]:
+    return [block for kind, block in _BLOCK.findall(text(guide)) if kind == language]
+
+
+def run(block: str, app: App, **names: Any) -> dict[str, Any]:
+    """The names that are there when the block has run in a module of its own."""
+    found = {"__name__": "guide", "app": app, "holdfast": holdfast, **names}
+    exec(compile(block, "guide", "exec"), found)
+    return found
+
+
+def later(app: App, span: timedelta) -> None:
+    """Move the store's clock so far ahead of the real one."""
+    app.client.run(app.client.verbs.set_clock(span, None))
+
+
+def finish(app: App, handle: Handle[Any], limit: float = 30.0) -> Any:
+    """Work until it has ended, through whatever is due meanwhile; what the handler returned."""
+    end = time.monotonic() + limit
+    while not handle.state().finished:
+        assert time.monotonic() < end, handle.job()
+        work_off(app)
+    return handle.result(timeout=5)

@@ -1,0 +1,269 @@
+"""Each block of the guide to steps runs, on both stores, and does what the text around it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, State
+from tests.app.running import work_off
+from tests.docs.guide_blocks import blocks, finish, later, run
+
+pytestmark = [pytest.mark.req("HF-6", "CX-8"), pytest.mark.slow]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest) -> Iterator[App]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    with closing(App(url, name="guide", enqueued_by="tester")) as app:
+        yield app
+
+
+class World:
+    """What the guide's functions do outside: they say what they were called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def charge(self, number: int) -> str:
+        self.calls.append("charge")
+        return f"receipt {number}"
+
+    async def ship(self, number: int) -> str:
+        self.calls.append("ship")
+        return f"parcel-{number}"
+
+    def send_mail(self, number: int, words: str) -> str:
+        self.calls.append(f"mail {number}: {words}")
+        return words
+
+
+def steps(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
+    found = app.client.run(app.client.verbs.steps(job_id, "default"))
+    return [(step.n, step.kind, step.name, step.value) for step in found]
+
+
+def the_first_order(app: App, block: str) -> None:
+    world = World()
+    names = run(block, app, charge=world.charge, ship=world.ship, send_mail=world.send_mail)
+    handle = names["order"].enqueue(7)
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.attempt, job.retries, world.calls) == (State.RETRY_WAITING, 1, 0, ["charge"])
+    app.reschedule(handle.id)  # looks, finds that its time has not come, and sleeps on
+    work_off(app)
+    assert (handle.state(), world.calls) == (State.RETRY_WAITING, ["charge"])
+    later(app, timedelta(hours=2, seconds=1))
+    while world.calls != ["charge", "ship"]:
+        work_off(app)
+    assert handle.state() is State.RETRY_WAITING
+    assert app.send_event("delivered", {"parcel": "parcel-7", "door": "the back door"}).woke == 1
+    assert finish(app, handle) == "receipt 7"
+    assert world.calls == ["charge", "ship", "mail 7: Your parcel is at the back door."]
+    assert [name for _, _, name, _ in steps(app, handle.id)] == ["charge", "sleep", "ship", "delivered", "thank"]
+
+
+def a_key_for_the_bank(app: App, block: str) -> None:
+    class Bank:
+        def __init__(self) -> None:
+            self.keys: list[str] = []
+
+        def charge(self, amount: int, idempotency_key: str) -> str:
+            self.keys.append(idempotency_key)
+            if len(self.keys) == 1:
+                raise ConnectionError("charged, but the answer was lost")
+            return f"charged {amount}"
+
+    bank = Bank()
+    charge = run(block, app, bank=bank)["charge"]
+
+    @app.job()
+    async def pay(ctx: Context) -> str:
+        return await ctx.step("charge", charge, 7)
+
+    handle = pay.enqueue()
+    assert finish(app, handle) == "charged 100"
+    assert bank.keys == [f"default:pay:{handle.id}:1"] * 2
+
+
+def the_hour_is_read_once(app: App, block: str) -> None:
+    world, hours = World(), iter([9, 20])
+    names = run(block, app, send_mail=world.send_mail, current_hour=lambda: next(hours))
+    assert finish(app, names["greet"].enqueue()) == "Good morning"
+    assert world.calls == ["mail 7: Good morning"]
+
+
+def an_event_or_none(app: App, block: str) -> None:
+    world = World()
+    names = run(block, app, send_mail=world.send_mail)
+    paid, unpaid = names["invoice"].enqueue(7), names["invoice"].enqueue(8)
+    work_off(app)
+    run(next(block for block in blocks("steps") if "send_event" in block), app)
+    assert finish(app, paid) == "paid 120 by tester"
+    later(app, timedelta(days=15))
+    assert finish(app, unpaid) == "you have not paid"
+
+
+def an_event_is_sent_once(app: App, block: str) -> None:
+    run(block, app)
+    assert app.send_event("payment", {"invoice": 7, "amount": 120}, key="bank-4711").created is False
+
+
+def two_shops_at_once(app: App, block: str) -> None:
+    calls: list[str] = []
+
+    async def ask_shop(shop: str, item: str) -> int:
+        calls.append(shop)
+        if calls == ["north", "south"]:
+            raise ConnectionError("south does not answer")
+        return {"north": 30, "south": 20}[shop]
+
+    names = run(block, app, ask_shop=ask_shop)
+    assert finish(app, names["prices"].enqueue("cherries")) == 20
+    assert calls == ["north", "south", "south"]
+
+
+def tries_of_its_own(app: App, block: str) -> None:
+    calls: list[str] = []
+
+    def download(url: str) -> str:
+        calls.append(url)
+        if url == "nonsense":
+            raise ValueError("no such thing")
+        if len(calls) < 3:
+            raise ConnectionError("not yet")
+        return "page"
+
+    names = run(block, app, download=download)
+    handle = names["fetch"].enqueue("there")
+    assert finish(app, handle) == "page"
+    assert (len(calls), handle.job().retries) == (3, 0)
+    wrong = names["fetch"].enqueue("nonsense")
+    work_off(app)
+    assert (wrong.job().retries, calls[3:]) == (1, ["nonsense"])  # given up by the step; the job is tried again
+
+
+def a_failure_that_was_caught(app: App, block: str) -> None:
+    class NoRoom(Exception):
+        pass
+
+    calls: list[str] = []
+
+    def book_hotel(number: int) -> str:
+        calls.append("hotel")
+        raise NoRoom("all rooms are taken")
+
+    def cancel_flight(flight: str) -> None:
+        calls.append(f"cancel {flight}")
+
+    names = run(block, app, NoRoom=NoRoom, book_flight=lambda number: "LH7", book_hotel=book_hotel)
+    names["cancel_flight"] = cancel_flight
+    handle = names["trip"].enqueue(7)
+    assert finish(app, handle) == "no room"
+    assert calls == ["hotel", "cancel LH7"]
+
+
+def a_checkpoint(app: App, block: str) -> None:
+    written: list[list[int]] = []
+
+    def batches(path: str, after: int) -> Iterator[list[int]]:
+        for start in range(after, 30, 10):
+            yield list(range(start, start + 10))
+
+    async def store(batch: list[int]) -> None:
+        written.append(batch)
+        if len(written) == 2:
+            raise ConnectionError("written, and not noted")
+
+    names = run(block, app, batches=batches, store=store)
+    assert finish(app, names["import_rows"].enqueue("rows.csv")) == 30
+    assert [batch[0] for batch in written] == [0, 10, 10, 20]
+
+
+def the_order_of_a_plain_function(app: App, block: str) -> None:
+    world = World()
+    names = run(block, app, charge=world.charge, ship=world.ship, send_mail=world.send_mail)
+    handle = names["order"].enqueue(7)
+    work_off(app)
+    assert (handle.state(), world.calls) == (State.RETRY_WAITING, ["charge"])
+    later(app, timedelta(hours=2, seconds=1))
+    assert finish(app, handle) == "receipt 7, parcel-7, thank you"
+    assert sorted(world.calls) == ["charge", "mail 7: thank you", "ship"]
+
+
+def a_step_put_in_between(app: App, block: str) -> None:
+    world = World()
+    with closing(App(app.store.url, name="before", enqueued_by="tester")) as before:
+
+        @before.job("order")
+        async def order(ctx: Context, number: int) -> str:
+            paid = await ctx.step("charge", world.charge, number)
+            await ctx.sleep("2h")
+            return paid
+
+        old = order.enqueue(1)
+        work_off(before)
+    names = run(block, app, charge=world.charge, check_stock=lambda number: world.calls.append("check"))
+    new = names["order"].enqueue(2)
+    work_off(app)
+    later(app, timedelta(hours=2, seconds=1))
+    assert (finish(app, old), finish(app, new)) == ("receipt 1", "receipt 2")
+    assert world.calls == ["charge", "check", "charge"]
+    assert [name for _, _, name, _ in steps(app, old.id)] == ["charge", "sleep"]
+    assert [name for _, _, name, _ in steps(app, new.id)] == ["check stock", "check", "charge", "sleep"]
+
+
+CHECKS: list[Callable[[App, str], None]] = [
+    the_first_order,
+    a_key_for_the_bank,
+    the_hour_is_read_once,
+    an_event_or_none,
+    an_event_is_sent_once,
+    two_shops_at_once,
+    tries_of_its_own,
+    a_failure_that_was_caught,
+    a_checkpoint,
+    the_order_of_a_plain_function,
+    a_step_put_in_between,
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.__name__ for check in CHECKS])
+def test_a_block_does_what_the_guide_says(app: App, number: int) -> None:
+    CHECKS[number](app, blocks("steps")[number])
+
+
+def test_every_block_is_tried() -> None:
+    assert len(blocks("steps")) == len(CHECKS)
+
+
+def test_a_result_that_does_not_fit_any_more(app: App) -> None:
+    """What the guide says of a function that returns another type than it did."""
+
+    def number() -> Any:
+        return "seven"
+
+    @app.job("count")
+    async def count(ctx: Context) -> None:
+        await ctx.step("number", number)
+        await ctx.wait_for_event("go")
+
+    handle = count.enqueue()
+    work_off(app)
+    app.send_event("go")
+    with closing(App(app.store.url, name="after", enqueued_by="tester")) as after:
+
+        def whole_number() -> int:
+            return 7
+
+        @after.job("count")
+        async def count_now(ctx: Context) -> None:
+            await ctx.step("number", whole_number)
+            await ctx.wait_for_event("go")
+
+        work_off(after)
+    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "invalid_result")

@@ -1,0 +1,64 @@
+"""The guide on testing: its program, its settings and its tests are a project that passes, on both stores."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.req("HF-7"), pytest.mark.slow]
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(folder: Path, *options: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HOLDFAST_"))}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *options]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    program, *tests = blocks("python")
+    (settings,) = blocks("ini")
+    (tmp_path / "shop.py").write_text(program, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(f"{settings}asyncio_default_fixture_loop_scope = function\n", encoding="utf-8")
+    for number, text in enumerate(tests):
+        (tmp_path / f"test_{number}.py").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_every_test_of_the_guide_passes(project: Path, request: pytest.FixtureRequest, store: str) -> None:
+    place = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
+    written = sum(len(re.findall(r"def test_", text)) for text in blocks("python"))
+    assert written >= 12
+    said = run(project, "-W", "error", *place)
+    passed = re.search(r"^=+ (\d+) passed in", said, re.MULTILINE)
+    assert passed, said
+    assert int(passed[1]) >= written  # one that has several cases counts as often
+
+
+def test_a_failed_assertion_says_what_the_guide_says(project: Path) -> None:
+    (project / "test_it.py").write_text(
+        "from shop import charge, place_order\n"
+        "def test_it(holdfast_kit):\n"
+        "    place_order.enqueue(7, 'ada@example.com', 4_200)\n"
+        "    holdfast_kit.drain()\n"
+        "    holdfast_kit.assert_enqueued(charge, cents=9)\n",
+        encoding="utf-8",
+    )
+    (printed,) = blocks("text")
+    said = [line.removeprefix("E       ") for line in run(project, "test_it.py").splitlines() if line.startswith("E ")]
+    assert said == printed.splitlines()

@@ -1,0 +1,134 @@
+"""The program under test: its own database cannot be opened, so that whatever reaches for it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import holdfast
+from holdfast import App, Backoff, Context, Reject, Retry
+
+OWN_URL = "sqlite:////no/such/folder/production.db"
+
+app = App(OWN_URL, name="shop", enqueued_by="tester")
+
+SLOWLY = Retry(max_attempts=3, backoff=Backoff(base=60, factor=2, cap=3600))
+AT_ONCE = Retry(max_attempts=3, backoff=Backoff(base=0, jitter=False))
+
+
+class CardDeclined(Exception):
+    def __init__(self, order: int) -> None:
+        super().__init__(order)
+        self.order = order
+
+    def __str__(self) -> str:
+        return f"order {self.order} was declined"
+
+
+@dataclass
+class Invoice:
+    number: int
+    at: datetime
+
+
+@app.job(queue="mail")
+def send_receipt(to: str, order: int) -> str:
+    return f"receipt {order} for {to}"
+
+
+@app.job()
+async def place_order(order: int, to: str = "ada@example.com") -> None:
+    """One job that makes two: one at once in another queue, one for tomorrow."""
+    await send_receipt.aenqueue(to, order)
+    remind.using(delay="1d", tags=["later"], key=f"order-{order}").enqueue(order)
+
+
+@app.job()
+def remind(ctx: Context, order: int) -> str:
+    running = holdfast.current()
+    assert running is not None
+    return f"{running.job_id == ctx.job_id} {ctx.parent_id is not None}"
+
+
+@app.job(retry=SLOWLY)
+def charge(order: int) -> None:
+    raise CardDeclined(order)
+
+
+@app.job(retry=AT_ONCE)
+async def second_time_lucky(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        raise ConnectionError("the line is busy")
+    return ctx.attempt
+
+
+@app.job()
+def refuse() -> None:
+    raise Reject("not_today", "come back tomorrow")
+
+
+@app.job()
+async def ask_again() -> None:
+    raise Retry(after="10m", message="the bank is busy")
+
+
+@app.job()
+def put_off(ctx: Context, seconds: float) -> int:
+    if ctx.attempt == 1:
+        ctx.snooze(seconds, "the file is not there yet")
+    return ctx.attempt
+
+
+@app.job()
+def for_ever() -> None:
+    for_ever.enqueue()
+
+
+@app.job()
+def leave() -> None:
+    raise SystemExit(3)
+
+
+@app.job()
+async def hang(seconds: float = 600.0) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.job(timeout=0.05)
+async def too_slow() -> None:
+    await asyncio.sleep(600)
+
+
+@app.job()
+def bill(invoice: Invoice, tags: list[str], queue: str = "none") -> Invoice:
+    return Invoice(invoice.number + 1, invoice.at.astimezone(UTC))
+
+
+@app.job()
+async def wait_for_receipt(order: int) -> str:
+    return await (await send_receipt.aenqueue("bob@example.com", order))
+
+
+@app.job(process=True)
+def elsewhere(order: int) -> dict[str, Any]:
+    """In a process of its own, which imports this module anew: there, too, the app must be on the kit's database."""
+    handle = send_receipt.enqueue("eve@example.com", order)
+    return {"pid": os.getpid(), "receipt": handle.id, "url": app.store.url}
+
+
+def _plain(order: int) -> str:
+    """Its name here is the function's own, from which nothing leads to the app."""
+    return app.enqueue("send_receipt", {"to": "plain@example.com", "order": order}).id
+
+
+plainly = app.job("plainly", process=True)(_plain)
+
+
+@app.job(process=True)
+def fails_elsewhere(ctx: Context, how: str) -> None:
+    if how == "snooze":
+        ctx.snooze(60, "not yet")
+    raise CardDeclined(7)

@@ -1,0 +1,167 @@
+"""What was enqueued: found by kind, arguments and options; and messages that show what there is instead."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.testing import Kit
+from tests.kit import shop
+
+pytestmark = pytest.mark.req("HF-7")
+
+MARCH = datetime(2027, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def jobs(kit: Kit) -> Kit:
+    """Receipts 1 to 3, and a bill."""
+    for order in (1, 2, 3):
+        shop.send_receipt.enqueue(f"{order}@example.com", order)
+    shop.bill.using(
+        queue="slow", priority=5, run_at=MARCH, tags=["a", "b"], key="bill-7", deadline=MARCH + timedelta(days=1)
+    ).enqueue(shop.Invoice(7, MARCH), tags=["x"], queue="an argument")
+    return kit
+
+
+def test_all_of_them_the_oldest_first(jobs: Kit) -> None:
+    assert [job.kind for job in jobs.enqueued()] == ["send_receipt"] * 3 + ["bill"]
+    assert [job.payload["order"] for job in jobs.enqueued(shop.send_receipt)] == [1, 2, 3]
+    assert len(jobs.enqueued("send_receipt")) == 3
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"order": 2},
+        {"order": 2, "to": "2@example.com"},
+        {"order": ANY, "to": "2@example.com"},
+        {"payload": {"order": 2}},
+        {"to": "2@example.com", "payload": {"order": pytest.approx(2.0)}},
+    ],
+)
+def test_by_arguments_those_that_are_named(jobs: Kit, match: dict[str, Any]) -> None:
+    (job,) = jobs.assert_enqueued(shop.send_receipt, times=1, **match)
+    assert job.payload["order"] == 2
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"queue": "slow"},
+        {"priority": 5},
+        {"run_at": MARCH + timedelta(seconds=2)},
+        {"tags": ["b"]},
+        {"tags": "a"},
+        {"key": "bill-7"},
+        {"deadline": MARCH + timedelta(days=1)},
+        {"tenant": "default", "state": "queued", "enqueued_by": "tester"},
+        {"parent": None, "correlation_id": None, "workflow_id": None, "agent": None, "external_ref": None},
+        {"invoice": shop.Invoice(7, MARCH)},
+        {"invoice": {"number": 7, "at": "2027-03-01T00:00:00Z"}},
+        {"payload": {"queue": "an argument", "tags": ["x"]}, "queue": "slow"},
+    ],
+)
+def test_by_options_and_by_values_as_the_handler_has_them(jobs: Kit, match: dict[str, Any]) -> None:
+    jobs.assert_enqueued(shop.bill, times=1, **match)
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"queue": "mail"},
+        {"priority": 0},
+        {"run_at": MARCH + timedelta(minutes=1)},
+        {"run_at": None},
+        {"delay": 0},
+        {"tags": ["a", "c"]},
+        {"key": None},
+        {"deadline": None},
+        {"state": "succeeded"},
+        {"parent": "01a1df98-f17f-7363-9510-026d0c8abae3"},
+        {"invoice": shop.Invoice(8, MARCH)},
+        {"invoice": 3},
+        {"no_such_argument": 1},
+        {"payload": {"queue": "slow"}},
+    ],
+)
+def test_what_does_not_match(jobs: Kit, match: dict[str, Any]) -> None:
+    assert jobs.enqueued(shop.bill, **match) == []
+    jobs.assert_not_enqueued(shop.bill, **match)
+    with pytest.raises(AssertionError, match="no bill with"):
+        jobs.assert_enqueued(shop.bill, **match)
+
+
+def test_delays_and_parents(kit: Kit) -> None:
+    order = shop.place_order.enqueue(7)
+    kit.drain()
+    kit.assert_enqueued(shop.remind, delay="1d", parent=order, tags="later", key="order-7", times=1)
+    kit.assert_enqueued(shop.send_receipt, delay=0, state="succeeded")
+    kit.assert_not_enqueued(shop.remind, delay="2d")
+
+
+def test_every_tenant_counts(kit: Kit) -> None:
+    shop.send_receipt.using(tenant="acme").enqueue("ada@example.com", 1)
+    kit.assert_enqueued(shop.send_receipt, tenant="acme")
+    assert kit.drain().attempts == 1
+
+
+def test_the_message_says_what_was_enqueued_instead(jobs: Kit) -> None:
+    with pytest.raises(AssertionError) as missing:
+        jobs.assert_enqueued(shop.send_receipt, to="1@example.com", order=2, queue="default")
+    assert str(missing.value) == (
+        "no send_receipt with to='1@example.com', order=2, queue='default' was enqueued; what was:\n"
+        "  send_receipt(to='1@example.com', order=1) queue=mail: queued\n"
+        "      order is 1, not 2\n"
+        "      queue is 'mail', not 'default'\n"
+        "  send_receipt(to='2@example.com', order=2) queue=mail: queued\n"
+        "      to is '2@example.com', not '1@example.com'\n"
+        "      queue is 'mail', not 'default'\n"
+        "  send_receipt(to='3@example.com', order=3) queue=mail: queued\n"
+        "      to is '3@example.com', not '1@example.com'\n"
+        "      order is 3, not 2\n"
+        "      queue is 'mail', not 'default'\n"
+        + next(line for line in str(missing.value).splitlines() if line.startswith("  bill("))
+    )
+    assert "key=bill-7: queued" in str(missing.value)
+
+
+def test_the_message_when_there_are_too_many(jobs: Kit) -> None:
+    with pytest.raises(AssertionError, match=r"^send_receipt was enqueued 3 times, not 2; what was:"):
+        jobs.assert_enqueued(shop.send_receipt, times=2)
+    with pytest.raises(AssertionError) as unwanted:
+        jobs.assert_not_enqueued(shop.send_receipt, order=3)
+    assert str(unwanted.value) == (
+        "send_receipt with order=3 was enqueued; what was:\n"
+        "  send_receipt(to='3@example.com', order=3) queue=mail: queued"
+    )
+
+
+def test_the_message_when_there_is_nothing(kit: Kit) -> None:
+    kit.assert_not_enqueued()
+    kit.assert_enqueued(shop.bill, times=0)
+    with pytest.raises(AssertionError, match=r"^no job was enqueued; nothing was$"):
+        kit.assert_enqueued()
+
+
+def test_long_values_are_cut(kit: Kit) -> None:
+    shop.send_receipt.enqueue("x" * 5_000, 1)
+    with pytest.raises(AssertionError) as missing:
+        kit.assert_enqueued(shop.send_receipt, to="y")
+    assert len(str(missing.value)) < 1_000
+
+
+def test_a_payload_to_match_is_a_mapping(kit: Kit) -> None:
+    with pytest.raises(InvalidSetting, match="mapping") as refused:
+        kit.enqueued(payload=[1])
+    assert refused.value.code == "invalid_match"
+
+
+def test_many_pages_of_jobs(kit: Kit) -> None:
+    shop.app.enqueue_many(shop.send_receipt.prepare("ada@example.com", order) for order in range(1_100))
+    assert [job.payload["order"] for job in kit.enqueued()] == list(range(1_100))
+    kit.assert_enqueued(times=1_100)

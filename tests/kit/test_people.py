@@ -1,0 +1,163 @@
+"""People and crashes in a test: approve, deny, decisions, and a worker that is lost at a chosen point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, EventTimeout, State, SyncContext
+from holdfast.domain.errors import HoldfastError
+from holdfast.testing import JobWaits, Kit
+from tests.support.ledger import check_ledger
+
+pytestmark = pytest.mark.req("HF-7", "HF-6", "CX-7")
+
+app = App("postgresql://nobody@127.0.0.1:1/nowhere")
+done: list[str] = []
+
+
+def charge(amount: int) -> str:
+    done.append(f"charge {amount}")
+    return f"ref-{amount}"
+
+
+def mail(ref: str) -> None:
+    done.append(f"mail {ref}")
+
+
+@app.job()
+async def pay(ctx: Context, amount: int) -> str:
+    if amount > 1000:
+        await ctx.approval("big-payment", summary=f"Pay {amount}", approvers=["ada", "bob", "eve"], quorum=2)
+    ref = await ctx.step("charge", charge, amount)
+    await ctx.sleep("1h")
+    await ctx.step("mail", mail, ref)
+    return ref
+
+
+@app.job()
+def pay_in_a_thread(ctx: SyncContext, amount: int) -> str:
+    ref = ctx.step("charge", charge, amount)
+    try:
+        ctx.wait_for_event("settled", match={"ref": ref}, timeout="1d")
+    except EventTimeout:
+        return "never"
+    ctx.step("mail", mail, ref)
+    return ref
+
+
+@pytest.fixture
+def kit(place: str | None) -> Iterator[Kit]:
+    done.clear()
+    with Kit(app, place, timeout=60) as kit:
+        yield kit
+        check_ledger(app.store)
+
+
+def test_the_way_of_a_payment(kit: Kit) -> None:
+    handle = pay.enqueue(5000)
+    kit.drain()
+    assert [gate.summary for gate in kit.gates()] == ["Pay 5000"]
+    assert kit.approve("big-payment", comment="fine") == "approved"
+    kit.drain()
+    assert done == ["charge 5000"]
+    kit.travel("1h")
+    kit.drain()
+    assert (handle.result(), done) == ("ref-5000", ["charge 5000", "mail ref-5000"])
+    (decision,) = kit.decisions
+    assert (decision.name, decision.state) == ("big-payment", "approved")
+    assert [(vote.person, vote.verdict, vote.comment) for vote in decision.votes] == [
+        ("ada", "approve", "fine"),
+        ("bob", "approve", "fine"),
+    ]
+
+
+def test_one_word_at_a_time(kit: Kit) -> None:
+    pay.enqueue(5000)
+    kit.drain()
+    assert kit.approve("big-payment", by="eve") == "open"
+    assert kit.deny("big-payment", by="ada", comment="no") == "denied"
+    assert kit.drain(check=False).attempts == 0
+    assert done == []
+    assert kit.decisions[0].state == "denied"
+
+
+def test_what_nobody_asked_for(kit: Kit) -> None:
+    with pytest.raises(HoldfastError, match="nothing") as caught:
+        kit.approve("big-payment")
+    assert caught.value.code == "not_found"
+    first, _ = pay.enqueue(5000), pay.enqueue(6000)
+    kit.drain()
+    with pytest.raises(HoldfastError) as caught:
+        kit.approve("big-payment")
+    assert caught.value.code == "gate_ambiguous"
+    gate = next(gate for gate in kit.gates() if gate.job_id == first.id)
+    assert kit.approve(gate.id) == "approved"
+
+
+def test_a_job_that_is_run_and_waits_says_for_what(kit: Kit) -> None:
+    with pytest.raises(JobWaits, match="waiting_for_approval"):
+        kit.run(pay, 5000)
+    with pytest.raises(JobWaits, match="retry_waiting"):
+        kit.run(pay, 5)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "saved"])
+@pytest.mark.parametrize("kind", [pay, pay_in_a_thread], ids=["async", "thread"])
+def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit, kind: Any, when: Any) -> None:
+    kit.crash_at("charge", when)
+    handle = kind.enqueue(7)
+    kit.drain()
+    assert done == (["charge 7", "charge 7"] if when == "after" else ["charge 7"])
+    job = handle.job()
+    assert (job.state, job.crashes, job.attempt) == (State.RETRY_WAITING, 1, 2)
+    app.send_event("settled", {"ref": "ref-7"})
+    kit.travel("1h")
+    kit.drain()
+    assert handle.result() == "ref-7"
+    assert done[-1] == "mail ref-7"
+    assert "lapse" in [event.verb for event in kit.history(handle)]
+
+
+def test_lost_again_and_again(kit: Kit) -> None:
+    for when in ("before", "after", "saved"):
+        kit.crash_at("charge", when)
+    with pytest.raises(JobWaits):
+        kit.run(pay, 7)
+    assert done == ["charge 7", "charge 7"]
+
+
+def test_lost_before_it_asks_and_before_it_sleeps(kit: Kit) -> None:
+    kit.crash_at("big-payment", "before")
+    kit.crash_at("sleep", "before")
+    handle = pay.enqueue(5000)
+    kit.drain()
+    assert handle.job().crashes == 1
+    kit.approve("big-payment")
+    kit.drain()
+    kit.travel("1h")
+    kit.drain()
+    assert (handle.result(), done) == ("ref-5000", ["charge 5000", "mail ref-5000"])
+    assert handle.job().crashes == 2
+
+
+def test_too_many_lost_workers_bury_the_job(kit: Kit) -> None:
+    for _ in range(4):
+        kit.crash_at("charge", "before")
+    handle = pay.enqueue(7)
+    report = kit.drain(check=False)
+    assert (handle.state(), report.attempts) == (State.DEAD_LETTER, 4)
+    assert handle.job().error_code == "worker_lost"
+
+
+def test_a_crash_that_never_came_about_fails_the_test(place: str | None) -> None:
+    kit = Kit(app, place)
+    kit.__enter__()
+    kit.crash_at("no such step")
+    kit.drain()
+    with pytest.raises(AssertionError, match="never came about: after 'no such step'"):
+        kit.__exit__(None, None, None)
+    with Kit(app, place) as kit, pytest.raises(HoldfastError):
+        kit.crash_at("charge", "sometimes")  # type: ignore[arg-type]

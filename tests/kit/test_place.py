@@ -1,0 +1,225 @@
+"""The private database: nothing of it before or after, nothing in the app's own, nothing changed by importing."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
+from holdfast.stores.sqlite.connection import database_path
+from holdfast.testing import Kit
+from tests.app.waiting import until
+from tests.kit import shop
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.req("HF-7")
+
+
+def test_the_apps_own_database_is_put_back(place: str | None) -> None:
+    own = shop.app.store
+    with Kit(shop.app, place) as kit:
+        assert shop.app.store is not own
+        assert kit.url == shop.app.store.url != shop.OWN_URL
+        assert shop.app.get(shop.send_receipt.enqueue("ada@example.com", 1).id) is not None
+    assert shop.app.store is own
+    assert (shop.app.store.url, shop.app.schema) == (shop.OWN_URL, "holdfast")
+    with pytest.raises(StoreUnavailable):
+        shop.send_receipt.enqueue("ada@example.com", 1)
+
+
+def test_it_is_put_back_after_an_error_too(place: str | None) -> None:
+    with pytest.raises(ZeroDivisionError), Kit(shop.app, place):
+        raise ZeroDivisionError
+    assert shop.app.store.url == shop.OWN_URL
+
+
+def test_the_next_test_sees_nothing_of_this_one(place: str | None) -> None:
+    for _ in range(2):
+        with Kit(shop.app, place) as kit:
+            kit.assert_not_enqueued()
+            shop.send_receipt.using(key="once").enqueue("ada@example.com", 1)
+            assert kit.drain().states == {"succeeded": 1}
+
+
+def test_a_file_is_gone_afterwards() -> None:
+    with Kit(shop.app) as kit:
+        path = Path(database_path(kit.url))
+        shop.send_receipt.enqueue("ada@example.com", 1)
+        assert path.exists()
+    assert not path.parent.exists()
+
+
+def test_a_database_in_memory_does_where_no_process_is_started() -> None:
+    with closing(App(shop.OWN_URL, name="small")) as app:
+
+        @app.job()
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        with Kit(app, "sqlite:///:memory:") as kit:
+            assert kit.run(add, 1, 2) == 3
+
+
+def schemas(url: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("select nspname from pg_namespace where nspname like 'holdfast%'").fetchall()
+    return {row[0] for row in rows}
+
+
+def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: str) -> None:
+    with Kit(shop.app, postgres_url) as kit:
+        kit.travel("1d")
+        shop.send_receipt.enqueue("ada@example.com", 1)
+        kit.drain()
+        assert len(schemas(postgres_url)) == 2
+    assert schemas(postgres_url) == {"holdfast"}
+    with closing(App(postgres_url)) as app:
+        assert app.jobs() == []
+        with psycopg.connect(postgres_url) as connection:
+            assert connection.execute("select shift, stopped from holdfast.clock").fetchone() is not None
+        assert app.client.run(app.client.verbs.counts("*")) == {}
+
+
+def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
+    """Nor does one belong to the loop of a test, which is closed before the kit is."""
+
+    async def use(kit: Kit) -> None:
+        handle = await shop.send_receipt.aenqueue("ada@example.com", 1)
+        await kit.adrain()
+        assert await handle == "receipt 1 for ada@example.com"
+
+    loop = asyncio.new_event_loop()
+    with Kit(shop.app, postgres_url) as kit:
+        loop.run_until_complete(use(kit))
+        loop.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        asking = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        until(lambda: connection.execute(asking).fetchone() == (0,), "nobody else is connected", 10.0)
+
+
+def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
+    """The URL is the same; only the schema tells them apart."""
+    with closing(App(postgres_url, name="same")) as app:
+
+        @app.job()
+        def noted() -> None: ...
+
+        with Kit(app, postgres_url) as kit:
+            noted.enqueue()
+            assert kit.drain().attempts == 1
+            with pytest.raises(Conflict):
+                Kit(app).__enter__()
+        assert app.jobs() == []
+
+
+def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.testing.server.LONGEST_WAIT", "200ms")
+    kit = Kit(shop.app, postgres_url)
+    with psycopg.connect(postgres_url) as connection:
+        with pytest.raises(HoldfastError, match="lock timeout"), kit:
+            shop.send_receipt.using(connection=connection).enqueue("ada@example.com", 1)
+        assert shop.app.store.url == shop.OWN_URL
+
+
+def test_jobs_in_a_transaction_of_the_test(kit: Kit, place: str | None) -> None:
+    """A connection to the kit's database, as a program would have one to its own."""
+    connection = sqlite3.connect(database_path(kit.url)) if place is None else psycopg.connect(kit.url)
+    with closing(connection):
+        shop.send_receipt.using(connection=connection).enqueue("ada@example.com", 1)
+        assert kit.enqueued() == []
+        connection.commit()
+    assert kit.drain().states == {"succeeded": 1}
+
+
+def test_a_real_worker_finds_it_too(kit: Kit) -> None:
+    handle = shop.send_receipt.enqueue("ada@example.com", 1)
+    shop.app.run_worker(burst=True, queues=("mail",))
+    assert handle.state() is State.SUCCEEDED
+
+
+def test_one_kit_an_app(kit: Kit) -> None:
+    with pytest.raises(Conflict, match="in a kit already") as refused, Kit(shop.app):
+        pass
+    assert refused.value.code == "kit_open"
+    shop.send_receipt.enqueue("ada@example.com", 1)
+    assert kit.drain().attempts == 1, "the first one is as it was"
+
+
+def test_two_apps_two_kits(kit: Kit, place: str | None) -> None:
+    with closing(App(shop.OWN_URL, name="other")) as other, Kit(other, place) as second:
+
+        @other.job()
+        def send_receipt(to: str, order: int) -> str:
+            return "another"
+
+        assert second.run(send_receipt, "ada@example.com", 1) == "another"
+        assert kit.run(shop.send_receipt, "ada@example.com", 1) == "receipt 1 for ada@example.com"
+        assert len(second.enqueued()) == len(kit.enqueued()) == 1
+
+
+def test_a_kit_is_used_inside_its_block(place: str | None) -> None:
+    kit = Kit(shop.app, place)
+    with kit:
+        kit.drain()
+    for use in (
+        kit.drain,
+        kit.now,
+        kit.enqueued,
+        lambda: kit.url,
+        lambda: kit.run(shop.refuse),
+        lambda: kit.history("x"),
+    ):
+        with pytest.raises(Conflict, match="not open") as refused:
+            use()
+        assert refused.value.code == "kit_closed"
+    with kit:
+        kit.assert_not_enqueued()
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(StoreUnavailable) as away, Kit(shop.app, f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
+        pass
+    assert away.value.__context__ is away.value.__cause__, "one error, not a second one from cleaning up"
+    assert shop.app.store.url == shop.OWN_URL
+
+
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db", "sqlite:////tmp/jobs.db", "mysql://x", "jobs.db", ""])
+def test_other_places_are_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="private") as refused, Kit(shop.app, url):
+        pass
+    assert refused.value.code == "not_private"
+    assert shop.app.store.url == shop.OWN_URL
+
+
+UNCHANGED = """
+import asyncio, datetime, logging, os, signal, sys, threading, time, warnings
+
+def world():
+    signals = [signal.getsignal(number) for number in signal.valid_signals()]
+    return (
+        dict(os.environ), os.getcwd(), signals, sys.excepthook, threading.excepthook, threading.active_count(),
+        logging.root.level, list(logging.root.handlers), list(warnings.filters), list(sys.path), list(sys.meta_path),
+        time.time, time.monotonic, datetime.datetime, asyncio.run, sys.getrecursionlimit(),
+    )
+
+import holdfast, holdfast.stores.sqlite.store
+before, app = world(), dict(vars(holdfast.App))
+import holdfast.testing
+assert world() == before
+assert dict(vars(holdfast.App)) == app
+assert "pytest" not in sys.modules
+"""
+
+
+def test_importing_it_changes_nothing() -> None:
+    command = [sys.executable, "-c", UNCHANGED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

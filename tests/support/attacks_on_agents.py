@@ -1,0 +1,88 @@
+"""Attacks on the registry of agents (CX-16): work for an agent that takes none, and rows that make no sense."""
+
+from __future__ import annotations
+
+from tests.support.attack import NOW, both, only_postgres
+
+# Two agents of the small world: one is disabled, the other particular about its jobs.
+REGISTERED = (
+    "insert into agent (tenant, id, name, disabled_at, disabled_by, disabled_reason, created_at, updated_at)"
+    f" values ('default', 'shut', 'Shut', {NOW}, 'ada', 'it loops', {NOW}, {NOW})",
+    "insert into agent (tenant, id, name, kind, max_payload_bytes, max_wait, created_at, updated_at)"
+    f" values ('default', 'narrow', 'Narrow', 'plan', 20, 60, {NOW}, {NOW})",
+)
+
+_JOB = "insert into job (id, tenant, kind, agent, payload, deadline_at)"
+_AGENT = "insert into agent (tenant, id, name, created_at, updated_at"
+
+AGENTS = [
+    both(
+        "enqueue for a disabled agent",
+        f"{_JOB} values (:unknown, 'default', 'plan', 'shut', '{{}}', null)",
+        says=("agent disabled: it takes no work", "agent shut was disabled by ada on"),
+    ),
+    both(
+        "enqueue a kind the agent does not run",
+        f"{_JOB} values (:unknown, 'default', 'mail.send', 'narrow', '{{}}', {NOW})",
+        says=("agent kind mismatch", "agent narrow runs jobs of kind plan, not mail.send"),
+    ),
+    both(
+        "enqueue more than the agent takes",
+        f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{\"to\": \"a very long one\"}}', {NOW})",
+        says=("agent payload limit", "agent narrow takes payloads of up to 20 bytes, and this one has 25"),
+    ),
+    both(
+        "let an agent's job wait for ever",
+        f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{}}', null)",
+        says=("agent wait limit", "a job of agent narrow may wait 60 s, and needs a deadline that says so"),
+    ),
+    both(
+        "put a job off an agent's name",
+        "update job_state set agent = 'nobody' where id = :queued",
+        says=("number, id, tenant, kind, agent and crash limit", "id, tenant, kind, agent and crash limit"),
+    ),
+    both("delete an agent", "delete from agent where id = 'shut'", says="an agent is disabled, never deleted"),
+    only_postgres("truncate the agents", "truncate agent", says="an agent is disabled, never deleted"),
+    both(
+        "give an agent another's name",
+        "update agent set id = 'open' where id = 'shut'",
+        says=("jobs refer to the id of an agent", "jobs refer to its id, which never changes"),
+    ),
+    both(
+        "disable an agent for no reason",
+        f"update agent set disabled_at = {NOW}, disabled_by = 'ada' where id = 'narrow'",
+        says="disabled_for_what",
+    ),
+    both(
+        "disable an agent as nobody",
+        f"update agent set disabled_at = {NOW}, disabled_reason = 'x' where id = 'narrow'",
+        says="disabled_by_whom",
+    ),
+    both(
+        "disable an agent with a blank reason",
+        f"update agent set disabled_at = {NOW}, disabled_by = 'ada', disabled_reason = '  ' where id = 'narrow'",
+        says="reason_given",
+    ),
+    both(
+        "register an agent of every tenant",
+        f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})",
+        says="tenant_named",
+    ),
+    both("register an agent without an id", f"{_AGENT}) values ('default', ' ', 'New', {NOW}, {NOW})", says="id_named"),
+    both("register an agent without a name", f"{_AGENT}) values ('default', 'x', '', {NOW}, {NOW})", says="name_named"),
+    *(
+        both(
+            f"register an agent with {what}",
+            f"{_AGENT}, {column}) values ('default', 'new', 'New', {NOW}, {NOW}, {value})",
+            says=says,
+        )
+        for what, column, value, says in (
+            ("a blank kind", "kind", "' '", "kind_named"),
+            ("a hundred and one retries", "max_retries", "101", "retries_bounded"),
+            ("fewer crashes than none", "max_crashes", "-1", "crashes_bounded"),
+            ("a backoff that is a list", "backoff", "'[1]'", "backoff_is_object"),
+            ("no room for a payload", "max_payload_bytes", "0", "payload_bounded"),
+            ("no time to wait", "max_wait", "0", "wait_bounded"),
+        )
+    ),
+]

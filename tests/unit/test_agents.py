@@ -1,0 +1,105 @@
+"""Agents as the domain knows them: definitions that are checked, objections in words, whose policy counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Backoff, Retry
+from holdfast.domain.agents import Definition, Objection, objection, under
+from holdfast.domain.job import JobSpec
+from holdfast.domain.policies import EXPONENTIAL, GENTLE
+
+pytestmark = pytest.mark.req("CX-16")
+
+NOW = datetime(2026, 11, 15, 9, 28, 11, 500_000, tzinfo=UTC)
+AGENT = Agent(
+    tenant="default",
+    id="planner",
+    name="Planner",
+    kind=None,
+    max_retries=None,
+    max_crashes=None,
+    backoff=None,
+    max_payload_bytes=None,
+    max_wait=None,
+    requires_approval=False,
+    disabled_at=None,
+    disabled_by=None,
+    disabled_reason=None,
+    created_at=NOW,
+    updated_at=NOW,
+    waiting=0,
+)
+SPEC = JobSpec(id="x", kind="plan", payload="{}", enqueued_by="me", source_system="tests", agent="planner")
+
+
+def agent(**changes: Any) -> Agent:
+    return dataclasses.replace(AGENT, **changes)
+
+
+@pytest.mark.req("CX-9")
+def test_a_retry_is_the_whole_policy_and_a_preset_the_backoff_alone() -> None:
+    whole = Definition.of("a", retry=Retry(max_attempts=3, max_crashes=1))
+    assert (whole.max_retries, whole.max_crashes, whole.backoff) == (2, 1, EXPONENTIAL)
+    partly = Definition.of("a", retry="gentle")
+    assert (partly.max_retries, partly.max_crashes, partly.backoff) == (None, None, GENTLE)
+    nothing = Definition.of("a")
+    assert (nothing.name, nothing.max_retries, nothing.max_crashes, nothing.backoff) == ("a", None, None, None)
+
+
+def test_sizes_and_spans() -> None:
+    made = Definition.of("a", max_payload="1.5KB", max_wait=timedelta(minutes=2))
+    assert (made.max_payload_bytes, made.max_wait) == (1536, 120.0)
+
+
+@pytest.mark.req("CX-9", "CX-10")
+def test_what_is_not_registered_is_the_kinds() -> None:
+    kinds = Retry(max_attempts=9, max_crashes=8, backoff=Backoff(base=7))
+    assert agent().policy(kinds) == kinds
+    assert agent(max_retries=0).policy(kinds) == Retry(max_attempts=1, max_crashes=8, backoff=Backoff(base=7))
+    assert agent(max_crashes=0).policy(kinds) == Retry(max_attempts=9, max_crashes=0, backoff=Backoff(base=7))
+    assert agent(backoff=GENTLE.to_json()).policy(kinds).backoff == GENTLE
+    assert agent(backoff={"base": "much"}).policy(kinds).backoff == EXPONENTIAL, "somebody wrote it by hand"
+
+
+def test_objections() -> None:
+    assert objection(agent(), "plan", 10**9) is None
+    assert objection(agent(kind="plan", max_payload_bytes=10), "plan", 10) is None
+    assert objection(agent(kind="mail"), "plan", 2) == Objection(
+        "agent_kind_mismatch", "agent planner runs jobs of kind mail, not plan"
+    )
+    assert objection(agent(max_payload_bytes=10), "plan", 11) == Objection(
+        "agent_payload_limit", "agent planner takes payloads of up to 10 bytes, and this one has 11"
+    )
+    elsewhere = NOW.astimezone(timezone(timedelta(hours=2)))
+    shut = agent(disabled_at=elsewhere, disabled_by="ada", disabled_reason="it loops", kind="mail")
+    assert objection(shut, "plan", 2) == Objection(
+        "agent_disabled", "agent planner was disabled by ada on 2026-11-15T09:28:11Z: it loops"
+    )
+
+
+@pytest.mark.req("CX-9")
+def test_a_policy_given_for_the_job_stays() -> None:
+    strict = agent(max_retries=0)
+    assert under(strict, SPEC, NOW).retry.max_attempts == 1
+    given = dataclasses.replace(SPEC, retry=Retry(7), retry_given=True)
+    assert under(strict, given, NOW).retry.max_attempts == 7
+
+
+@pytest.mark.req("DP-9")
+def test_deadlines() -> None:
+    hasty = agent(max_wait=60.0)
+
+    def deadline(**fields: Any) -> datetime | None:
+        return under(hasty, dataclasses.replace(SPEC, **fields), NOW).deadline_at
+
+    assert under(agent(), SPEC, NOW).deadline_at is None
+    assert deadline() == NOW + timedelta(seconds=60)
+    assert deadline(delay=10.0) == NOW + timedelta(seconds=70)
+    assert deadline(process_after=NOW - timedelta(days=1)) == NOW + timedelta(seconds=60)
+    assert deadline(deadline_at=NOW) == NOW
+    assert deadline(deadline_at=NOW + timedelta(days=1)) == NOW + timedelta(seconds=60)

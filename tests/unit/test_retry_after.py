@@ -1,0 +1,109 @@
+"""`holdfast.retry_after`: what a header of somebody else's asks for, whatever is in it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.retry_after import asked_delay, http_date
+
+pytestmark = pytest.mark.req("CX-9")
+
+NOW = datetime(2026, 11, 15, 9, 0, tzinfo=UTC)
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120.0),
+        (" 120 ", 120.0),
+        ("0", 0.0),
+        ("007", 7.0),
+        ("1.5", 1.5),
+        (b"30", 30.0),
+        (30, 30.0),
+        (0, 0.0),
+        ("Sun, 15 Nov 2026 09:02:00 GMT", 120.0),
+        ("Sunday, 15-Nov-26 09:02:00 GMT", 120.0),  # as it was written before 1995
+        ("Sun Nov 15 09:02:00 2026", 120.0),  # as C writes it
+        ("Sun, 15 Nov 2026 11:02:00 +0200", 120.0),
+        (b"Sun, 15 Nov 2026 09:02:00 GMT", 120.0),
+        ("Sun, 15 Nov 2026 08:00:00 GMT", 0.0),  # past
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+    ],
+)
+def test_what_it_may_hold(value: object, seconds: float) -> None:
+    assert asked_delay(value, NOW, DAY) == seconds
+
+
+@pytest.mark.parametrize(
+    "value", ["99999999999", "9" * 100, "1" + "0" * 60 + ".5", 10**12, "Fri, 31 Dec 9999 23:59:59 GMT"]
+)
+def test_what_is_too_long_is_cut(value: object) -> None:
+    assert asked_delay(value, NOW, DAY) == DAY
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, "", " ", "soon", "-5", "+5", "1e9", "inf", "nan", "0x10", "1_000", "5s", "5,5", "1.", ".5"),
+        *("\u0661\u0662", "\uff11", "5\u200b", "1\x00", "12\n13", "9" * 101, "9" * 100_000, -1, 10**60, 1.5, True),
+        *(b"\xff", [], {}, object(), "Sun, 99 Nov 2026 09:00:00 GMT", "Sun, 15 Nov 99999 09:00:00 GMT"),
+        *("Sun, 15 Nov 2026 25:61:61 GMT", "Sun, 15 Nov 2026 09:00:00 +9999999", "GMT", "Sun,", ", , ,", "0 0 0 0"),
+        "Sun, 15 Nov 2026 09:00:00 GMT" * 10,
+    ],
+)
+def test_what_makes_no_sense_says_nothing(value: object) -> None:
+    assert asked_delay(value, NOW, DAY) is None
+
+
+@given(st.text(max_size=120) | st.binary(max_size=120) | st.integers() | st.floats() | st.none())
+def test_nothing_gets_past_the_bounds(value: object) -> None:
+    found = asked_delay(value, NOW, DAY)
+    assert found is None or 0.0 <= found <= DAY
+
+
+@given(st.from_regex(r"[A-Za-z]{0,9},? ?[0-9]{1,4}[ -][A-Za-z]{3}[ -][0-9]{1,9} [0-9:]{1,12} ?[A-Z0-9+-]{0,9}"))
+def test_nor_anything_that_looks_like_a_date(value: str) -> None:
+    found = asked_delay(value, NOW, DAY)
+    assert found is None or 0.0 <= found <= DAY
+
+
+def test_from_the_clock_of_this_machine_or_of_the_service() -> None:
+    then = datetime.now(UTC) + timedelta(minutes=10)
+    asked = holdfast.retry_after(format_datetime(then, usegmt=True))
+    assert asked is not None
+    assert 590 < asked <= 600
+    # A service whose clock is an hour behind means ten minutes all the same.
+    behind = format_datetime(then - timedelta(hours=1), usegmt=True)
+    own = format_datetime(then - timedelta(hours=1, minutes=10), usegmt=True)
+    assert holdfast.retry_after(behind) == 0.0
+    assert holdfast.retry_after(behind, date=own) == 600.0
+    assert holdfast.retry_after(behind, date="nonsense") == 0.0
+
+
+def test_what_to_fall_back_on() -> None:
+    assert holdfast.retry_after(None) is None
+    assert holdfast.retry_after("nonsense", default="30s") == 30.0
+    assert holdfast.retry_after("5", default="30s") == 5.0
+    assert holdfast.retry_after("500", longest="1m") == 60.0
+    with pytest.raises(InvalidSetting):
+        holdfast.retry_after("5", longest="soon")
+
+
+def test_as_a_handler_uses_it() -> None:
+    assert holdfast.Retry(after=holdfast.retry_after("120")).after == 120.0
+    assert holdfast.Retry(after=holdfast.retry_after("nonsense")).after is None, "the job's own backoff"
+
+
+def test_dates() -> None:
+    assert http_date("Sun, 15 Nov 2026 09:00:00 GMT") == NOW
+    assert http_date("Sun, 15 Nov 2026 09:00:00 -0000") == NOW
+    assert http_date(5) is None
