@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
@@ -170,6 +170,12 @@ def counts_of(world: World, scope: str) -> dict[State, int]:
     return {state: states.count(state) for state in set(states)}
 
 
+def _ready_since(job: ModelJob) -> datetime:
+    if job.attempt:
+        return job.events[-1].at
+    return max(job.created_at, job.process_after or job.created_at)
+
+
 def health_of(world: People, scope: str) -> Health:
     """Without the reasons: they are words for people."""
     jobs = world.within(scope)
@@ -177,7 +183,7 @@ def health_of(world: People, scope: str) -> Health:
     dead = sum(job.state is State.DEAD_LETTER for job in jobs)
     seen = [each for each in world.leases.values() if scope == EVERY_TENANT or each.tenant in (scope, "*")]
     alive = sum(world.live(lease) for lease in seen)
-    oldest = min((job.created_at for job in waiting), default=None)
+    oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
     asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
     worrying = dead or (waiting and not alive) or (age is not None and age > 300)
