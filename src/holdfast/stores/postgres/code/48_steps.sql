@@ -35,7 +35,6 @@ begin
         select o.job, o.n, h.tenant, o.name, o.kind, o.value, o.error, coalesce(o.tries, 1::smallint), o.attempt,
                v_now - make_interval(secs => coalesce(o.took, 0)), v_now
           from offered o join held h on h.id = o.job and h.attempt = o.attempt
-        -- The name and the kind stay what they were, or it is refused (judge_step).
         on conflict (job_id, n) do update
            set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
                ended_at = excluded.ended_at, name = excluded.name, kind = excluded.kind
