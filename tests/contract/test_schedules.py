@@ -276,7 +276,7 @@ def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
     for n in range(20):
         app.schedules.create(f"s{n}", "0 9 * * *", kind="report", jitter="10m")
     attended = [schedule.attend_at for schedule in app.schedules.list()]
-    assert len({moment for moment in attended}) == 20
+    assert len(set(attended)) == 20
     nine = MONDAY + timedelta(hours=1)
     assert all(moment is not None and nine <= moment <= nine + timedelta(minutes=10) for moment in attended)
     early = at(app, nine + timedelta(minutes=5))

@@ -7,7 +7,11 @@ from typing import Any
 
 from holdfast import App
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.schedules import Fire
+from holdfast.domain.placing import Placed
+from holdfast.domain.schedules import Decision, Fire, Firing, Schedule, ScheduleDraft
+from holdfast.domain.templates import TemplateDraft
+from holdfast.stores.base import Store
+from tests.support.stores import TENANT, new_id, spec
 
 MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -43,3 +47,32 @@ def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
 def made(app: App, kind: str) -> list[Any]:
     """Jobs of a kind, the oldest first."""
     return app.jobs(kind=kind, limit=1000)[::-1]
+
+
+def placed(name: str = "daily", timing: str = "@daily", **fields: Any) -> Placed:
+    draft = ScheduleDraft.of(name, timing, kind="report", **fields)
+    return Placed.at(new_id(), draft, MONDAY)
+
+
+def add(store: Store, tenant: str = TENANT, **fields: Any) -> Schedule:
+    """A schedule, through the port."""
+    new = placed(**fields)
+    assert store.run(store.verbs.add_schedule(new, "ada", tenant))
+    found = store.run(store.verbs.schedule(new.draft.name, tenant))
+    assert found is not None
+    return found
+
+
+def firing(due: datetime = MONDAY) -> Firing:
+    return Firing(due, "fire", spec("report"))
+
+
+def decided(schedule: Schedule, *firings: Firing) -> Decision:
+    """Fire these, and look again a day later."""
+    assert schedule.next_fire_at is not None
+    later = schedule.next_fire_at + timedelta(days=1)
+    return Decision(schedule=schedule, firings=firings, next_fire_at=later, attend_at=later)
+
+
+def template(kind: str = "report", **payload: Any) -> TemplateDraft:
+    return TemplateDraft.of("monthly", kind, payload, {"queue": "slow"})

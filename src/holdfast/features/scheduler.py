@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -67,7 +68,8 @@ class Scheduler:
         return Duty("schedules", every, lambda store: self.attend(store, tenant), self._count, BATCH)
 
     def attend(self, store: Store, tenant: str) -> Flow[Attended]:
-        return Flow(lambda: self._attend(store, tenant), peek=lambda: self._peek(store, tenant), tells=True)
+        look, fire = partial(self._peek, store, tenant), partial(self.fire_schedules, store, tenant)
+        return Flow(fire, peek=look, tells=True)
 
     def _count(self, attended: Attended) -> int:
         if attended.declared:  # only now: it has been committed
@@ -80,7 +82,8 @@ class Scheduler:
         _, due, _ = yield from store.verbs.due_schedules(tuple(self._kinds), 1, tenant).start()
         return None if due else Attended(store, False, 0)
 
-    def _attend(self, store: Store, tenant: str) -> Steps[Attended]:
+    def fire_schedules(self, store: Store, tenant: str) -> Steps[Attended]:
+        """One transaction: read, decide, apply. It bears the name of the verb that it comes to."""
         verbs, fresh = store.verbs, store not in self._told
         if fresh:
             yield from self._reconcile(verbs)
