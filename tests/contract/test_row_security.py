@@ -128,8 +128,10 @@ def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
                 f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
             )
             assert refusal is not None, table
-            guards = ("written by triggers only", "is opened by the job that waits", "who may", "for an open gate")
-            guards += ("no such schedule", "could have been made from", "one after the other")
+            guards = [
+                *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
+                *("no such schedule", "could have been made from", "one after the other"),
+            ]
             assert "row-level security policy" in refusal or any(words in refusal for words in guards), table
 
 
