@@ -49,7 +49,7 @@ class Scheduler:
         self._caller = caller
         self._program = program
         self._kinds = kinds
-        self._make = make
+        self.make = make
         self._new_id = new_id
         self._declared: dict[str, ScheduleDraft] = {}
         self._told: WeakSet[Store] = WeakSet()
@@ -148,7 +148,7 @@ class Scheduler:
         tenant: str,
     ) -> JobSpec:
         arguments, given = together(template, payload, options, due)
-        return self._make(kind, arguments, {**given, "tenant": tenant, "enqueued_by": f"schedule {name}"})
+        return self.make(kind, arguments, {**given, "tenant": tenant, "enqueued_by": f"schedule {name}"})
 
     # --- declaring ---
 
