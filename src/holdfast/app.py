@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,7 +18,7 @@ from holdfast.context import Context, SyncContext
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
-from holdfast.domain.job import DEFAULT_RETRY, Event, Job, Verdict
+from holdfast.domain.job import DEFAULT_RETRY, Event, Job, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
@@ -31,6 +32,9 @@ from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
+from holdfast.features.scheduler import Scheduler
+from holdfast.features.schedules import Schedules
+from holdfast.features.templates import Templates
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
@@ -39,6 +43,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
 from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -71,6 +76,7 @@ class App:
         )
         self.agents = Agents(self.client)
         self.kinds: dict[str, Declared] = {}
+        self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
 
@@ -158,7 +164,14 @@ class App:
         if isinstance(way, ProcessOptions):
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way)
+        declare_marked(self.scheduler, function, kind)
         return declared
+
+    def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
+        """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below
+        ``@app.job()``, or ``app.schedule("@daily", kind=…)`` (or ``template=…``) for one that is declared elsewhere.
+        """
+        return ScheduleDecorator(self.scheduler, timing, definition)
 
     def redact(self, *secrets: str) -> None:
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
@@ -204,6 +217,19 @@ class App:
                 as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self.client, given)
         return Prepared(spec, tenant, decode, options.get("connection"))
+
+    def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
+        return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]
+
+    @property
+    def templates(self) -> Templates:
+        """Job definitions with a name and versions: ``app.templates.put(…)``, ``.enqueue("name", …)``."""
+        return Templates(self.client, Desk(self.client, self.kinds, self._prepare))
+
+    @property
+    def schedules(self) -> Schedules:
+        """When jobs are made by themselves: ``app.schedules.create(…)``, ``.preview(…)``, ``.history(…)``."""
+        return Schedules(self.client, self._make, new_id)
 
     # --- looking and acting ---
 
@@ -387,6 +413,8 @@ class App:
         options = options or WorkerOptions()
         self.client.make_ready()
         means = self.means(options.tenant, options.concurrency)
+        duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every))
+        options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
     def means(
@@ -447,7 +475,8 @@ class App:
         self.client.make_ready()
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop).run()
+            duties = (self.scheduler.duty(wanted.tenant, 0),)
+            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop, extra_duties=duties).run()
         finally:
             await means.aclose()
 

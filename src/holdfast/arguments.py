@@ -73,6 +73,16 @@ class Signature:
         except TypeError as error:
             raise InvalidArguments(f"{self._kind}: {error}") from None
 
+    def check_some(self, values: Mapping[str, Any]) -> None:
+        """Refuse arguments that no call could have; those that are missing may be given later."""
+        try:
+            self._signature.bind_partial(**values)
+        except TypeError as error:
+            raise InvalidArguments(f"{self._kind}: {error}") from None
+        for name, adapter in self._adapters.items():
+            if name in values and type(values[name]) is not self._exact.get(name):
+                self._checked(name, adapter, values[name])
+
     def dump(self, name: str, value: Any) -> Any:
         """One argument in the form in which a payload has it."""
         adapter = self._adapters.get(name)

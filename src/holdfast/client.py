@@ -69,12 +69,12 @@ class Client:
     def enqueue(
         self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
     ) -> Handle[T]:
-        return self._accepted(self.add([spec], tenant, connection), tenant, decode)
+        return self.accepted(self.add([spec], tenant, connection), tenant, decode)
 
     async def aenqueue(
         self, spec: JobSpec, tenant: str, decode: Callable[[Any], T], connection: object | None = None
     ) -> Handle[T]:
-        return self._accepted(await self.aadd([spec], tenant, connection), tenant, decode)
+        return self.accepted(await self.aadd([spec], tenant, connection), tenant, decode)
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
@@ -90,7 +90,7 @@ class Client:
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
 
-    def _accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+    def accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         answer = answers[0]
         if answer.reason == "idempotency_conflict":
             raise Conflict(

@@ -10,6 +10,7 @@ from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.templates import MadeFrom
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
 
@@ -30,6 +31,8 @@ class Story:
     """Whom the job is for, if that is registered."""
     steps: list[Step]
     gate: Gate | None
+    made_from: MadeFrom | None
+    """The template, the schedule and its time, if it was made from any."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -57,7 +60,8 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     if job.state is State.WAITING_FOR_APPROVAL:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
-    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate)
+    made_from = yield from verbs.made_from(job_id, tenant).start()
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from)
 
 
 @dataclass(frozen=True, slots=True)

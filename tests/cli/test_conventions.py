@@ -34,8 +34,13 @@ COMMANDS = (
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
     *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
+    ("schedules",),
+    *(("schedules", verb) for verb in ("list", "show", "create", "edit", "pause", "resume", "run", "preview")),
+    *(("schedules", verb) for verb in ("history", "delete")),
+    ("templates",),
+    *(("templates", verb) for verb in ("list", "show", "versions", "put", "remove", "enqueue")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",))
+GROUPS = (("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

@@ -21,10 +21,13 @@ from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
+from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6")
+pytestmark = pytest.mark.req(
+    "CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-8", "SC-9"
+)
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -92,7 +95,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
-    return names | _people(store, by_hand, names) | {"later": LATER[by_hand.name]}
+    return names | _people(store, by_hand, names) | _planned(store, by_hand) | {"later": LATER[by_hand.name]}
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
@@ -115,6 +118,17 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
     told = send(store, key="k").id
     people = {"asking": asked.job_id, "gate": asked.id, "asked": decided.job_id, "decided": decided.id, "told": told}
     return people | {"waiting": waiting(store, "shipped", n=2)}
+
+
+def _planned(store: Store, by_hand: ByHand) -> dict[str, Any]:
+    """The small world that `tests/support/attacks_on_schedules.py` describes."""
+    for day in (1, 2):
+        store.run(store.verbs.put_template(template(day=day), "ada", "default"))
+    schedule, made = add(store), firing()
+    assert store.run(store.verbs.fire_schedules([decided(schedule, made)], "*")) == 1
+    assert made.job is not None
+    ((fired,),) = by_hand.execute("select due_at from fire where job_id = :job", {"job": made.job.id})
+    return {"schedule": schedule.id, "made": made.job.id, "fired": fired}
 
 
 def _statements(attacker: str, attack: Attack) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.order import Move
+from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
@@ -26,6 +27,7 @@ from tests.support.by_hand import PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
+from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import claim, new_id, open_lease, put_one, spec
 from tests.support.ways import bring
 
@@ -37,21 +39,30 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
     *("steps", "gate", "gates", "votes", "notes"),
+    *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
+    *("due_schedules", "fires"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
+    *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
+PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
-    PRODUCER: READS | {"enqueue", "cancel", "send_event"},
+    PRODUCER: READS | {"enqueue", "enqueue_made", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
+    ADMIN: READS
+    | EXECUTES
+    | DECIDES
+    | REGISTERS
+    | PLANS
+    | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
 
@@ -74,6 +85,8 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         claim(owner, ids["lease"])
         claim(owner, ids["lease"], begin=False)
         ids["gate"] = asking(owner, quorum=100).id
+        ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
+        owner.run(owner.verbs.put_template(template(), "ada", "default"))
         yield Place(url, owner, ids)
         check_ledger(owner)
 
@@ -140,8 +153,31 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
         "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
         "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
+        "template": lambda: run(v.template("monthly", tenant)),
+        "templates": lambda: run(v.templates(tenant)),
+        "template_versions": lambda: run(v.template_versions("monthly", tenant)),
+        "made_from": lambda: run(v.made_from(job, tenant)),
+        "enqueue_made": lambda: run(v.enqueue_made([spec("report")], "monthly", 1, tenant)),
+        "put_template": lambda: run(v.put_template(template(day=new_id()), "ada", tenant)),
+        "remove_template": lambda: run(v.remove_template("monthly", "ada", tenant)),
+        "schedule": lambda: run(v.schedule("hourly", tenant)),
+        "schedules": lambda: run(v.schedules(tenant)),
+        "declared_schedules": lambda: run(v.declared_schedules("shop", tenant)),
+        "due_schedules": lambda: run(v.due_schedules(["report"], 10, tenant)),
+        "fires": lambda: run(v.fires(ids["schedule"], tenant)),
+        "add_schedule": lambda: run(v.add_schedule(placed(new_id()), "ada", tenant)),
+        "change_schedule": lambda: run(v.change_schedule(_hourly(store), placed("hourly"), "paused", "ada", tenant)),
+        "declare_schedules": lambda: run(v.declare_schedules("shop", [], tenant)),
+        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], "*")),
+        "run_schedule": lambda: run(v.run_schedule(ids["schedule"], firing(), True, "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
+
+
+def _hourly(store: Store) -> Schedule:
+    found = store.run(store.verbs.schedule("hourly", "default"))
+    assert found is not None
+    return found
 
 
 def outcome(call: Callable[[], object]) -> str:

@@ -6,9 +6,12 @@ from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
+from tests.support.attacks_on_schedules import SCHEDULES
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
+_ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS, *_ON_PEOPLE)
+    attack.name: attack
+    for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS, *_ON_PEOPLE, *SCHEDULES)
 }

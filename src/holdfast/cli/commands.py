@@ -20,6 +20,7 @@ from holdfast.cli import (
     jobs,
     migrate,
     operate,
+    plans,
     send_event,
     tick,
     worker,
@@ -221,3 +222,5 @@ registry.command(
 )(agents.register)
 registry.command("disable", epilog=examples("holdfast agents disable planner --reason 'it loops'"))(agents.disable)
 registry.command("enable", epilog=examples("holdfast agents enable planner"))(agents.enable)
+app.add_typer(plans.timed, name="schedules")
+app.add_typer(plans.kept, name="templates")

@@ -18,6 +18,7 @@ from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT, Job
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.states import State
+from holdfast.domain.templates import MadeFrom
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 
@@ -169,6 +170,15 @@ def _said(progress: Progress | None) -> str | None:
     return f"{told} (attempt {progress.attempt})" if told else None
 
 
+def _made_from(made: MadeFrom | None) -> str | None:
+    """``schedule nightly, for 2027-01-31 03:00:00.000; template monthly, version 3``"""
+    if made is None:
+        return None
+    schedule = None if made.due_at is None else f"schedule {made.schedule}, for {moment(made.due_at)}"
+    template = None if made.template is None else f"template {made.template}, version {made.template_version}"
+    return "; ".join(part for part in (schedule, template) if part)
+
+
 def _print_facts(found: Story) -> None:
     job, call = found.job, found.waits_in
     endless = call is not None and call.until is None
@@ -188,6 +198,7 @@ def _print_facts(found: Story) -> None:
             ("priority", str(job.priority)),
             ("tries", f"{job.attempt} begun, {job.retries} of {job.max_retries} retries, {job.crashes} lost workers"),
             ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
+            ("made from", _made_from(found.made_from)),
             ("not before", when(job.process_after)),
             ("due", None if endless else when(job.due_at)),
             ("deadline", when(job.deadline_at)),

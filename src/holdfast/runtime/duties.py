@@ -21,12 +21,13 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """``flow`` answers how much there was; a full batch is followed by another at once."""
+    """``flow`` answers how much there was; a ``full`` batch is followed by another at once."""
 
     name: str
     every: float
     flow: Callable[[Store], Flow[Any]]
     count: Callable[[Any], int] = int
+    full: int = BATCH
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
@@ -45,7 +46,7 @@ async def run_once(duty: Duty, store: Store) -> int:
         while True:
             done = duty.count(await store.arun(duty.flow(store)))
             total += done
-            if done < BATCH:
+            if done < duty.full:
                 return total
     except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)

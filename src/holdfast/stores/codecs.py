@@ -23,6 +23,10 @@ class Codec(Protocol):
     """They need no converting."""
 
     def time(self, value: Any) -> datetime: ...
+    def moment(self, value: datetime) -> Any:
+        """The other way."""
+        ...
+
     def json(self, value: Any) -> Any: ...
     def id(self, value: Any) -> str: ...
     def tags(self, value: Any) -> tuple[str, ...]: ...
@@ -49,8 +53,12 @@ class Record:
     (``*_id``, ``*_at``, ``meta``), its type otherwise.
     """
 
-    ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
-    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
+    ids: ClassVar[frozenset[str]] = frozenset(
+        {"id", "job_id", "gate_id", "parent_id", "workflow_id", "schedule_id", "lease"}
+    )
+    documents: ClassVar[frozenset[str]] = frozenset(
+        {"payload", "options", "backoff", "meta", "value", "error", "data", "form"}
+    )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
 

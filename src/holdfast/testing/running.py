@@ -183,7 +183,8 @@ class Runner:
     ) -> TickSummary:
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
         # Without chance: a retry waits as long as its policy says at most.
-        tick = Tick(self._app.store, handlers, options, draw=lambda: 1.0)
+        duties = (self._app.scheduler.duty(EVERY_TENANT, 0),)
+        tick = Tick(self._app.store, handlers, options, extra_duties=duties, draw=lambda: 1.0)
         crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
         try:
             summary = await tick.run()

@@ -20,6 +20,9 @@ class PostgresCodec:
     def time(self, value: datetime) -> datetime:
         return value.astimezone(UTC)
 
+    def moment(self, value: datetime) -> datetime:
+        return value
+
     def json(self, value: Any) -> Any:
         return value
 
@@ -61,7 +64,7 @@ _OPTIONAL = (
 
 def enqueue_document(specs: Sequence[JobSpec]) -> str:
     """The batch as one JSON text. Payloads are JSON already and are put in as they are: none is parsed here."""
-    return "[" + ",".join(map(_document, specs)) + "]"
+    return "[" + ",".join(map(job_document, specs)) + "]"
 
 
 def is_plain(specs: Sequence[JobSpec]) -> bool:
@@ -78,7 +81,7 @@ def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
     return shared, "{" + ",".join([s.id for s in specs]) + "}", "[" + ",".join([s.payload for s in specs]) + "]"
 
 
-def _document(spec: JobSpec) -> str:
+def job_document(spec: JobSpec) -> str:
     return f'{{"id":"{spec.id}","payload":{spec.payload}{_shared(spec)}}}'
 
 

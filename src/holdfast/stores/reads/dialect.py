@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +27,8 @@ class Dialect:
     """The condition that a list column holds a parameter."""
     nobody: str
     """A list column's value without anything in it."""
+    listed: Callable[[Sequence[str]], object] = list
+    """A list as one parameter, for ``has``."""
     weak_settings: str | None = None
     """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 

@@ -20,6 +20,9 @@ class SqliteCodec:
     def time(self, value: int) -> datetime:
         return from_micros(value)
 
+    def moment(self, value: datetime) -> int:
+        return micros(value)
+
     def json(self, value: Any) -> Any:
         return look_at(value)
 

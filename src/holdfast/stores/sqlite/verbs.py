@@ -15,9 +15,12 @@ from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
+from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
+from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
+from holdfast.stores.sqlite.operations.writer import ids_json
 
 
 class SqliteVerbs(
@@ -31,6 +34,8 @@ class SqliteVerbs(
     OrderVerb,
     LedgerVerbs,
     AgentVerbs,
+    TemplateVerbs,
+    ScheduleVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),
@@ -39,6 +44,7 @@ class SqliteVerbs(
         bind=lambda tenant: None,
         has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
         nobody="[]",
+        listed=ids_json,
     )
 
     @flow()

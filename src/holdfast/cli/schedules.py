@@ -1,0 +1,225 @@
+"""``holdfast schedules list | show | preview | history``: looking at schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options, planning
+from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, say, table, write
+from holdfast.cli.words import instant, moment, span
+from holdfast.domain.errors import InvalidSetting, NotFound
+from holdfast.domain.preview import Coming, preview
+from holdfast.domain.schedules import Fire, Schedule
+from holdfast.domain.timing import Timing
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="How many times.")]
+COLOURS = {
+    "active": "green",
+    "paused": "yellow",
+    "ended": "dim",
+    "fired": "green",
+    "skipped": "yellow",
+    "waiting": "cyan",
+    "missed": "yellow",
+    "failed": "bold red",
+}
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+def list_schedules(
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="NAME", help=f"Only those: {', '.join(State)}.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List the schedules, with their next times and what is wrong with them."""
+    with planning.scheduling(url, tenant, schema, all_tenants=all_tenants) as (_, schedules):
+        found = schedules.list(state=None if state is None else state.value, kind=kind)
+    if as_json:
+        emit([as_data(each) for each in found])
+    elif not found:
+        say("There are no such schedules.")
+    else:
+        rows: list[list[Cell]] = [
+            [
+                line(each.name),
+                *([line(each.tenant)] if all_tenants else []),
+                line(each.timing),
+                each.zone,
+                line(each.template or each.kind),
+                coloured(each.state),
+                "" if each.next_fire_at is None else moment(each.next_fire_at),
+                line(_trouble(each) or ""),
+            ]
+            for each in found
+        ]
+        headers = ["name", *(["tenant"] if all_tenants else []), "when", "zone", "makes", "state", "next (UTC)", "note"]
+        table(headers, rows, keep=("name", "state", "next (UTC)"))
+
+
+def show(
+    name: Name,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show a schedule: what it makes and when, and what became of its last times."""
+    with planning.scheduling(url, tenant, schema) as (client, schedules):
+        found = schedules.get(name)
+        if found is None:
+            raise NotFound(f"there is no schedule {name} in tenant {client.tenant}", code="schedule_not_found")
+        fires = schedules.history(name, limit=5)
+    if as_json:
+        emit({**as_data(found), "history": fires})
+        return
+    print_schedule(found)
+    if fires:
+        heading("Times")
+        _print_fires(fires)
+
+
+def preview_schedule(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A schedule, or none with --timing.")] = None,
+    timing: Annotated[
+        str | None, typer.Option("--timing", metavar="TEXT", help='Times to try: "0 9 * * MON-FRI", "every 90s".')
+    ] = None,
+    tz: planning.Zone = None,
+    count: Count = 10,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show the next times in the schedule's zone, with a warning where a change of the clock touches one."""
+    if (name is None) == (timing is None):
+        raise InvalidSetting("name a schedule, or give --timing", code="conflicting_options")
+    with planning.scheduling(url, tenant, schema) as (client, schedules):
+        if name is not None:
+            found, coming = schedules.get(name), schedules.preview(name, count)
+            assert found is not None
+            times = found.timed
+        else:
+            times, now = Timing.of(timing, tz or "UTC"), client.run(client.verbs.now())
+            coming = preview(times, now, now.replace(microsecond=0), count)
+    if as_json:
+        emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
+        return
+    write(f"{times.words} ({times.zone})")
+    table(("UTC", f"in {times.zone}", ""), [_row(each) for each in coming], keep=("UTC",))
+
+
+def history(
+    name: Name,
+    limit: options.Limit = 50,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Only times before: 2027-01-31T09:00Z.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show what became of its times, the latest first: fired, skipped, waiting, missed or failed."""
+    earlier = None if before is None else instant(before, "--before")
+    with planning.scheduling(url, tenant, schema) as (_, schedules):
+        fires = schedules.history(name, limit=limit, before=earlier)
+    if as_json:
+        emit(fires)
+    elif not fires:
+        say("None of its times has come yet.")
+    else:
+        _print_fires(fires)
+
+
+def as_data(schedule: Schedule) -> dict[str, Any]:
+    return {**dataclasses.asdict(schedule), "words": _words(schedule)}
+
+
+def print_schedule(schedule: Schedule) -> None:
+    def when(at: Any) -> str | None:
+        return None if at is None else moment(at)
+
+    write(schedule.name)
+    facts(
+        [
+            ("state", coloured(schedule.state)),
+            ("note", _trouble(schedule)),
+            ("when", f"{schedule.timing} ({schedule.zone})"),
+            ("in words", _words(schedule)),
+            ("makes", f"template {schedule.template} ({schedule.kind})" if schedule.template else schedule.kind),
+            ("next", when(schedule.next_fire_at)),
+            ("last", when(schedule.last_fire_at)),
+            ("missed times", schedule.missed),
+            ("overlap", schedule.overlap),
+            ("jitter", span(schedule.jitter) if schedule.jitter else None),
+            ("tenant", schedule.tenant),
+            ("declared by", schedule.declared_by),
+            ("created", f"{moment(schedule.created_at)} by {schedule.created_by}"),
+            ("changed", f"{moment(schedule.updated_at)} by {schedule.updated_by}"),
+        ]
+    )
+    if schedule.payload:
+        print_document("Payload", schedule.payload)
+    if schedule.options:
+        print_document("Options", schedule.options)
+
+
+def coloured(word: str) -> Text:
+    return Text(word, COLOURS.get(word, ""))
+
+
+def _trouble(schedule: Schedule) -> str | None:
+    if schedule.problem == "unknown_kind":
+        return f"no worker that is alive knows kind {schedule.kind}"
+    if schedule.problem is not None:
+        return f"the last time failed: {schedule.problem}"
+    if schedule.undeclared_at is not None:
+        return f"the code of {schedule.declared_by} does not declare it any more"
+    return None
+
+
+def _words(schedule: Schedule) -> str | None:
+    try:
+        return schedule.timed.words
+    except InvalidSetting as error:  # written by hand, or in a zone that this machine does not know
+        return error.message
+
+
+def _print_fires(fires: list[Fire]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            moment(fire.due_at),
+            coloured(fire.status),
+            fire.job_id or "",
+            f"by {line(fire.actor)}" if fire.manual else _said(fire),
+        ]
+        for fire in fires
+    ]
+    table(("time (UTC)", "status", "job", ""), rows, keep=("time (UTC)", "status", "job"))
+
+
+def _said(fire: Fire) -> str:
+    if fire.count > 1 and fire.since_at is not None:
+        return f"{fire.count:,} times from {moment(fire.since_at)}"
+    return line(f"{fire.error_code}: {fire.error_message}") if fire.error_code else ""
+
+
+def _row(coming: Coming) -> list[Cell]:
+    return [moment(coming.at)[:19], f"{coming.local:%a %Y-%m-%d %H:%M:%S %Z}", Text(coming.warning or "", "yellow")]

@@ -1,0 +1,139 @@
+"""Looking at templates, schedules, what became of their times, and what a job was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from holdfast.domain.ids import parse_id
+from holdfast.domain.schedules import Fire, Schedule
+from holdfast.domain.templates import MadeFrom, Template
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Row, Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.jobs import Reader
+
+TEMPLATE_COLUMNS = Record.columns(Template, "t.")
+SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
+# Live workers that say which kinds they run.
+NAMED = "from {lease} l where l.ended_at is null and l.until > :now and l.kinds is "
+
+
+class ScheduleReads(Reader):
+    @cached_property
+    def _template(self) -> Callable[[Row], Template]:
+        return Record.decoder(Template, self.dialect.codec)
+
+    @cached_property
+    def _schedule(self) -> Callable[[Row], Schedule]:
+        return Record.decoder(Schedule, self.dialect.codec)
+
+    @flow(writes=False)
+    def template(self, name: str, tenant: str, version: int | None = None) -> Steps[Template | None]:
+        which = "" if version is None else " and t.version = :version"
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t"
+            f" where t.name = :name and {within(tenant, 't.tenant')}{which}"
+            " order by t.version desc limit 1"
+        )
+        rows = yield from self._ask(tenant, text, name=name, version=version)
+        return self._template(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def templates(self, tenant: str) -> Steps[list[Template]]:
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
+            " and not exists (select 1 from {template} n"
+            " where n.tenant = t.tenant and n.name = t.name and n.version > t.version) order by t.name, t.tenant"
+        )
+        rows = yield from self._ask(tenant, text)
+        return [self._template(row) for row in rows]
+
+    @flow(writes=False)
+    def template_versions(self, name: str, tenant: str) -> Steps[list[Template]]:
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
+            " order by t.version desc"
+        )
+        rows = yield from self._ask(tenant, text, name=name)
+        return [self._template(row) for row in rows]
+
+    @flow(writes=False)
+    def made_from(self, job_id: str, tenant: str) -> Steps[MadeFrom | None]:
+        text = (
+            f"select {Record.columns(MadeFrom, 'm.')} from {{made_from}} m"
+            f" where m.job_id = :id and {within(tenant, 'm.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return Record.decoder(MadeFrom, self.dialect.codec)(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def schedule(self, name: str, tenant: str) -> Steps[Schedule | None]:
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
+            f" where s.name = :name and s.state <> 'deleted' and {within(tenant, 's.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, name=name)
+        return self._schedule(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def schedules(self, tenant: str, state: str | None = None, kind: str | None = None) -> Steps[list[Schedule]]:
+        conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'" if state is None else "s.state = :state"]
+        if kind is not None:
+            conditions.append("s.kind = :kind")
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)} order by s.name, s.tenant"
+        )
+        rows = yield from self._ask(tenant, text, state=state, kind=kind)
+        return [self._schedule(row) for row in rows]
+
+    @flow(writes=False)
+    def declared_schedules(self, declared_by: str, tenant: str) -> Steps[list[Schedule]]:
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
+            " where s.declared_by = :program and s.declared_by is not null"
+            f" and {within(tenant, 's.tenant')} and s.state <> 'deleted' order by s.name"
+        )
+        rows = yield from self._ask(tenant, text, program=declared_by)
+        return [self._schedule(row) for row in rows]
+
+    @flow(writes=False)
+    def fires(
+        self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
+    ) -> Steps[list[Fire]]:
+        earlier = "" if before is None else " and f.due_at < :before"
+        text = (
+            f"select {Record.columns(Fire, 'f.')} from {{fire}} f where f.schedule_id = :id"
+            f" and {within(tenant, 'f.tenant')}{earlier} order by f.due_at desc, f.manual desc limit :limit"
+        )
+        moment = None if before is None else self.dialect.codec.moment(before)
+        rows = yield from self._ask(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
+        decode = Record.decoder(Fire, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def due_schedules(
+        self, kinds: Sequence[str], want: int, tenant: str
+    ) -> Steps[tuple[datetime, list[Schedule], bool]]:
+        """What another worker that is alive has the handlers for is left to that one: it can check the arguments."""
+        codec, own = self.dialect.codec, within(tenant, "s.tenant")
+        looked = yield from self._ask(
+            tenant,
+            "select p.now, exists (select 1 from {schedule} s where s.attend_at <= p.now and s.attend_at is not null"
+            f" and {own}) from {{present}} p",
+        )
+        now: Any = looked[0][0]
+        if not looked[0][1]:
+            return codec.time(now), [], False
+        mine = self.dialect.has(":kinds", "s.kind")
+        text = (
+            f"select {SCHEDULE_COLUMNS}, (select count(*) {NAMED} null) from {{schedule}} s"
+            f" where s.attend_at <= :now and s.attend_at is not null and {own}"
+            f" and ({mine} or not exists (select 1 {NAMED} not null and {self.dialect.has('l.kinds', 's.kind')}))"
+            " order by s.attend_at limit :want"
+        )
+        rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
+        found = [self._schedule(row[:-1]) for row in rows]
+        return codec.time(now), found, bool(rows and rows[0][-1])

@@ -1,0 +1,98 @@
+-- What may not be done to templates, schedules and what became of their times, whoever asks. REPLACE deletes what is in
+-- its way without asking the delete triggers, so a row in the way of an insert is looked for.
+
+-- Versions have no gaps, and a template stays with its kind: another kind is another template.
+DROP TRIGGER IF EXISTS judge_template_insert;
+CREATE TRIGGER judge_template_insert BEFORE INSERT ON template
+WHEN NEW.version <> 1 + coalesce((SELECT max(t.version) FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name), 0)
+     OR EXISTS (SELECT 1 FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name AND t.kind <> NEW.kind)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: versions are added one after the other, and a template stays with its kind');
+END;
+
+DROP TRIGGER IF EXISTS refuse_template_update;
+CREATE TRIGGER refuse_template_update BEFORE UPDATE ON template
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a version of a template is never changed');
+END;
+
+DROP TRIGGER IF EXISTS refuse_template_delete;
+CREATE TRIGGER refuse_template_delete BEFORE DELETE ON template
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a version of a template is never deleted');
+END;
+
+DROP TRIGGER IF EXISTS judge_schedule_insert;
+CREATE TRIGGER judge_schedule_insert BEFORE INSERT ON schedule
+WHEN EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.id)
+     OR NEW.state <> 'deleted' AND EXISTS (SELECT 1 FROM schedule s WHERE s.tenant = NEW.tenant AND s.name = NEW.name AND s.state <> 'deleted')
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is a schedule of this name');
+END;
+
+-- Times go forward unless somebody gave it others: what has been fired is not fired again.
+DROP TRIGGER IF EXISTS judge_schedule_update;
+CREATE TRIGGER judge_schedule_update BEFORE UPDATE ON schedule
+WHEN NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.created_at <> OLD.created_at OR NEW.created_by <> OLD.created_by
+     OR OLD.state = 'deleted' OR NEW.revision < OLD.revision
+     OR (NEW.revision = OLD.revision AND NEW.next_fire_at < OLD.next_fire_at)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a schedule is what it is, its times go forward only, and a deleted one is not changed');
+END;
+
+DROP TRIGGER IF EXISTS refuse_schedule_delete;
+CREATE TRIGGER refuse_schedule_delete BEFORE DELETE ON schedule
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a schedule is marked as deleted, its history stays');
+END;
+
+DROP TRIGGER IF EXISTS judge_fire_insert;
+CREATE TRIGGER judge_fire_insert BEFORE INSERT ON fire
+WHEN EXISTS (SELECT 1 FROM fire f WHERE f.schedule_id = NEW.schedule_id AND f.due_at = NEW.due_at AND f.manual = NEW.manual)
+     OR NOT EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant)
+     OR (NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a time is fired once, by a schedule that is there, for a job that is there');
+END;
+
+-- A time is made a job of, or not, once. One that waits becomes a job; a job that is over is marked so.
+DROP TRIGGER IF EXISTS judge_fire_update;
+CREATE TRIGGER judge_fire_update BEFORE UPDATE ON fire
+WHEN NEW.schedule_id <> OLD.schedule_id OR NEW.due_at <> OLD.due_at OR NEW.manual <> OLD.manual OR NEW.tenant <> OLD.tenant
+     OR NEW.count <> OLD.count OR NEW.since_at IS NOT OLD.since_at OR NEW.actor <> OLD.actor OR NEW.ended < OLD.ended
+     OR (OLD.status <> 'waiting' AND (NEW.status <> OLD.status OR NEW.job_id IS NOT OLD.job_id OR NEW.at <> OLD.at
+                                      OR NEW.error_code IS NOT OLD.error_code))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what became of a time never changes');
+END;
+
+DROP TRIGGER IF EXISTS refuse_fire_delete;
+CREATE TRIGGER refuse_fire_delete BEFORE DELETE ON fire
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
+END;
+
+-- A job was made from one thing, and of its own tenant; it is forgotten with the job.
+DROP TRIGGER IF EXISTS judge_made_from_insert;
+CREATE TRIGGER judge_made_from_insert BEFORE INSERT ON made_from
+WHEN EXISTS (SELECT 1 FROM made_from m WHERE m.job_id = NEW.job_id)
+     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
+     OR (NEW.template IS NOT NULL AND NOT EXISTS (SELECT 1 FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.template
+                                                   AND t.version = NEW.template_version))
+     OR (NEW.schedule_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a job was made from one thing, which is there');
+END;
+
+DROP TRIGGER IF EXISTS refuse_made_from_update;
+CREATE TRIGGER refuse_made_from_update BEFORE UPDATE ON made_from
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a job was made from never changes');
+END;
+
+DROP TRIGGER IF EXISTS judge_made_from_delete;
+CREATE TRIGGER judge_made_from_delete BEFORE DELETE ON made_from
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a job was made from is not forgotten while it exists');
+END;

@@ -1,0 +1,187 @@
+"""Schedules in code: declared where the job is, reconciled when a worker starts, and reported when they are gone."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.errors import InvalidArguments, InvalidSetting
+from holdfast.testing import Kit
+from tests.app.conftest import NewApp
+from tests.app.waiting import until
+from tests.support.schedules import MONDAY, at, attend, made, set_time, told
+
+pytestmark = pytest.mark.req("SC-9")
+
+
+def test_declared_above_below_and_beside_a_job(app: App) -> None:
+    @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris", missed="once", overlap="skip")
+    @app.job()
+    def above() -> None: ...
+
+    @app.job(queue="reports")
+    @app.schedule("@daily", name="first", payload={"day": "x"})
+    @app.schedule("every 90s", name="second", payload={"day": "y"}, queue="fast")
+    def below(day: str) -> None: ...
+
+    app.schedule("@hourly", kind="elsewhere", name="other", payload={"a": 1})
+    app.schedule("@hourly", kind=above, name="also above")
+    app.templates.put("t", "below", {"day": "z"})
+    app.schedule("@hourly", template="t")
+    app.schedule("@hourly", template="missing")
+    assert app.schedules.list() == []  # declared, and not yet told
+
+    set_time(app, MONDAY)
+    attend(app)
+    found = {each.name: each for each in app.schedules.list()}
+    assert sorted(found) == ["above", "also above", "first", "other", "second", "t"]
+    above_read = found["above"]
+    assert (above_read.zone, above_read.overlap, above_read.declared_by) == ("Europe/Paris", "skip", "tests")
+    assert (found["first"].payload, found["second"].options) == ({"day": "x"}, {"queue": "fast"})
+    assert (found["t"].kind, found["t"].template) == ("below", "t")
+    at(app, MONDAY + timedelta(seconds=90))
+    (job,) = made(app, "below")
+    assert (job.payload, job.queue) == ({"day": "y"}, "fast")
+
+
+def test_mistakes_are_told_where_they_are_made(app: App) -> None:
+    @app.job()
+    def report(day: str) -> None: ...
+
+    with pytest.raises(InvalidSetting, match="invalid_schedule"):
+        app.schedule("61 * * * *")
+    with pytest.raises(InvalidSetting, match="unknown_zone"):
+        app.schedule("@daily", tz="Mars/Base")
+    with pytest.raises(InvalidArguments):
+        app.schedule("@daily")(report)
+    with pytest.raises(InvalidSetting, match="unknown_option"):
+        app.schedule("@daily", kind="x", colour="red")  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match="conflicting_options"):
+        app.schedule("@daily", kind="x", template="y")
+    app.schedule("@daily", payload={"day": "x"})(report)
+    with pytest.raises(InvalidSetting, match="duplicate_schedule"):
+        app.schedule("@hourly", payload={"day": "x"})(report)
+
+
+def declared(new_app: NewApp, *timings: tuple[str, str]) -> App:
+    app = new_app()
+
+    @app.job()
+    def report() -> None: ...
+
+    for name, timing in timings:
+        app.schedule(timing, kind=report, name=name)
+    return app
+
+
+def test_the_code_is_reconciled_when_a_process_starts(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.schedules")
+    first = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))
+    set_time(first, MONDAY)
+    attend(first)
+    first.schedules.pause("b")
+    first.schedules.edit("a", missed="all")
+    before = first.schedules.list()
+
+    same = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))
+    attend(same)
+    assert same.schedules.list() == before  # not twice, and what people changed stays
+
+    newer = declared(new_app, ("a", "0 10 * * *"), ("c", "@hourly"))
+    attend(newer)
+    found = {each.name: each for each in newer.schedules.list()}
+    assert (found["a"].timing, found["a"].missed) == ("0 10 * * *", "once")  # other code is the last word
+    assert found["a"].next_fire_at == MONDAY + timedelta(hours=2)
+    assert (found["b"].undeclared_at, found["b"].state) == (MONDAY, "paused")  # reported, not deleted
+    assert "does not declare it any more" in caplog.text
+
+    # Both go on side by side: each has had its say, and nothing goes back and forth.
+    for _ in range(3):
+        for each in (first, newer, same):
+            attend(each)
+    assert {each.name: each for each in newer.schedules.list()} == found
+
+    older = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))  # a roll-back: the last to start is heard
+    attend(older)
+    found = {each.name: each for each in older.schedules.list()}
+    assert (found["a"].timing, found["b"].undeclared_at, found["b"].state) == ("0 9 * * *", None, "paused")
+    assert found["c"].undeclared_at is not None
+
+
+def test_what_was_made_in_the_database_is_not_taken_over(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+    app = declared(new_app, ("a", "0 9 * * *"))
+    set_time(app, MONDAY)
+    own = app.schedules.create("a", "@hourly", kind="report")
+    attend(app)
+    assert app.schedules.list() == [own]
+    assert "there is another of that name" in caplog.text
+
+
+def test_a_worker_fires_what_its_code_declares(app: App) -> None:
+    @app.schedule("every 1s")
+    @app.job()
+    def beat() -> int:
+        return 1
+
+    app.run_worker(max_jobs=1, promote_every=0.05, poll=0.05)
+    until(lambda: app.jobs(kind="beat", state=State.SUCCEEDED), "it was fired and run")
+    (fire, *_) = app.schedules.history("beat")[::-1]
+    assert (fire.status, fire.actor) == ("fired", "scheduler")
+
+
+def test_the_kit_fires_them_when_its_clock_is_moved(app: App) -> None:
+    @app.schedule("0 9 * * *", tz="Europe/Paris")
+    @app.job()
+    def morning() -> str:
+        return "good"
+
+    with Kit(app) as kit:
+        kit.drain()
+        assert app.jobs(kind="morning") == []
+        kit.travel("1d")
+        kit.drain()
+        assert len(app.jobs(kind="morning", state=State.SUCCEEDED)) == 1
+
+
+async def test_the_other_colour(app: App) -> None:
+    @app.job()
+    def report(day: str = "x") -> None: ...
+
+    app.store.migrate()
+    created = await app.schedules.acreate("daily", "@daily", kind="report")
+    assert (await app.schedules.aedit("daily", missed="all")).revision == created.revision + 1
+    assert (await app.schedules.apause("daily")).state == "paused"
+    assert (await app.schedules.aresume("daily")).state == "active"
+    job_id = await app.schedules.arun("daily")
+    assert [fire.job_id for fire in await app.schedules.ahistory("daily")] == [job_id]
+    assert len(await app.schedules.apreview("daily")) == 10
+    assert [each.name for each in await app.schedules.alist()] == ["daily"]
+    await app.schedules.adelete("daily")
+    assert await app.schedules.aget("daily") is None
+    template = await app.templates.aput("t", "report", {"day": "y"})
+    handle = await app.templates.aenqueue("t")
+    job = await app.aget(handle.id)
+    assert job is not None
+    assert job.payload == {"day": "y"}
+    assert await app.templates.aget("t") == template
+    assert await app.templates.alist() == await app.templates.aversions("t") == [template]
+    await app.templates.aremove("t")
+
+
+def test_history_in_pages(app: App) -> None:
+    @app.schedule("* * * * *", missed="all")
+    @app.job()
+    def beat() -> None: ...
+
+    set_time(app, MONDAY)
+    attend(app)
+    at(app, MONDAY + timedelta(minutes=5))
+    newest = app.schedules.history("beat", limit=2)
+    assert told(newest) == [("fired", 4, "1"), ("fired", 5, "1")]
+    assert told(app.schedules.history("beat", limit=2, before=newest[-1].due_at)) == [
+        ("fired", 2, "1"),
+        ("fired", 3, "1"),
+    ]

@@ -1,0 +1,293 @@
+"""Schedules (SC-9): each time once, missed and overlapping times by policy, and nobody kept from theirs by another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
+from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
+from tests.support.stores import claim, history, open_lease, settle, work
+
+pytestmark = pytest.mark.req("SC-9")
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with closing(App(store.url, name="tests", enqueued_by="tester")) as made_here:
+
+        @made_here.job(queue="reports", priority=3)
+        def report(day: str = "today") -> str:
+            return day
+
+        yield made_here
+
+
+def end_all(store: Store) -> None:
+    settle(store, claim(store, open_lease(store), 10, queues=("reports", "default")))
+
+
+def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    created = app.schedules.create("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
+    assert created.next_fire_at == MONDAY + 30 * MINUTE
+    assert at(app, MONDAY + 29 * MINUTE) == 0
+    assert at(app, MONDAY + 31 * MINUTE) == 1
+    assert attend(app) == 0
+
+    (job,) = made(app, "report")
+    assert (job.payload, job.queue, job.priority) == ({"day": "monday"}, "reports", 3)
+    assert (job.enqueued_by, job.deadline_at) == ("schedule daily", MONDAY + timedelta(minutes=30, hours=2))
+    origin = store.run(store.verbs.made_from(job.id, "default"))
+    assert origin is not None
+    assert (origin.schedule, origin.due_at, origin.template) == ("daily", MONDAY + 30 * MINUTE, None)
+    assert told(app.schedules.history("daily")) == [("fired", 30, "1")]
+    after = app.schedules.get("daily")
+    assert after is not None
+    assert (after.last_fire_at, after.next_fire_at) == (
+        MONDAY + 30 * MINUTE,
+        MONDAY + timedelta(days=1, minutes=30),
+    )
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [
+        ("skip", [("missed", 9, "9"), ("fired", 10, "1")]),
+        ("once", [("missed", 9, "9"), ("fired", 10, "1")]),
+        ("all", [("fired", n, "1") for n in range(1, 11)]),
+    ],
+)
+def test_missed_times_follow_the_policy(app: App, missed: str, expected: list[tuple[str, int, str]]) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("minutely", "* * * * *", kind="report", missed=missed)
+    at(app, MONDAY + timedelta(minutes=10, seconds=30))
+    assert told(app.schedules.history("minutely", limit=100)) == expected
+    assert len(made(app, "report")) == sum(status == "fired" for status, *_ in expected)
+
+
+def test_a_time_that_is_late_by_more_than_the_grace_is_missed(app: App) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("skips", "0 9 * * *", kind="report", missed="skip")
+    app.schedules.create("catches up", "0 9 * * *", kind="report", missed="once")
+    at(app, MONDAY + timedelta(hours=3))
+    assert told(app.schedules.history("skips")) == [("missed", 60, "1")]
+    assert told(app.schedules.history("catches up")) == [("fired", 60, "1")]
+
+
+def test_what_all_makes_up_for_is_bounded(app: App) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("minutely", "* * * * *", kind="report", missed="all")
+    at(app, MONDAY + timedelta(days=30))
+    fires = app.schedules.history("minutely", limit=1000)
+    assert [fire.status for fire in fires] == ["fired"] * MOST_FIRED + ["missed"]
+    assert fires[-1].count == MOST_COUNTED - MOST_FIRED
+    assert fires[0].due_at == MONDAY + timedelta(days=30)
+
+
+def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("minutely", "* * * * *", kind="report", overlap="skip")
+    at(app, MONDAY + MINUTE)
+    at(app, MONDAY + 2 * MINUTE)
+    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("skipped", 2, "1")]
+    running, skipped = made(app, "report")
+    assert (running.state, skipped.state) == (State.QUEUED, State.CANCELLED)
+    events = history(store, skipped.id)
+    assert [event.verb for event in events] == ["enqueue", "cancel"]
+    assert events[-1].meta == {"reason": "skipped", "schedule": "minutely"}
+    assert events[-1].actor == "scheduler"
+    assert [event.job_id for event in app.events("watcher") if event.meta.get("reason") == "skipped"] == [skipped.id]
+    # A consumer sees it, and once the running one has ended the next is run.
+    end_all(store)
+    at(app, MONDAY + 3 * MINUTE)
+    assert told(app.schedules.history("minutely"))[-1] == ("fired", 3, "1")
+
+
+def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("minutely", "* * * * *", kind="report", overlap="queue", missed="all")
+    at(app, MONDAY + MINUTE)
+    at(app, MONDAY + timedelta(minutes=3, seconds=10))
+    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("waiting", 2, "1"), ("waiting", 3, "1")]
+    assert at(app, MONDAY + timedelta(minutes=3, seconds=12)) == 1  # looks again, and it still runs
+    assert len(made(app, "report")) == 1
+    for n, second in ((2, 20), (3, 30)):
+        end_all(store)
+        at(app, MONDAY + timedelta(minutes=3, seconds=second))
+        assert len(made(app, "report")) == n
+    assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("fired", 2, "1"), ("fired", 3, "1")]
+    end_all(store)
+    assert at(app, MONDAY + timedelta(minutes=3, seconds=40)) <= 1
+    assert len(made(app, "report")) == 3
+
+
+def test_pausing_resuming_editing_running_deleting(app: App) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("hourly", "0 * * * *", kind="report", overlap="skip")
+    assert app.schedules.pause("hourly").attend_at is None
+    assert at(app, MONDAY + timedelta(hours=5, minutes=1)) == 0
+    resumed = app.schedules.resume("hourly")
+    assert (resumed.state, resumed.next_fire_at) == ("active", MONDAY + timedelta(hours=6))
+
+    edited = app.schedules.edit("hourly", payload={"day": "x"}, queue="slow", jitter=0)
+    assert (edited.next_fire_at, edited.options) == (resumed.next_fire_at, {"queue": "slow"})
+    edited = app.schedules.edit("hourly", timing="15 * * * *", tz="Asia/Kolkata")
+    assert edited.next_fire_at == MONDAY + timedelta(hours=5, minutes=45)  # half an hour off UTC
+
+    job_id = app.schedules.run("hourly")
+    with pytest.raises(Refused, match="schedule_running"):
+        app.schedules.run("hourly")
+    assert app.schedules.run("hourly", anyway=True) != job_id
+    read = app.schedules.get("hourly")
+    assert read is not None
+    assert (read.next_fire_at, read.last_fire_at) == (edited.next_fire_at, None)
+    assert [(fire.manual, fire.actor) for fire in app.schedules.history("hourly")] == [(True, "tester")] * 2
+
+    app.schedules.delete("hourly")
+    assert app.schedules.get("hourly") is None
+    assert app.schedules.list() == []
+    assert at(app, MONDAY + timedelta(days=1)) == 0
+    app.schedules.create("hourly", "0 * * * *", kind="report")  # its name is free
+    with pytest.raises(Conflict, match="schedule_exists"):
+        app.schedules.create("hourly", "0 * * * *", kind="report")
+
+
+def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.templates.put("gone", "report")
+    for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
+        app.schedules.create(name, "0 9 * * *", kind=kind, payload={"day": "x"})
+    app.schedules.create("templated", "0 9 * * *", template="gone")
+    app.templates.remove("gone")
+
+    @app.job()
+    def later(other: int) -> None: ...
+
+    at(app, MONDAY + timedelta(hours=1))
+    assert told(app.schedules.history("a fine one")) == [("fired", 60, "1")]
+    assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
+    assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
+    held = app.schedules.get("nobody's")
+    assert held is not None
+    assert (held.problem, held.next_fire_at) == ("unknown_kind", MONDAY + timedelta(hours=1))
+    assert attend(app) == 0  # it is left alone for a while
+    # As soon as somebody works who takes any kind, it is made up for by its policy.
+    open_lease(store, ttl=7200.0)
+    at(app, MONDAY + timedelta(hours=1, seconds=31))
+    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
+    cured = app.schedules.get("nobody's")
+    assert cured is not None
+    assert cured.problem is None
+
+
+def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
+    lease = store.run(store.verbs.open_lease("their worker", 7200, "*", kinds=["elsewhere"])).id
+    assert at(app, MONDAY + timedelta(hours=1)) == 0
+    assert app.schedules.history("theirs") == []
+    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert attend(app) == 1
+
+
+def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("minutely", "* * * * *", kind="report")
+    now = set_time(app, MONDAY + MINUTE)
+    read = app.schedules.get("minutely")
+    assert read is not None
+    decision = app.scheduler.decide(read, None, now, False)
+    again = app.scheduler.decide(read, None, now, False)
+    edited = app.scheduler.decide(read, None, now, False)
+    assert store.run(store.verbs.fire_schedules([decision], "*")) == 1
+    assert store.run(store.verbs.fire_schedules([again], "*")) == 0
+    app.schedules.edit("minutely", missed="all")
+    assert store.run(store.verbs.fire_schedules([edited], "*")) == 0
+    assert len(made(app, "report")) == 1
+
+
+def test_single_times_and_intervals(app: App) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("once", "at 2027-01-04 09:00", kind="report", tz="UTC")
+    app.schedules.create("often", "every 90 s", kind="report")
+    at(app, MONDAY + timedelta(hours=1, seconds=5))
+    over = app.schedules.get("once")
+    assert over is not None
+    assert (over.state, over.next_fire_at) == ("ended", None)
+    assert told(app.schedules.history("once")) == [("fired", 60, "1")]
+    often = app.schedules.get("often")
+    assert often is not None
+    assert often.next_fire_at == MONDAY + timedelta(seconds=90 * 41)
+    with pytest.raises(InvalidSetting, match="schedule_over"):
+        app.schedules.create("past", "at 2020-01-01 09:00", kind="report")
+
+
+def test_what_is_refused(app: App) -> None:
+    set_time(app, MONDAY)
+    for timing, code in (("61 * * * *", "invalid_schedule"), ("0 0 31 2 *", "invalid_schedule")):
+        with pytest.raises(InvalidSetting, match=code):
+            app.schedules.create("bad", timing, kind="report")
+    for definition, code in (
+        ({"kind": "report", "tz": "Mars/Base"}, "unknown_zone"),
+        ({"kind": "report", "missed": "never"}, "invalid_schedule"),
+        ({"kind": "report", "overlap": "sometimes"}, "invalid_schedule"),
+        ({"kind": "report", "jitter": "2d"}, "invalid_duration"),
+        ({"kind": "report", "colour": "red"}, "unknown_option"),
+        ({}, "conflicting_options"),
+    ):
+        with pytest.raises(InvalidSetting, match=code):
+            app.schedules.create("bad", "@daily", **definition)
+    with pytest.raises(InvalidArguments):
+        app.schedules.create("bad", "@daily", kind="report", payload={"night": 1})
+    with pytest.raises(NotFound, match="template_not_found"):
+        app.schedules.create("bad", "@daily", template="none")
+    for call in (app.schedules.run, app.schedules.pause, app.schedules.history, app.schedules.preview):
+        with pytest.raises(NotFound, match="schedule_not_found"):
+            call("none")
+    assert app.schedules.list() == []
+
+
+def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("daily", "0 9 * * *", kind="report")
+    with closing(App(store.url, tenant="acme", name="tests")) as other:
+        assert other.schedules.list() == []
+        other.schedules.create("daily", "0 9 * * *", kind="report")
+        set_time(app, MONDAY + timedelta(hours=1))
+        assert attend(app, "acme") == 1
+        assert (len(made(other, "report")), len(made(app, "report"))) == (1, 0)
+        assert attend(app) == 1
+        assert (len(made(other, "report")), len(made(app, "report"))) == (1, 1)
+        (fire,) = other.schedules.history("daily")
+        assert store.run(store.verbs.fires(fire.schedule_id, "default")) == []
+        assert store.run(store.verbs.made_from(str(fire.job_id), "default")) is None
+
+
+def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
+    set_time(app, MONDAY)
+    for n in range(20):
+        app.schedules.create(f"s{n}", "0 9 * * *", kind="report", jitter="10m")
+    attended = [schedule.attend_at for schedule in app.schedules.list()]
+    assert len(set(attended)) == 20
+    nine = MONDAY + timedelta(hours=1)
+    assert all(moment is not None and nine <= moment <= nine + timedelta(minutes=10) for moment in attended)
+    early = at(app, nine + timedelta(minutes=5))
+    assert 0 < early < 20
+    assert at(app, nine + timedelta(minutes=10)) == 20 - early
+    assert {fire.due_at for n in range(20) for fire in app.schedules.history(f"s{n}")} == {nine}
+
+
+def test_work_on_them_is_ordinary_work(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.schedules.create("daily", "0 9 * * *", kind="report", queue="default")
+    at(app, MONDAY + timedelta(hours=1))
+    (claimed,) = work(store)
+    assert claimed.kind == "report"

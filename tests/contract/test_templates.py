@@ -1,0 +1,131 @@
+"""Templates (SC-8): named, versioned definitions with defaults; a job keeps what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App, Retry
+from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, NotFound
+from holdfast.stores.base import Store
+from tests.support.schedules import MONDAY, at, made, set_time, template
+
+pytestmark = pytest.mark.req("SC-8")
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with closing(App(store.url, name="tests", enqueued_by="tester")) as made_here:
+
+        @made_here.job(queue="reports", priority=3)
+        def report(scope: str, month: int = 1) -> str:
+            return f"{scope} {month}"
+
+        yield made_here
+
+
+def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
+    policy = Retry(max_attempts=2)
+    first = app.templates.put("monthly", "report", {"scope": "month"}, queue="slow", retry=policy)
+    assert (first.version, first.kind, first.payload, first.created_by) == (1, "report", {"scope": "month"}, "tester")
+    assert (
+        app.templates.put("monthly", "report", {"scope": "month"}, queue="slow", retry=Retry(max_attempts=2)) == first
+    )
+    second = app.templates.put("monthly", "report", {"scope": "month", "month": 2}, tags=["t"])
+    assert (second.version, second.options) == (2, {"tags": ["t"]})
+    assert app.templates.get("monthly") == second
+    assert app.templates.get("monthly", 1) == first
+    assert app.templates.versions("monthly") == [second, first]
+    assert app.templates.list() == [second]
+
+    app.templates.remove("monthly")
+    assert app.templates.get("monthly") is None
+    assert app.templates.list() == []
+    assert [(each.version, each.removed) for each in app.templates.versions("monthly")] == [
+        (3, True),
+        (2, False),
+        (1, False),
+    ]
+    for gone in (lambda: app.templates.remove("monthly"), lambda: app.templates.enqueue("monthly")):
+        with pytest.raises(NotFound, match="template_not_found"):
+            gone()
+    assert app.templates.put("monthly", "report").version == 4
+
+
+def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.templates.put(
+        "monthly", "report", {"scope": "month"}, priority=7, retry=Retry(max_attempts=2), deadline="1h", tags=["t"]
+    )
+    first = app.templates.enqueue("monthly", month=3)
+    app.templates.put("monthly", "report", {"scope": "year"})
+    second = app.templates.enqueue("monthly")
+    third = app.templates.using(version=1, queue="fast", key="k").enqueue("monthly", scope="week")
+    again = app.templates.using(version=1, queue="fast", key="k").enqueue("monthly", scope="week")
+    assert (again.created, again.id) == (False, third.id)
+
+    job = app.get(first.id)
+    assert job is not None
+    assert (job.payload, job.queue, job.priority) == ({"scope": "month", "month": 3}, "reports", 7)
+    assert (job.max_retries, job.deadline_at, job.tags) == (1, MONDAY + timedelta(hours=1), ("t",))
+    job = app.get(third.id)
+    assert job is not None
+    assert (job.payload, job.queue, job.idempotency_key) == ({"scope": "week"}, "fast", "k")
+    origins = [store.run(store.verbs.made_from(handle.id, "default")) for handle in (first, second, third)]
+    assert [(each.template, each.template_version) for each in origins if each] == [
+        ("monthly", 1),
+        ("monthly", 2),
+        ("monthly", 1),
+    ]
+    plain = app.enqueue("report", {"scope": "x"})
+    assert store.run(store.verbs.made_from(plain.id, "default")) is None
+
+
+def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    app.templates.put("monthly", "report", {"scope": "month"}, queue="slow")
+    app.schedules.create("hourly", "0 * * * *", template="monthly", payload={"month": 5}, priority=1)
+    app.templates.put("monthly", "report", {"scope": "year"}, queue="slow")
+    at(app, MONDAY + timedelta(hours=1))
+    (job,) = made(app, "report")
+    assert (job.payload, job.queue, job.priority) == ({"scope": "year", "month": 5}, "slow", 1)
+    origin = store.run(store.verbs.made_from(job.id, "default"))
+    assert origin is not None
+    assert (origin.template, origin.template_version, origin.schedule) == ("monthly", 2, "hourly")
+
+
+def test_what_is_refused(app: App) -> None:
+    app.templates.put("monthly", "report")
+    with pytest.raises(Conflict, match="template_kind"):
+        app.templates.put("monthly", "other")
+    for payload in ({"scop": "typo"}, {"scope": 7}):
+        with pytest.raises(InvalidArguments):
+            app.templates.put("bad", "report", payload)
+    for options, code in (
+        ({"colour": "red"}, "unknown_option"),
+        ({"priority": "high"}, "invalid_priority"),
+        ({"tags": "t"}, "invalid_name"),
+        ({"retry": 3}, "invalid_retry"),
+        ({"deadline": "soon"}, "invalid_duration"),
+    ):
+        with pytest.raises(InvalidSetting, match=code):
+            app.templates.put("bad", "report", **options)
+    with pytest.raises(InvalidArguments):  # what it lacks must be given
+        app.templates.enqueue("monthly")
+    assert [each.name for each in app.templates.list()] == ["monthly"]
+
+
+def test_versions_that_are_put_at_once_are_all_there(store: Store) -> None:
+    def put(day: int) -> None:
+        store.run(store.verbs.put_template(template(day=day), "ada", "default"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(16)))
+    versions = store.run(store.verbs.template_versions("monthly", "default"))
+    assert [each.version for each in versions] == list(range(16, 0, -1))
+    assert sorted(each.payload["day"] for each in versions) == list(range(16))
+    assert store.run(store.verbs.templates("acme")) == []

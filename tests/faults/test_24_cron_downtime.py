@@ -1,0 +1,50 @@
+"""Fault 24: everything stands still for several periods. What comes after follows the policy for missed times."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from tests.app.waiting import until
+from tests.faults.firing import ENOUGH, pass_by, start, stop
+from tests.support.schedules import MONDAY, set_time, told
+
+pytestmark = pytest.mark.req("SC-9", "CX-15")
+
+POLICIES = ("skip", "once", "all")
+AWAY = timedelta(minutes=5, seconds=30)
+
+
+def test_after_a_standstill_missed_times_follow_the_policy(app: App, folder: Path) -> None:
+    set_time(app, MONDAY)
+    for missed in POLICIES:
+        app.schedules.create(missed, "* * * * *", kind="beat", missed=missed)
+        app.schedules.create(f"{missed} hourly", "4 * * * *", kind="beat", missed=missed)
+    first = start(app.store.url, folder)
+    try:
+        pass_by(app, MONDAY, 1)
+        pass_by(app, MONDAY + timedelta(seconds=59), 1)
+    finally:
+        stop(first)  # killed: nobody says goodbye
+    set_time(app, MONDAY + timedelta(minutes=1) + AWAY)
+    second = start(app.store.url, folder)
+    try:
+        until(lambda: len(app.schedules.history("all")) == 6, "the second process has made up for it")
+        until(lambda: len(app.schedules.history("skip hourly")) == 1, "and for the rare ones")
+        (folder / ENOUGH).touch()
+        second.join(20)
+    finally:
+        stop(second)
+    histories = {read.name: told(app.schedules.history(read.name)) for read in app.schedules.list()}
+    on_time = ("fired", 1, "1")
+    assert histories["skip"] == [on_time, ("missed", 5, "4"), ("fired", 6, "1")]  # the last one is half a minute late
+    assert histories["once"] == [on_time, ("missed", 5, "4"), ("fired", 6, "1")]
+    assert histories["all"] == [on_time, *(("fired", n, "1") for n in range(2, 7))]
+    assert histories["skip hourly"] == [("missed", 4, "1")]  # two and a half minutes: too late
+    assert histories["once hourly"] == histories["all hourly"] == [("fired", 4, "1")]
+    made = {fire.job_id for name in histories for fire in app.schedules.history(name) if fire.job_id}
+    beats = [job for job in app.jobs(limit=1000) if job.enqueued_by != "schedule declared"]
+    assert made - {fire.job_id for fire in app.schedules.history("declared", limit=1000)} == {job.id for job in beats}

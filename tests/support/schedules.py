@@ -1,0 +1,78 @@
+"""Schedules in tests: an app with a kind or two, the store's clock at a given time, and one look of the duty."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast import App
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.placing import Placed
+from holdfast.domain.schedules import Decision, Fire, Firing, Schedule, ScheduleDraft
+from holdfast.domain.templates import TemplateDraft
+from holdfast.stores.base import Store
+from tests.support.stores import TENANT, new_id, spec
+
+MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def set_time(app: App, moment: datetime) -> datetime:
+    """Stop the store's clock at a time."""
+    app.client.make_ready()
+    app.store.run(app.store.verbs.set_clock(timedelta(0), moment))
+    return moment
+
+
+def attend(app: App, tenant: str = EVERY_TENANT) -> int:
+    """What a worker does about schedules each time it looks; answers for how many schedules."""
+    app.client.make_ready()
+    duty = app.scheduler.duty(tenant, 0)
+    return duty.count(app.store.run(duty.flow(app.store)))
+
+
+def at(app: App, moment: datetime) -> int:
+    set_time(app, moment)
+    return attend(app)
+
+
+def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
+    """Status, minutes after Monday, and how many: the earliest first."""
+    return [
+        (fire.status, (fire.due_at - MONDAY) // MINUTE, f"{fire.count}" if fire.error_code is None else fire.error_code)
+        for fire in reversed(fires)
+    ]
+
+
+def made(app: App, kind: str) -> list[Any]:
+    """Jobs of a kind, the oldest first."""
+    return app.jobs(kind=kind, limit=1000)[::-1]
+
+
+def placed(name: str = "daily", timing: str = "@daily", **fields: Any) -> Placed:
+    draft = ScheduleDraft.of(name, timing, kind="report", **fields)
+    return Placed.at(new_id(), draft, MONDAY)
+
+
+def add(store: Store, tenant: str = TENANT, **fields: Any) -> Schedule:
+    """A schedule, through the port."""
+    new = placed(**fields)
+    assert store.run(store.verbs.add_schedule(new, "ada", tenant))
+    found = store.run(store.verbs.schedule(new.draft.name, tenant))
+    assert found is not None
+    return found
+
+
+def firing(due: datetime = MONDAY) -> Firing:
+    return Firing(due, "fire", spec("report"))
+
+
+def decided(schedule: Schedule, *firings: Firing) -> Decision:
+    """Fire these, and look again a day later."""
+    assert schedule.next_fire_at is not None
+    later = schedule.next_fire_at + timedelta(days=1)
+    return Decision(schedule=schedule, firings=firings, next_fire_at=later, attend_at=later)
+
+
+def template(kind: str = "report", **payload: Any) -> TemplateDraft:
+    return TemplateDraft.of("monthly", kind, payload, {"queue": "slow"})
