@@ -37,6 +37,16 @@ from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
+from holdfast.domain.workflows import (
+    EdgeSpec,
+    Graph,
+    NodeSpec,
+    ParentResult,
+    Started,
+    Swept,
+    Workflow,
+    WorkflowSpec,
+)
 from holdfast.stores.flow import Flow
 
 T = TypeVar("T")
@@ -269,6 +279,33 @@ class Verbs(Protocol):
     def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
     def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Flow[list[Agent]]:
         """By their ids; those for one kind, the disabled ones or the others."""
+        ...
+
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
+        """All its jobs, in one transaction; jobs with unmet parents wait from the beginning."""
+        ...
+
+    def add_to_workflow(
+        self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
+    ) -> Flow[Started]:
+        """More jobs for a workflow that is not over."""
+        ...
+
+    def cancel_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
+    def resume_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
+        """Redrive its dead letters; what was held back behind them comes back with that."""
+        ...
+
+    def workflow(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
+    def workflows(
+        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
+    ) -> Flow[list[Workflow]]:
+        """A page, newest first; ``before`` is the id of the last one of the page before."""
+        ...
+
+    def graph(self, workflow_id: str, tenant: str) -> Flow[Graph | None]: ...
+    def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
+        """Of the jobs that this one waits or waited for: where they are and what they returned."""
         ...
 
     def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...

@@ -19,6 +19,7 @@ from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.steps import StepVerbs
+from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
@@ -29,7 +30,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, Reads):
+class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, WorkflowVerbs, Reads):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(

@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
+from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 
 
 class SqliteVerbs(
@@ -27,6 +28,7 @@ class SqliteVerbs(
     StepVerbs,
     GateVerbs,
     DutyVerbs,
+    WorkflowVerbs,
     OperatorVerbs,
     OrderVerb,
     LedgerVerbs,

@@ -42,32 +42,38 @@ class EnqueueVerb:
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now = yield from sign(None)
-        answers: list[Enqueued] = []
-        new: list[JobSpec] = []
-        agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
-        for spec in specs:
-            if spec.parent_id is not None:
-                heir = yield from _inherit(spec, tenant)
-                if heir is None:
-                    answers.append(Enqueued(None, False, "parent_not_found", None))
-                    continue
-                spec = heir
-            agent = agents.get(spec.agent) if spec.agent is not None else None
-            refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
-            keyed = spec.key is not None or spec.content_key is not None
-            # What stands for a job stands for it also if it would be refused.
-            standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
-            if standing is not None:
-                answers.append(standing)
-            elif refused is not None:
-                answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
-            else:
-                new.append(spec if agent is None else under(agent, spec, from_micros(now)))
-                answers.append(Enqueued(spec.id, True))
-        if new:
-            yield insert_jobs(new, tenant, now)
+        answers = yield from add(specs, tenant, now)
         yield from unsign()
         return answers
+
+
+def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]]:
+    """The enqueuing itself, inside a flow that has signed."""
+    answers: list[Enqueued] = []
+    new: list[JobSpec] = []
+    agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
+    for spec in specs:
+        if spec.parent_id is not None:
+            heir = yield from _inherit(spec, tenant)
+            if heir is None:
+                answers.append(Enqueued(None, False, "parent_not_found", None))
+                continue
+            spec = heir
+        agent = agents.get(spec.agent) if spec.agent is not None else None
+        refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
+        keyed = spec.key is not None or spec.content_key is not None
+        # What stands for a job stands for it also if it would be refused.
+        standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
+        if standing is not None:
+            answers.append(standing)
+        elif refused is not None:
+            answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+        else:
+            new.append(spec if agent is None else under(agent, spec, from_micros(now)))
+            answers.append(Enqueued(spec.id, True))
+    if new:
+        yield insert_jobs(new, tenant, now)
+    return answers
 
 
 def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
