@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.domain.job import JobSpec
@@ -23,7 +23,7 @@ from holdfast.domain.workflows import (
 from holdfast.stores.base import Store
 from tests.support.stores import DONE, TENANT, claim, new_id, open_lease, settle, spec
 
-Drawn = dict[str, str | Sequence[str]]
+Drawn = Mapping[str, str | Sequence[str]]
 
 
 class Flow:
@@ -55,7 +55,9 @@ class Flow:
     ) -> tuple[tuple[NodeSpec, ...], tuple[EdgeSpec, ...]]:
         after = {name: [p] if isinstance(p, str) and p else list(p) for name, p in drawn.items()}
         assert find_cycle(after) is None
-        nodes = tuple(NodeSpec(self._job(name, fields.get(name, {})), name) for name in drawn)
+        nodes = tuple(
+            NodeSpec(self._job(name, fields.get(name, {})), name, fatal=self.on_failure == "stop") for name in drawn
+        )
         drawn_edges = tuple(
             EdgeSpec(self.ids[name], self.ids[parent], edges.get(f"{parent}>{name}", self.on_failure))
             for name, parents in after.items()
@@ -113,9 +115,12 @@ def check(graph: Graph) -> Graph:
     assert (workflow.finished_at is not None) == (workflow.open == 0)
     derived = derive({node.job_id: node.state for node in graph.nodes}, graph.edges, workflow.stopped)
     for node in graph.nodes:
-        # Cancelled behind something bad: because of that, or by whoever cancelled both. Only the kept standing knows.
-        if node.state == "cancelled" and derived[node.job_id] is Standing.SKIPPED:
-            derived[node.job_id] = Standing(node.standing)
+        stands, follows = kept[node.job_id], derived[node.job_id]
+        # Only what is kept knows if a job was skipped before it was cancelled, or redriven while others stop it.
+        if node.state == "cancelled" and {stands, follows} <= {Standing.CANCELLED, Standing.SKIPPED}:
+            derived[node.job_id] = stands
+        if workflow.stopped and node.state == "queued" and stands is Standing.OPEN and not node.unmet:
+            derived[node.job_id] = stands
     assert kept == derived
     unmet = {node.job_id: 0 for node in graph.nodes}
     for edge in graph.edges:

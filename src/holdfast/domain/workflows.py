@@ -28,7 +28,7 @@ GENERATOR = "generator"
 """The name of a lease under which work is planned and none is taken."""
 
 
-class Status(StrEnum):
+class WorkflowStatus(StrEnum):
     ACTIVE = "active"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -68,9 +68,12 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
+    """``fatal``: its failure stops the workflow."""
+
     job: JobSpec
     name: str
     part: str | None = None
+    fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,7 @@ class Swept:
 def check_on_failure(value: object) -> OnFailure:
     if value not in ON_FAILURE:
         raise InvalidSetting(f"on_failure is one of {', '.join(ON_FAILURE)}, not {value!r}", code="invalid_on_failure")
-    return value  # type: ignore[return-value]
+    return value
 
 
 def find_cycle(parents: Mapping[str, Sequence[str]]) -> list[str] | None:
@@ -173,15 +176,15 @@ class Counts:
         found = list(standings)
         return cls(**{standing.value: found.count(standing) for standing in Standing})
 
-    def status(self, *, stopped: bool = False, cancelled: bool = False) -> Status:
+    def status(self, *, stopped: bool = False, cancelled: bool = False) -> WorkflowStatus:
         """``failed`` where a failure stopped it or nothing succeeded; where the rest was done, ``partially_failed``."""
         if self.open:
-            return Status.ACTIVE
+            return WorkflowStatus.ACTIVE
         if cancelled:
-            return Status.CANCELLED
+            return WorkflowStatus.CANCELLED
         if self.failed or self.dead:
-            return Status.FAILED if stopped or not self.succeeded else Status.PARTIALLY_FAILED
-        return Status.CANCELLED if self.cancelled or self.skipped else Status.SUCCEEDED
+            return WorkflowStatus.FAILED if stopped or not self.succeeded else WorkflowStatus.PARTIALLY_FAILED
+        return WorkflowStatus.CANCELLED if self.cancelled or self.skipped else WorkflowStatus.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +216,12 @@ class Workflow:
         return Counts(self.open, self.succeeded, self.failed, self.dead, self.cancelled, self.skipped)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> WorkflowStatus:
         return self.counts.status(stopped=self.stopped, cancelled=self.cancelled_at is not None)
 
     @property
     def over(self) -> bool:
-        return self.status is not Status.ACTIVE
+        return self.status is not WorkflowStatus.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ class Graph:
     nodes: list[Node]
     edges: list[Edge]
 
-    def parts(self) -> dict[str, Status]:
+    def parts(self) -> dict[str, WorkflowStatus]:
         """The status of each group and sub-workflow, derived from its jobs (SC-17)."""
         found: dict[str, list[Standing]] = {}
         for node in self.nodes:

@@ -65,7 +65,9 @@ def start_document(spec: WorkflowSpec) -> str:
 
 def plan_document(nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec]) -> str:
     """Payloads are JSON already and are put in as they are."""
-    named = json.dumps([{"id": node.job.id, "name": node.name, "part": node.part} for node in nodes])
+    named = json.dumps(
+        [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in nodes]
+    )
     drawn = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in edges])
     jobs = enqueue_document([node.job for node in nodes])
     return f'{{"jobs":{jobs},"nodes":{named},"edges":{drawn}}}'

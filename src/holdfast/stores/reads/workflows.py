@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.domain.ids import parse_id
 from holdfast.domain.states import State
 from holdfast.domain.workflows import Edge, Graph, Node, ParentResult, Workflow
@@ -18,7 +20,8 @@ NODE_COLUMNS = ", ".join(f"{'n' if name in OWN else 's'}.{name}" for name in Rec
 class WorkflowReads(Reader):
     @flow(writes=False)
     def workflow(self, workflow_id: str, tenant: str) -> Steps[Workflow | None]:
-        text = f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where w.id = :id and {within(tenant, 'w.tenant')}"
+        own = within(tenant, "w.tenant")
+        text = f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where w.id = :id and {own}"
         rows = yield from self._ask(tenant, text, id=parse_id(workflow_id))
         return Record.decoder(Workflow, self.dialect.codec)(rows[0]) if rows else None
 
@@ -61,6 +64,17 @@ class WorkflowReads(Reader):
         rows = yield from self._ask(tenant, text, id=found.id)
         identity = self.dialect.codec.id
         return Graph(found, nodes, [Edge(identity(c), identity(p), why, bool(met)) for c, p, why, met in rows])
+
+    @flow(writes=False)
+    def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Steps[dict[str, str]]:
+        found: dict[str, str] = {}
+        own = within(tenant, "n.tenant")
+        text = f"select n.job_id from {{node}} n where n.workflow_id = :id and n.name = :name and {own}"
+        for name in names:
+            rows = yield from self._ask(tenant, text, id=parse_id(workflow_id), name=name)
+            if rows:
+                found[name] = self.dialect.codec.id(rows[0][0])
+        return found
 
     @flow(writes=False)
     def parent_results(self, job_id: str, tenant: str) -> Steps[list[ParentResult]]:

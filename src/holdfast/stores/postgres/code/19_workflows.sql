@@ -117,8 +117,7 @@ begin
         v_ready := v_ready || meet(v_others, false);
         update node n set stops = true
          where n.job_id = any (v_bad)
-           and (exists (select from dependency d where d.parent = n.job_id and d.on_failure = 'stop')
-                or v_flow.on_failure = 'stop' and not exists (select from dependency d where d.parent = n.job_id));
+           and (n.fatal or exists (select from dependency d where d.parent = n.job_id and d.on_failure = 'stop'));
         if found then
             v_flow.stopped := true;
         end if;

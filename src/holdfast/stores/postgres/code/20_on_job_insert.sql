@@ -30,8 +30,8 @@ begin
             raise exception 'workflow % is over', v_bad.id
                 using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
         end if;
-        insert into node (job_id, tenant, workflow_id, standing)
-        select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end
+        insert into node (job_id, tenant, workflow_id, standing, fatal)
+        select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
           from added a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
         on conflict (job_id) do nothing;
         insert into job_state (id, tenant, kind, queue, state, priority, position,

@@ -47,7 +47,7 @@ create or replace trigger judge_update before update on workflow for each row
     execute function refuse_by_hand();
 create or replace trigger judge_update before update on node for each row
     when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id
-          or old.name is distinct from new.name or old.part is distinct from new.part)
+          or old.fatal <> new.fatal or old.name is distinct from new.name or old.part is distinct from new.part)
     execute function refuse_by_hand();
 create or replace trigger judge_update before update on dependency for each row
     when (pg_trigger_depth() = 0 or old.met or old.child <> new.child or old.parent <> new.parent

@@ -1,6 +1,6 @@
 -- Workflows (DP-14): start, add to, cancel, resume. A plan is one document:
 --   {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
---    "nodes": [{"id", "name", "part"}], "edges": [{"child", "parent", "on_failure"}]}
+--    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}]}
 
 -- Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning. The row of the
 -- workflow is locked, or nobody else's yet.
@@ -26,10 +26,10 @@ begin
            or e.on_failure = 'continue' and e.parent = any (v_behind)
       from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid, on_failure text)
       left join node n on n.job_id = e.parent;
-    insert into node (job_id, tenant, workflow_id, name, part, standing, unmet)
-    select o.id, p_tenant, p_flow, o.name, o.part,
+    insert into node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet)
+    select o.id, p_tenant, p_flow, o.name, o.part, coalesce(o.fatal, false),
            case when o.id = any (v_behind) or w.stopped then 'skipped' else 'open' end, coalesce(u.times, 0)
-      from json_to_recordset(p_plan -> 'nodes') as o(id uuid, name text, part text)
+      from json_to_recordset(p_plan -> 'nodes') as o(id uuid, name text, part text, fatal boolean)
       join workflow w on w.id = p_flow
       left join (select e.child, count(*)::integer as times
                    from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid)

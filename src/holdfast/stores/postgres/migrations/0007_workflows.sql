@@ -44,7 +44,8 @@ create table node (
     part        text,                                  -- the group or sub-workflow it is in: images, or images.large
     standing    text    not null default 'open',
     unmet       integer not null default 0,
-    stops       boolean not null default false,        -- its failure is what stopped the workflow
+    fatal       boolean not null default false,        -- its failure stops the workflow
+    stops       boolean not null default false,        -- and has
     constraint standing_known check (standing in ('open', 'succeeded', 'failed', 'dead', 'cancelled', 'skipped')),
     constraint unmet_counted  check (unmet >= 0)
 );

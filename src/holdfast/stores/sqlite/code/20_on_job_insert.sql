@@ -6,8 +6,8 @@ CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS
 BEGIN
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO node (job_id, tenant, workflow_id, standing)
-    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
       FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
     UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
@@ -33,8 +33,8 @@ CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT N
 BEGIN
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO node (job_id, tenant, workflow_id, standing)
-    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
       FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
     UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),

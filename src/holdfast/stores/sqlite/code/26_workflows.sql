@@ -101,9 +101,7 @@ BEGIN
     INSERT INTO moved (job_id, was, now_is) SELECT id, 'open', 'skipped' FROM behind WHERE true ON CONFLICT DO NOTHING;
     UPDATE node SET standing = m.now_is,
            stops = m.now_is IN ('failed', 'dead', 'cancelled')
-               AND (EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id AND d.on_failure = 'stop')
-                    OR (NOT EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id)
-                        AND (SELECT w.on_failure FROM workflow w WHERE w.id = node.workflow_id) = 'stop'))
+               AND (fatal = 1 OR EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id AND d.on_failure = 'stop'))
       FROM moved m WHERE m.job_id = node.job_id AND m.was <> m.now_is;
     UPDATE dependency SET met = 1 FROM moved m
      WHERE m.job_id = dependency.parent AND met = 0
@@ -169,7 +167,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
 END;
 DROP TRIGGER IF EXISTS refuse_node_update;
-CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part ON node
+CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part, fatal ON node
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what was planned never changes');
 END;

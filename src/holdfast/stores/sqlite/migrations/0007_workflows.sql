@@ -44,7 +44,8 @@ CREATE TABLE node (
     part        TEXT,                            -- the group or sub-workflow it is in: images, or images.large
     standing    TEXT    NOT NULL DEFAULT 'open',
     unmet       INTEGER NOT NULL DEFAULT 0,
-    stops       INTEGER NOT NULL DEFAULT 0,      -- its failure is what stopped the workflow
+    fatal       INTEGER NOT NULL DEFAULT 0,      -- its failure stops the workflow
+    stops       INTEGER NOT NULL DEFAULT 0,      -- and has
     CONSTRAINT standing_known CHECK (standing = 'open' OR standing = 'succeeded' OR standing = 'failed'
         OR standing = 'dead' OR standing = 'cancelled' OR standing = 'skipped'),
     CONSTRAINT unmet_counted  CHECK (unmet >= 0)

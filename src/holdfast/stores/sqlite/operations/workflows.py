@@ -18,11 +18,11 @@ _START = (
 )
 _OF_KEY = "SELECT id, plan_hash FROM workflow WHERE tenant = ? AND kind = ? AND key = ?"
 _FIND = "SELECT tenant, finished_at IS NOT NULL, stopped FROM workflow WHERE id = :id AND (:any OR tenant = :tenant)"
-_NODES = "INSERT INTO node (job_id, tenant, workflow_id, name, part, standing, unmet) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_EDGES = "INSERT INTO dependency (child, parent, tenant, on_failure, met) VALUES (?, ?, ?, ?, ?)"
-_STANDINGS = (
-    "SELECT job_id, standing FROM node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
+_NODES = (
+    "INSERT INTO node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_EDGES = "INSERT INTO dependency (child, parent, tenant, on_failure, met) VALUES (?, ?, ?, ?, ?)"
+_STANDINGS = "SELECT job_id, standing FROM node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
 _NAMED = "SELECT 1 FROM node WHERE workflow_id = ? AND name IN (SELECT value FROM json_each(?))"
 _ACTIVE = (
     "SELECT s.id FROM node o CROSS JOIN job_state s ON s.id = o.job_id WHERE o.workflow_id = ?"
@@ -114,7 +114,7 @@ def _plan(
     yield Statement(
         _NODES,
         [
-            (node.job.id, tenant, flow_id, node.name, node.part, stand.value, unmet[node.job.id])
+            (node.job.id, tenant, flow_id, node.name, node.part, int(node.fatal), stand.value, unmet[node.job.id])
             for node, stand in zip(nodes, standing, strict=True)
         ],
         many=True,
