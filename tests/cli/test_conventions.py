@@ -34,8 +34,10 @@ COMMANDS = (
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
     *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
+    ("workflows",),
+    *(("workflows", verb) for verb in ("list", "show", "graph", "cancel", "resume")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",))
+GROUPS = (("jobs",), ("approvals",), ("agents",), ("workflows",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

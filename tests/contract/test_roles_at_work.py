@@ -19,6 +19,7 @@ from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.order import Move
 from holdfast.domain.states import State
+from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -28,6 +29,7 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.stores import claim, new_id, open_lease, put_one, spec
 from tests.support.ways import bring
+from tests.support.workflows import Flow as Drawn
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
@@ -37,21 +39,28 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
     *("steps", "gate", "gates", "votes", "notes"),
+    *("workflow", "workflows", "graph", "named", "parent_results"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
+    *("start_workflow", "add_to_workflow"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 ALLOWED = {
     VIEWER: READS,
-    PRODUCER: READS | {"enqueue", "cancel", "send_event"},
+    PRODUCER: READS | {"enqueue", "cancel", "send_event", "start_workflow", "add_to_workflow", "cancel_workflow"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
+    ADMIN: READS
+    | EXECUTES
+    | DECIDES
+    | REGISTERS
+    | {"cancel_workflow", "resume_workflow"}
+    | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
 
@@ -74,6 +83,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         claim(owner, ids["lease"])
         claim(owner, ids["lease"], begin=False)
         ids["gate"] = asking(owner, quorum=100).id
+        failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
+        failing.start()
+        ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
         yield Place(url, owner, ids)
         check_ledger(owner)
 
@@ -140,8 +152,21 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
         "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
         "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
+        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(),
+        "add_to_workflow": lambda: run(v.add_to_workflow(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
+        "resume_workflow": lambda: run(v.resume_workflow(ids["workflow"], None, "ada", tenant)),
+        "cancel_workflow": lambda: run(v.cancel_workflow(ids["workflow"], None, "ada", tenant)),
+        "workflow": lambda: run(v.workflow(ids["workflow"], tenant)),
+        "workflows": lambda: run(v.workflows(tenant)),
+        "graph": lambda: run(v.graph(ids["workflow"], tenant)),
+        "named": lambda: run(v.named(ids["workflow"], ["a"], tenant)),
+        "parent_results": lambda: run(v.parent_results(ids["its job"], tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
+
+
+def more(workflow: str) -> tuple[list[NodeSpec], list[EdgeSpec]]:
+    return [NodeSpec(spec(workflow_id=workflow), new_id())], []
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -191,8 +216,8 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
-        assert sum(store.run(store.verbs.counts("*")).values()) == 6
-        assert sum(store.run(store.verbs.counts("default")).values()) == 5
+        assert sum(store.run(store.verbs.counts("*")).values()) == 8
+        assert sum(store.run(store.verbs.counts("default")).values()) == 7
 
 
 @pytest.mark.req("DP-20")

@@ -39,7 +39,7 @@ _RESULT = (
     " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value"
 )
 
-_ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved)")
+_ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
 
 
 class SettleVerb:
