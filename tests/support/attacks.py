@@ -7,8 +7,10 @@ from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
+_ON_STATE = (*ROWS, *INVARIANTS, *FENCE)
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS, *_ON_PEOPLE)
+    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *_ON_STATE, *AGENTS, *_ON_PEOPLE, *WORKFLOWS)
 }
