@@ -11,6 +11,7 @@ from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
 from holdfast.durable.values import AppEvent
@@ -46,6 +47,8 @@ __all__ = [
     "StepsChanged",
     "Stopped",
     "SyncContext",
+    "Workflow",
+    "WorkflowStatus",
     "__version__",
     "current",
     "retry_after",

@@ -14,7 +14,7 @@ from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
 from holdfast.connectors.settings import CommandSettings, command_parts
-from holdfast.context import Context, SyncContext
+from holdfast.context import Context, SyncContext, current
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
@@ -35,6 +35,7 @@ from holdfast.features.repository import JobRepository
 from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
 from holdfast.features.templates import Templates
+from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
 from holdfast.processes import ProcessOptions, target_of
@@ -47,6 +48,7 @@ from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
 from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -351,6 +353,26 @@ class App:
         whose = tenant or self.client.tenant
         event = Telling(new_id(), check_name(name, "event"), text, known, job)
         return self.client.verbs.send_event(event, self.client.actor, whose)
+
+    # --- workflows ---
+
+    def workflow(self, kind: str, **options: Unpack[WorkflowOptions]) -> WorkflowPlan:
+        """Plan jobs that wait for one another: ``wf = app.workflow("publish"); a = wf.add(fetch, 7);
+        wf.add(render, after=a); wf.start()``. ``on_failure`` is what the failure of a job means for those after it:
+        ``"skip"`` them, ``"continue"`` all the same, or ``"stop"`` the whole. With a ``key`` it is started once."""
+        return plan_workflow(self.client, self._named, kind, options, current())
+
+    @property
+    def workflows(self) -> Workflows:
+        """Workflows that were started: ``app.workflows.list()``, ``.show(id)``, ``.cancel(id)``, ``.resume(id)``."""
+        return Workflows(self.client)
+
+    def extend(self, workflow_id: str) -> Extension:
+        """More jobs for a workflow that is not over: ``more = app.extend(id); more.add(…); more.start()``."""
+        return extend_workflow(self.client, self._named, workflow_id, self.client.tenant)
+
+    def _named(self, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+        return self._child(kind, args, options)
 
     @property
     def approvals(self) -> Approvals:

@@ -28,6 +28,7 @@ from holdfast.joblog import JobLog
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
 from holdfast.transaction import Completion, Ending, Transaction
+from holdfast.workflows import Extension, Results, extend_workflow
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
@@ -159,6 +160,28 @@ class BaseContext(Facts):
         if own.get("key") is not None:
             own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
         return self.prepare(kind, args, own)
+
+    # --- the workflow it is in ---
+
+    def results(self) -> Results:
+        """What the jobs returned that this one was after, by name: ``ctx.results()["fetch"]``; or by kind, with its
+        type: ``ctx.results().of(fetch)``."""
+        return Results(self.client.run(self.client.verbs.parent_results(self.job_id, self.tenant)))
+
+    async def aresults(self) -> Results:
+        return Results(await self.client.arun(self.client.verbs.parent_results(self.job_id, self.tenant)))
+
+    def workflow(self) -> Extension:
+        """More jobs for the workflow that this job is in: ``more = ctx.workflow(); more.add(…); more.start()``.
+
+        A later attempt comes by here again: give the jobs names, which are taken once.
+        """
+        if self.claim.workflow_id is None:
+            raise InvalidSetting("this job is in no workflow", code="no_workflow")
+        return extend_workflow(self.client, self._by_name, self.claim.workflow_id, self.tenant)
+
+    def _by_name(self, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+        return self._child(kind, args, options)
 
     # --- ending in a transaction ---
 

@@ -244,6 +244,7 @@ class Handle(Generic[R]):
 
 # Where it is not the job's own state that is in the way.
 _AGAINST = {
+    "job_held": "the job waits for something else than a time",
     "target_not_found": "the job to stand next to is not in this tenant",
     "target_not_waiting": "the job to stand next to does not wait",
     "other_queue": "the job to stand next to is in another queue",

@@ -11,6 +11,7 @@ from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
+from holdfast.domain.workflows import ParentResult
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
 
@@ -33,6 +34,8 @@ class Story:
     gate: Gate | None
     made_from: MadeFrom | None
     """The template, the schedule and its time, if it was made from any."""
+    parents: list[ParentResult]
+    """The jobs of its workflow that it is after."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -61,7 +64,8 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     made_from = yield from verbs.made_from(job_id, tenant).start()
-    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from)
+    parents = [] if job.workflow_id is None else (yield from verbs.parent_results(job_id, tenant).start())
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,11 @@ class Page:
 def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
     """One read more than the jobs alone, however many they are; none where nothing waits."""
     jobs = yield from verbs.list_jobs(wanted).start()
-    if not any(job.state in WAITING for job in jobs):
+    if not any(_may_wait(job) for job in jobs):
         return Page(jobs, {})
     notes = yield from verbs.notes(wanted).start()
-    return Page(jobs, {job.id: notes[job.id] for job in jobs if job.state in WAITING and job.id in notes})
+    return Page(jobs, {job.id: notes[job.id] for job in jobs if _may_wait(job) and job.id in notes})
+
+
+def _may_wait(job: Job) -> bool:
+    return job.state in WAITING or (job.state is State.QUEUED and job.workflow_id is not None)

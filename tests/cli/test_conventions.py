@@ -39,8 +39,10 @@ COMMANDS = (
     *(("schedules", verb) for verb in ("history", "delete")),
     ("templates",),
     *(("templates", verb) for verb in ("list", "show", "versions", "put", "remove", "enqueue")),
+    ("workflows",),
+    *(("workflows", verb) for verb in ("list", "show", "graph", "cancel", "resume")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",))
+GROUPS = (("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

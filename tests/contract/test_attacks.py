@@ -24,9 +24,10 @@ from tests.support.people import approve, asking, ballot, entry, keep_token, say
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
+from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req(
-    "CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-8", "SC-9"
+    *("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-8", "SC-9", "DP-14")
 )
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
@@ -95,6 +96,9 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
+    flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}})
+    flow.start()
+    names |= {"flow": flow.id, **flow.ids}
     return names | _people(store, by_hand, names) | _planned(store, by_hand) | {"later": LATER[by_hand.name]}
 
 

@@ -20,7 +20,10 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
 }
-PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"}
+PRODUCES = {
+    *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
+    *("start_workflow", "add_to_workflow", "cancel_workflow"),
+}
 EXECUTES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
@@ -29,11 +32,13 @@ EXECUTES = {
     *("promote_due", "expire_overdue", "reap_lapsed"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
+    *("start_workflow", "add_to_workflow"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
     *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
     *("put_template", "run_schedule"),
+    "resume_workflow",
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

@@ -20,6 +20,7 @@ from holdfast.domain.gates import GateFilter
 from holdfast.domain.order import Move
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
+from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -30,6 +31,7 @@ from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import claim, new_id, open_lease, put_one, spec
 from tests.support.ways import bring
+from tests.support.workflows import Flow as Drawn
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
@@ -41,6 +43,7 @@ READS = {
     *("steps", "gate", "gates", "votes", "notes"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
+    *("workflow", "workflows", "graph", "named", "parent_results"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -48,13 +51,15 @@ EXECUTES = {
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
+    *("start_workflow", "add_to_workflow"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
-    PRODUCER: READS | {"enqueue", "enqueue_made", "cancel", "send_event"},
+    PRODUCER: READS
+    | {"enqueue", "enqueue_made", "cancel", "send_event", "start_workflow", "add_to_workflow", "cancel_workflow"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
     ADMIN: READS
@@ -62,6 +67,7 @@ ALLOWED = {
     | DECIDES
     | REGISTERS
     | PLANS
+    | {"cancel_workflow", "resume_workflow"}
     | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
@@ -87,6 +93,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         ids["gate"] = asking(owner, quorum=100).id
         ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
         owner.run(owner.verbs.put_template(template(), "ada", "default"))
+        failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
+        failing.start()
+        ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
         yield Place(url, owner, ids)
         check_ledger(owner)
 
@@ -170,6 +179,15 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "declare_schedules": lambda: run(v.declare_schedules("shop", [], tenant)),
         "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], "*")),
         "run_schedule": lambda: run(v.run_schedule(ids["schedule"], firing(), True, "ada", tenant)),
+        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(),
+        "add_to_workflow": lambda: run(v.add_to_workflow(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
+        "resume_workflow": lambda: run(v.resume_workflow(ids["workflow"], None, "ada", tenant)),
+        "cancel_workflow": lambda: run(v.cancel_workflow(ids["workflow"], None, "ada", tenant)),
+        "workflow": lambda: run(v.workflow(ids["workflow"], tenant)),
+        "workflows": lambda: run(v.workflows(tenant)),
+        "graph": lambda: run(v.graph(ids["workflow"], tenant)),
+        "named": lambda: run(v.named(ids["workflow"], ["a"], tenant)),
+        "parent_results": lambda: run(v.parent_results(ids["its job"], tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -178,6 +196,10 @@ def _hourly(store: Store) -> Schedule:
     found = store.run(store.verbs.schedule("hourly", "default"))
     assert found is not None
     return found
+
+
+def more(workflow: str) -> tuple[list[NodeSpec], list[EdgeSpec]]:
+    return [NodeSpec(spec(workflow_id=workflow), new_id())], []
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -227,8 +249,8 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
-        assert sum(store.run(store.verbs.counts("*")).values()) == 6
-        assert sum(store.run(store.verbs.counts("default")).values()) == 5
+        assert sum(store.run(store.verbs.counts("*")).values()) == 8
+        assert sum(store.run(store.verbs.counts("default")).values()) == 7
 
 
 @pytest.mark.req("DP-20")

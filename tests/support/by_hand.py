@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 from typing_extensions import override
 
@@ -22,6 +23,14 @@ Rows = list[tuple[Any, ...]]
 NOTHING: Mapping[str, Any] = {}
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+class InfinityLoader(TimestamptzLoader):
+    """Python has no time that never comes."""
+
+    @override
+    def load(self, data: Any) -> Any:
+        return "infinity" if bytes(data) == b"infinity" else super().load(data)
 
 
 class ByHand(ABC):
@@ -94,6 +103,7 @@ class PostgresByHand(ByHand):
     def __init__(self, url: str, *, tenant: str | None = EVERY_TENANT, schema: str = "holdfast") -> None:
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.adapters.register_loader("uuid", TextLoader)
+        self.connection.adapters.register_loader("timestamptz", InfinityLoader)
         self.schema = schema
         self.execute(f'set search_path = "{schema}", pg_catalog, pg_temp')
         if tenant is not None:

@@ -24,6 +24,7 @@ from holdfast.cli import (
     send_event,
     tick,
     worker,
+    workflows,
 )
 from holdfast.cli.bench import command as bench
 from holdfast.cli.demo import command as demo
@@ -224,3 +225,15 @@ registry.command("disable", epilog=examples("holdfast agents disable planner --r
 registry.command("enable", epilog=examples("holdfast agents enable planner"))(agents.enable)
 app.add_typer(plans.timed, name="schedules")
 app.add_typer(plans.kept, name="templates")
+
+flows = typer.Typer(help="Look at workflows, cancel them, resume them.", no_args_is_help=True)
+app.add_typer(flows, name="workflows")
+flows.command(
+    "list", epilog=examples("holdfast workflows list --active", "holdfast workflows list --kind publish --json")
+)(workflows.list_workflows)
+flows.command("show", epilog=examples("holdfast workflows show 01a1de74-eb8c-70f1-843b-cac5f6817387"))(workflows.show)
+flows.command("graph", epilog=examples("holdfast workflows graph ID", "holdfast workflows graph ID --json"))(
+    workflows.graph
+)
+flows.command("cancel", epilog=examples("holdfast workflows cancel ID --reason 'wrong month'"))(workflows.cancel)
+flows.command("resume", epilog=examples("holdfast workflows resume ID --reason 'the disk is back'"))(workflows.resume)

@@ -26,6 +26,7 @@ REASONS = {
     "already_finished": "it has ended already",
     "not_dead": "it is not a dead letter",
     "not_waiting": "it does not wait: it runs or has ended (a dead letter is redriven)",
+    "job_held": "it waits for something else than a time (see: jobs show)",
     "limit_too_low": "it has had more retries than that",
     "target_not_found": "the job to stand next to is not in this tenant",
     "target_not_waiting": "the job to stand next to does not wait",

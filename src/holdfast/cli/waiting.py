@@ -12,6 +12,7 @@ from holdfast.cli.output import Cell, line, table
 from holdfast.cli.words import moment, span
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import Job
+from holdfast.domain.states import State
 from holdfast.domain.steps import NO_LIMIT, Step
 from holdfast.insights import Story
 
@@ -23,6 +24,9 @@ SHORT = 80
 def reason(story: Story) -> str | None:
     """``waits for event payment.settled with invoice = 7 until …``; None for a job that does not wait in a call."""
     step = story.waits_in
+    unmet = [parent for parent in story.parents if parent.state is not State.SUCCEEDED]
+    if story.job.state is State.QUEUED and story.job.attempt == 0 and unmet:
+        return f"waits for {', '.join(f'{line(p.name or p.job_id)} ({p.state})' for p in unmet)}"
     if story.gate is not None:
         return _asks(story.gate)
     if step is None:
@@ -45,6 +49,8 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
     """The same for a list, as far as the note of its last transition tells."""
     endless = job.due_at is None or job.due_at - job.created_at > NO_LIMIT
     until = "" if endless or job.due_at is None else f" until {moment(job.due_at)}"
+    if note.get("held") == "parents":
+        return "waits for jobs of its workflow"
     if "waits_for" in note:
         return line(f"waits for event {note['waits_for']}{until}")
     if "sleeps" in note:

@@ -40,6 +40,16 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
 from holdfast.domain.templates import MadeFrom, Template, TemplateDraft
+from holdfast.domain.workflows import (
+    EdgeSpec,
+    Graph,
+    NodeSpec,
+    ParentResult,
+    Started,
+    Swept,
+    Workflow,
+    WorkflowSpec,
+)
 from holdfast.stores.flow import Flow
 
 T = TypeVar("T")
@@ -328,6 +338,37 @@ class Verbs(Protocol):
         """What became of its times, the latest first."""
         ...
 
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
+        """All its jobs, in one transaction; jobs with unmet parents wait from the beginning."""
+        ...
+
+    def add_to_workflow(
+        self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
+    ) -> Flow[Started]:
+        """More jobs for a workflow that is not over."""
+        ...
+
+    def cancel_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
+    def resume_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
+        """Redrive its dead letters; what was held back behind them comes back with that."""
+        ...
+
+    def workflow(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
+    def workflows(
+        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
+    ) -> Flow[list[Workflow]]:
+        """A page, newest first; ``before`` is the id of the last one of the page before."""
+        ...
+
+    def graph(self, workflow_id: str, tenant: str) -> Flow[Graph | None]: ...
+    def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
+        """The ids of jobs of a workflow by their names there, of those that there are."""
+        ...
+
+    def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
+        """Of the jobs that this one waits or waited for: where they are and what they returned."""
+        ...
+
     def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
     def now(self) -> Flow[datetime]: ...
 
@@ -366,6 +407,7 @@ class BorrowedVerbs(Protocol):
     """What can be done on a connection of the caller's own, as part of the transaction that is open there."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]: ...
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Flow[bool]:
         """False: the attempt is no longer this lease's, and nothing was written."""
         ...

@@ -16,12 +16,14 @@ from holdfast.domain.errors import Conflict, InvalidSetting
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
+from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.postgres.codec import enqueue_document, is_plain
 from holdfast.stores.postgres.failures import refusal
 from holdfast.stores.postgres.verbs import detail_of
+from holdfast.stores.postgres.workflows import start_document
 
 T = TypeVar("T")
 
@@ -53,6 +55,17 @@ class PostgresBorrowedVerbs:
             " case when cast($5 as text) is not null then array[cast(cast($5 as text) as json)] end,"
             " (array[cast($6 as text), was.tenant])[1]) as stale",
         )
+
+        self._start = _CALL.format(
+            answer="cast(json_build_array(w.id, w.created, w.reason) as text)",
+            call=f'"{schema}".start_workflow(cast(cast($1 as text) as json), (array[cast($2 as text), was.tenant])[1],'
+            " cast($3 as text)) as w",
+        )
+
+    @flow(single=True)
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
+        rows = yield Statement(self._start, (start_document(spec), tenant, spec.enqueued_by))
+        return Started(*json.loads(rows[0][0]))
 
     @flow(single=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:

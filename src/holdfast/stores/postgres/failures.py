@@ -21,6 +21,10 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH021": (Refused, "agent_kind_mismatch"),
     "ZH022": (Refused, "agent_payload_limit"),
     "ZH023": (Refused, "agent_wait_limit"),
+    "ZH030": (Conflict, "workflow_over"),
+    "ZH031": (Refused, "job_refused"),
+    "ZH032": (InvalidInput, "unknown_parent"),
+    "ZH033": (Refused, "generator_only"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

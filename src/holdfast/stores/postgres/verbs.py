@@ -20,6 +20,7 @@ from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_documen
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
+from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
@@ -30,7 +31,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, Reads):
+class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVerbs, Reads):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(

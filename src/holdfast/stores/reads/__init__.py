@@ -7,9 +7,10 @@ from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.workflows import WorkflowReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, ScheduleReads):
+class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, ScheduleReads, WorkflowReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

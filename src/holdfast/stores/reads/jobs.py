@@ -23,7 +23,7 @@ STATE_COLUMNS = frozenset(
 )
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
-)
+).replace("s.due_at", "nullif(s.due_at, 'infinity')")  # of jobs that wait for something else than a time
 
 
 class Reader:

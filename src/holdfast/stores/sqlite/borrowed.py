@@ -17,6 +17,7 @@ from typing import TypeVar
 from holdfast.domain.errors import InvalidSetting, SchemaMismatch
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
+from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.stores.base import SchemaStatus
 from holdfast.stores.borrowed.guest import SQLITE, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest
@@ -35,6 +36,9 @@ class SqliteBorrowedVerbs:
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
         return self._verbs.enqueue(specs, tenant)
+
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
+        return self._verbs.start_workflow(spec, tenant)
 
     @flow()
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:

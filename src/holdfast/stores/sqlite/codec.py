@@ -12,13 +12,14 @@ from holdfast.domain.payload import look_at
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement
+from holdfast.stores.sqlite.never import NEVER
 
 
 class SqliteCodec:
     ids_are_text = True
 
     def time(self, value: int) -> datetime:
-        return from_micros(value)
+        return None if value == NEVER else from_micros(value)  # type: ignore[return-value]
 
     def moment(self, value: datetime) -> int:
         return micros(value)

@@ -37,6 +37,10 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="agent_payload_limit")
     if message.startswith("agent wait limit"):
         return Refused(message, code="agent_wait_limit")
+    if message.startswith("workflow over"):
+        return Conflict(message, code="workflow_over")
+    if message.startswith("generator only"):
+        return Refused(message, code="generator_only")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):
         return Refused(message, code="broken_invariant")
     if message.startswith(("UNIQUE constraint", "already exists")):

@@ -20,6 +20,7 @@ from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
+from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 from holdfast.stores.sqlite.operations.writer import ids_json
 
 
@@ -30,6 +31,7 @@ class SqliteVerbs(
     StepVerbs,
     GateVerbs,
     DutyVerbs,
+    WorkflowVerbs,
     OperatorVerbs,
     OrderVerb,
     LedgerVerbs,

@@ -5,22 +5,55 @@ declare
     v_xid bigint := pg_current_xact_id()::text::bigint;
     v_tagged boolean;
     v_agented boolean;
+    v_flowing boolean;
     v_queues text[];
     v_agent  agent;
     v_row    record;
     v_bad    record;
 begin
-    insert into job_state (id, tenant, kind, queue, state, priority, position,
-                           max_retries, max_crashes, due_at, deadline_at, agent)
-    select id, tenant, kind, queue, 'queued', priority, nextval('position_seq') * 100,
-           max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at, agent
-      from added;
+    select bool_or(a.tags <> '{}'), bool_or(a.agent is not null), bool_or(a.workflow_id is not null),
+           array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
+      into v_tagged, v_agented, v_flowing, v_queues from added a;
+    if v_flowing is not true then
+        insert into job_state (id, tenant, kind, queue, state, priority, position,
+                               max_retries, max_crashes, due_at, deadline_at, agent)
+        select id, tenant, kind, queue, 'queued', priority, nextval('position_seq') * 100,
+               max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at, agent
+          from added;
+    else
+        -- Whatever carries the id of a workflow joins it. Those that were planned have their node already, and wait for
+        -- their parents from the beginning.
+        perform from workflow w where w.id in (select a.workflow_id from added a) order by w.id for update;
+        select w.id into v_bad from added a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+         where w.finished_at is not null limit 1;
+        if found then
+            raise exception 'workflow % is over', v_bad.id
+                using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
+        end if;
+        insert into node (job_id, tenant, workflow_id, standing, fatal)
+        select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
+          from added a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+        on conflict (job_id) do nothing;
+        insert into job_state (id, tenant, kind, queue, state, priority, position,
+                               max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note)
+        select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
+               a.max_retries, a.max_crashes,
+               case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
+                    when a.process_after > v_now then a.process_after end,
+               a.deadline_at, a.agent, n.workflow_id,
+               case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
+          from added a left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
+         order by a.id;
+        update workflow w
+           set total = w.total + c.total, open = w.open + c.open, skipped = w.skipped + c.total - c.open,
+               finished_at = case when w.open + c.open = 0 then v_now end
+          from (select n.workflow_id, count(*)::integer as total, (count(*) filter (where n.standing = 'open'))::integer as open
+                  from added a join node n on n.job_id = a.id group by 1) c
+         where w.id = c.workflow_id;
+    end if;
     insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
     select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
-    select bool_or(a.tags <> '{}'), bool_or(a.agent is not null),
-           array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
-      into v_tagged, v_agented, v_queues from added a;
     if v_tagged then
         insert into job_tag (tenant, tag, job_id)
         select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);

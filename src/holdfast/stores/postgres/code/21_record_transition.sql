@@ -41,6 +41,14 @@ begin
         or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
             and n.note -> 'moved' is distinct from o.note -> 'moved');
 
+    if exists (select from new_rows n where n.workflow_id is not null) then
+        -- Not `failed`, which may pass on: see advance_failed.
+        perform advance_workflows(w.jobs) from (
+            select array_agg(n.id) as jobs from new_rows n join old_rows o on o.id = n.id
+             where n.workflow_id is not null and o.state <> n.state
+               and n.state not in ('leased', 'in_progress', 'failed', 'cleaned')) w where w.jobs is not null;
+    end if;
+
     if exists (select from watch) then
         perform rouse(n.id::text) from new_rows n where n.finished_at is not null
             and exists (select from watch w where w.job_id = n.id);
@@ -49,7 +57,7 @@ begin
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
     -- and nearly always enough: every lease named is live and nobody was declared lost.
     if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t
-                    where (select l.ended_at is null from lease l where l.id = t.lease) is not true)
+                    where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true)
        and not exists (select from new_rows n where n.error_code = 'worker_lost' and n.state = 'failed') then
         return null;
     end if;
@@ -61,7 +69,7 @@ begin
                and (n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
                     or (n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease))
              group by 1, 2) t
-     where case when t.taken then (select l.ended_at is null from lease l where l.id = t.lease) is not true
+     where case when t.taken then (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true
                 else (select l.ended_at is null and l.until > v_now from lease l where l.id = t.lease) is true end
      limit 1;
     if found then

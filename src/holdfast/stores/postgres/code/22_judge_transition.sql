@@ -47,5 +47,6 @@ create or replace trigger judge_transition before update on job_state
         or new.lease <> old.lease
         or old.id <> new.id or old.tenant <> new.tenant or old.kind <> new.kind
         or old.max_crashes <> new.max_crashes or old.agent is distinct from new.agent
+        or old.workflow_id is distinct from new.workflow_id
     )
     execute function refuse_transition();

@@ -28,6 +28,7 @@ declare
     v_scope    text := enter(turn.for_tenant);
     v_state    state := case when turn.begin then 'in_progress' else 'leased' end;
     v_holder   text;
+    v_name     text;
     v_locked   boolean := false;
     v_began    timestamptz;
     v_priority smallint;
@@ -36,11 +37,14 @@ declare
     v_agented  boolean;
     v_any      boolean;
 begin
-    select l.holder, l.ended_at is null and l.until > v_now into v_holder, live
+    select l.holder, l.name, l.ended_at is null and l.until > v_now into v_holder, v_name, live
       from lease l where l.id = turn.lease and l.tenant = v_scope;
     if not found then
         raise exception 'lease % is not known here', turn.lease
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
+    end if;
+    if v_name = 'generator' then
+        raise exception 'lease % is a generator''s: it plans work and takes none', turn.lease using errcode = 'ZH033';
     end if;
     if cardinality(turn.jobs) > 0 then
         select array_agg(s.id) into stale

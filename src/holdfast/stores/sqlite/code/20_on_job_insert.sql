@@ -4,12 +4,42 @@
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent)
+    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
+      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+        ON CONFLICT (job_id) DO NOTHING;
+    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
+      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           workflow_id, note)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
-            CASE WHEN NEW.process_after IS NOT NULL AND NEW.process_after > (SELECT now FROM present)
-                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent);
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                 THEN 9223372036854775807
+                 WHEN NEW.process_after IS NOT NULL AND NEW.process_after > (SELECT now FROM present)
+                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent,
+            CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = NEW.id) END,
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                 THEN '{"held": "parents"}' END);
     INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
+END;
+
+-- Whatever carries the id of a workflow joins it. Those that were planned have their node already.
+DROP TRIGGER IF EXISTS on_workflow_job;
+CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
+      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+        ON CONFLICT (job_id) DO NOTHING;
+    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
+      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
 END;
 
 -- Whatever has facts and no state above the highest number that had one when the verb began. One that has a ledger
@@ -18,9 +48,15 @@ DROP TRIGGER IF EXISTS on_sign_off;
 CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
 BEGIN
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent)
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           workflow_id, note)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
-           CASE WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                THEN 9223372036854775807
+                WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent,
+           CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = j.id) END,
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                THEN '{"held": "parents"}' END
       FROM job j
      WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
      ORDER BY j.n;

@@ -26,7 +26,7 @@ WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         AND (NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'
              OR EXISTS (SELECT 1 FROM lease l, present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)))
     OR (NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
-        AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)))
+        AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL AND l.name <> 'generator')))
     OR NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
     OR (OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state AND NEW.gate_id IS NOT NULL)
     OR (OLD.state = 'waiting_for_approval' AND (NEW.state = 'queued' OR NEW.state = 'failed')
@@ -110,6 +110,9 @@ BEGIN
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
              AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
             THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
+        WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
+             AND EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.name = 'generator')
+            THEN RAISE(ABORT, 'generator only: whoever plans work takes none')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
             THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.gate_id IS NOT NULL
@@ -129,7 +132,7 @@ BEGIN
 END;
 
 DROP TRIGGER IF EXISTS judge_identity;
-CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent ON job_state
+CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id ON job_state
 BEGIN
     SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent and crash limit never change');
 END;

@@ -42,12 +42,12 @@ class EnqueueVerb:
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now = yield from sign(None)
-        answers = yield from admit(specs, tenant, now)
+        answers = yield from add(specs, tenant, now)
         yield from unsign()
         return answers
 
 
-def admit(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]]:
+def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]]:
     """Enqueue as part of a write that is signed: what is new has its state when the write is signed off."""
     answers: list[Enqueued] = []
     new: list[JobSpec] = []

@@ -16,7 +16,7 @@ from holdfast.domain.schedules import MOST_WAITING, Decision, Firing, Schedule
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
-from holdfast.stores.sqlite.operations.enqueue import admit
+from holdfast.stores.sqlite.operations.enqueue import add
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PARTS = (
@@ -215,7 +215,7 @@ def _make(
 ) -> Steps[tuple[str, str | None, str | None, str | None]]:
     """Make the job of one time, and say what became of it: the status, the job, and why there is none."""
     assert firing.job is not None
-    answer = (yield from admit([firing.job], schedule.tenant, now))[0]
+    answer = (yield from add([firing.job], schedule.tenant, now))[0]
     status, job_id, code, detail = "skipped" if skip else "fired", answer.id, None, None
     if job_id is None or not answer.created:
         status, job_id, code, detail = "failed", None, answer.reason or "refused", answer.detail

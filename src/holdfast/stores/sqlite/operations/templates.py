@@ -9,7 +9,7 @@ from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.templates import Template, TemplateDraft
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
-from holdfast.stores.sqlite.operations.enqueue import admit
+from holdfast.stores.sqlite.operations.enqueue import add
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD = (
@@ -49,7 +49,7 @@ class TemplateVerbs(Reads):
     @flow(tells=True)
     def enqueue_made(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
         now = yield from sign(None)
-        answers = yield from admit(specs, tenant, now)
+        answers = yield from add(specs, tenant, now)
         made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
         if made:
             yield Statement(_MADE, made, many=True)

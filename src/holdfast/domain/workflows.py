@@ -1,0 +1,310 @@
+"""Workflows (DP-14, SC-17): what is planned, how it stands, and how that follows from its jobs.
+
+A job of a workflow *stands* open, succeeded, failed, dead (a dead letter, which may be redriven), cancelled or skipped.
+The database keeps how each one stands and counts them; ``derive`` says the same from the jobs and their dependencies
+alone, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, get_args
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import JobSpec
+from holdfast.domain.states import State
+
+OnFailure = Literal["stop", "continue", "skip"]
+"""What a job that did not succeed means for those after it: *skip* them, *continue* with them all the same, or *stop*
+the whole workflow."""
+
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
+
+GENERATOR = "generator"
+"""The name of a lease under which work is planned and none is taken."""
+
+
+class WorkflowStatus(StrEnum):
+    ACTIVE = "active"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    PARTIALLY_FAILED = "partially_failed"
+    CANCELLED = "cancelled"
+
+
+class Standing(StrEnum):
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+BAD = frozenset({Standing.FAILED, Standing.DEAD, Standing.CANCELLED})
+STANDS: Mapping[State, Standing] = {
+    State.SUCCEEDED: Standing.SUCCEEDED,
+    State.FAILED: Standing.FAILED,
+    State.DEAD_LETTER: Standing.DEAD,
+    State.CANCELLED: Standing.CANCELLED,
+}
+
+
+# --- planning ---
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """``child`` waits for ``parent``; both are ids of jobs."""
+
+    child: str
+    parent: str
+    on_failure: OnFailure
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """``fatal``: its failure stops the workflow."""
+
+    job: JobSpec
+    name: str
+    part: str | None = None
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSpec:
+    """A workflow about to be started, in one transaction."""
+
+    id: str
+    kind: str
+    generator: str
+    enqueued_by: str
+    source_system: str
+    nodes: tuple[NodeSpec, ...]
+    edges: tuple[EdgeSpec, ...] = ()
+    on_failure: OnFailure = "skip"
+    key: str | None = None
+    plan_hash: str = ""
+    correlation_id: str | None = None
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """``created`` is False when one that was started with the same key stands for it, or when it was refused."""
+
+    id: str
+    created: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was done to the jobs of a workflow at once; a refusal is an answer (DP-3)."""
+
+    id: str
+    jobs: int
+    refused: bool
+    reason: str | None
+
+
+def check_on_failure(value: object) -> OnFailure:
+    if value not in ON_FAILURE:
+        raise InvalidSetting(f"on_failure is one of {', '.join(ON_FAILURE)}, not {value!r}", code="invalid_on_failure")
+    return value
+
+
+def find_cycle(parents: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """The names along a cycle, the first one again at the end; None when there is none."""
+    done: set[str] = set()
+    for start in parents:
+        path: list[str] = []
+        on_path: dict[str, int] = {}
+        stack = [(start, iter(parents.get(start, ())))]
+        if start in done:
+            continue
+        path.append(start)
+        on_path[start] = 0
+        while stack:
+            name, rest = stack[-1]
+            following = next(rest, None)
+            if following is None:
+                stack.pop()
+                path.pop()
+                del on_path[name]
+                done.add(name)
+            elif following in on_path:
+                # From child to parent we walked; people read it the way the work goes.
+                return [*path[on_path[following] :], following][::-1]
+            elif following not in done:
+                on_path[following] = len(path)
+                path.append(following)
+                stack.append((following, iter(parents.get(following, ()))))
+    return None
+
+
+def plan_hash(nodes: Iterable[NodeSpec], edges: Iterable[EdgeSpec], on_failure: OnFailure) -> str:
+    """Of what was planned, whatever ids the jobs were given: the same plan under the same key is the same workflow."""
+    names, digest = {}, hashlib.sha256(on_failure.encode())
+    for node in nodes:
+        names[node.job.id] = node.name
+        digest.update(f"\n{node.name}\0{node.job.kind}\0{node.job.payload}".encode())
+    for line in sorted(f"{names[e.child]}\0{names.get(e.parent, e.parent)}\0{e.on_failure}" for e in edges):
+        digest.update(f"\n{line}".encode())
+    return digest.hexdigest()
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    open: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, standings: Iterable[Standing]) -> Counts:
+        found = list(standings)
+        return cls(**{standing.value: found.count(standing) for standing in Standing})
+
+    def status(self, *, stopped: bool = False, cancelled: bool = False) -> WorkflowStatus:
+        """``failed`` where a failure stopped it or nothing succeeded; where the rest was done, ``partially_failed``."""
+        if self.open:
+            return WorkflowStatus.ACTIVE
+        if cancelled:
+            return WorkflowStatus.CANCELLED
+        if self.failed or self.dead:
+            return WorkflowStatus.FAILED if stopped or not self.succeeded else WorkflowStatus.PARTIALLY_FAILED
+        return WorkflowStatus.CANCELLED if self.cancelled or self.skipped else WorkflowStatus.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    id: str
+    tenant: str
+    kind: str
+    generator: str
+    on_failure: OnFailure
+    key: str | None
+    correlation_id: str | None
+    parent_id: str | None
+    enqueued_by: str
+    source_system: str
+    created_at: datetime
+    finished_at: datetime | None
+    cancelled_at: datetime | None
+    stopped: bool
+    total: int
+    open: int
+    succeeded: int
+    failed: int
+    dead: int
+    cancelled: int
+    skipped: int
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.open, self.succeeded, self.failed, self.dead, self.cancelled, self.skipped)
+
+    @property
+    def status(self) -> WorkflowStatus:
+        return self.counts.status(stopped=self.stopped, cancelled=self.cancelled_at is not None)
+
+    @property
+    def over(self) -> bool:
+        return self.status is not WorkflowStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A job of a workflow: how it stands, and how many parents it still waits for. One that joined by being spawned
+    has no name."""
+
+    job_id: str
+    workflow_id: str
+    name: str | None
+    part: str | None
+    standing: str
+    unmet: int
+    kind: str
+    queue: str
+    state: State
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    error_code: str | None
+    error_message: str | None
+
+    @property
+    def label(self) -> str:
+        return self.name or self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    child: str
+    parent: str
+    on_failure: OnFailure
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParentResult:
+    """A direct parent of a job, and what it returned."""
+
+    job_id: str
+    name: str | None
+    kind: str
+    state: State
+    value: Any
+    ref: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A workflow with its jobs, in the order in which they were added, and who waits for whom."""
+
+    workflow: Workflow
+    nodes: list[Node]
+    edges: list[Edge]
+
+    def parts(self) -> dict[str, WorkflowStatus]:
+        """The status of each group and sub-workflow, derived from its jobs (SC-17)."""
+        found: dict[str, list[Standing]] = {}
+        for node in self.nodes:
+            names = [] if node.part is None else node.part.split(".")
+            for length in range(1, len(names) + 1):
+                found.setdefault(".".join(names[:length]), []).append(Standing(node.standing))
+        return {name: Counts.of(standings).status() for name, standings in found.items()}
+
+
+def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = False) -> dict[str, Standing]:
+    """How every job stands, from nothing but the states and the dependencies: what the database must have kept.
+
+    In a stopped workflow what waits is skipped, too. So is here whatever was cancelled behind something bad.
+    """
+    standing = {job: STANDS.get(state, Standing.OPEN) for job, state in states.items()}
+    children: dict[str, list[Edge]] = {}
+    for edge in edges:
+        children.setdefault(edge.parent, []).append(edge)
+    reached = [job for job, stands in standing.items() if stands in BAD]
+    while reached:
+        for edge in children.get(reached.pop(), ()):
+            waits = not edge.met and edge.on_failure != "continue"
+            if waits and standing[edge.child] is not Standing.SKIPPED:
+                standing[edge.child] = Standing.SKIPPED
+                reached.append(edge.child)
+    if stopped:
+        for job, stands in standing.items():
+            if stands is Standing.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
+                standing[job] = Standing.SKIPPED
+    return standing

@@ -1,0 +1,323 @@
+"""Workflows as a program plans, starts and follows them (DP-14, SC-17, DP-10)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
+from holdfast.domain.states import State
+from holdfast.workflows import WorkflowRun
+from tests.app.running import work_off
+
+ONCE = Retry(max_attempts=1)
+pytestmark = pytest.mark.req("DP-14")
+
+
+class Press:
+    """A few kinds, and what they did."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.done: list[str] = []
+        self.broken: set[str] = set()
+
+        @app.job(retry=ONCE)
+        def fetch(page: int) -> int:
+            self.did(f"fetch {page}")
+            return page * 10
+
+        @app.job(retry=ONCE)
+        async def render(ctx: Context, title: str = "") -> str:
+            results = await ctx.aresults()
+            self.did(f"render {title}")
+            return f"{title}:{sum(results.of(fetch))}"
+
+        @app.job(retry=ONCE)
+        def publish(ctx: SyncContext) -> dict[str, Any]:
+            self.did("publish")
+            return dict(ctx.results().succeeded)
+
+        self.fetch, self.render, self.publish = fetch, render, publish
+
+    def did(self, what: str) -> None:
+        self.done.append(what)
+        if what in self.broken:
+            raise ValueError(what)
+
+
+@pytest.fixture
+def press(app: App) -> Press:
+    return Press(app)
+
+
+def names(app: App, run: WorkflowRun) -> dict[str, str]:
+    return {node.label: node.standing for node in app.workflows.show(run.id).nodes}
+
+
+def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, press: Press) -> None:
+    wf = app.workflow("publish", key="monday")
+    pages = [wf.add(press.fetch, n) for n in (1, 2, 3)]
+    book = wf.add(press.render.prepare("book"), after=pages, name="book")
+    leaf = wf.add(press.render, "leaf", after=pages[0])
+    wf.add(press.publish, after=[book, leaf])
+    run = wf.start()
+    with pytest.raises(WaitTimeout):
+        run.wait(timeout=0.01)
+    work_off(app)
+    assert run.wait(timeout=5).status is WorkflowStatus.SUCCEEDED
+    assert run[book].result(timeout=5) == "book:60"
+    assert run[leaf].result(timeout=5) == "leaf:10"
+    graph = app.workflows.show(run.id)
+    assert [node.label for node in graph.nodes] == ["fetch", "fetch-2", "fetch-3", "book", "render", "publish"]
+    last = app.get(graph.nodes[-1].job_id)
+    assert last is not None
+    assert last.correlation_id == last.workflow_id == run.id
+    again = app.workflow("publish", key="monday")
+    for n in (1, 2, 3):
+        again.add(press.fetch, n)
+    with pytest.raises(Conflict) as other:
+        again.start()
+    assert other.value.code == "idempotency_conflict"
+    assert app.workflows.list(kind="publish", over=True)[0].id == run.id
+
+
+@pytest.mark.req("SC-17")
+def test_groups_sequences_and_workflows_within(app: App, press: Press) -> None:
+    inner = app.workflow("images")
+    first = inner.add(press.fetch, 1)
+    inner.add(press.render, "thumb", after=first)
+    wf = app.workflow("issue")
+    start = wf.add(press.fetch, 0, name="start")
+    group = wf.group("pages", *(press.fetch.prepare(n) for n in (7, 8)), after=start)
+    line = wf.sequence(press.render.prepare("a"), press.render.prepare("b"), name="line", after=group)
+    sub = wf.include(inner, after=start)
+    twice = wf.include(inner, name="more", after=sub)
+    wf.add(press.publish, after=[line, twice], name="end")
+    run = wf.start()
+    work_off(app)
+    order = press.done.index
+    assert order("fetch 0") < order("fetch 7") < order("render a") < order("render b") < order("publish")
+    assert press.done.count("render thumb") == 2
+    graph = app.workflows.show(run.id)
+    assert graph.parts() == dict.fromkeys(("pages", "line", "images", "more"), WorkflowStatus.SUCCEEDED)
+    assert {node.label for node in graph.nodes if node.part == "images"} == {"images.fetch", "images.render"}
+    by_id = {node.job_id: node.label for node in graph.nodes}
+    edges = {(by_id[edge.parent], by_id[edge.child]) for edge in graph.edges}
+    assert edges == {
+        *(("start", "pages.fetch"), ("start", "pages.fetch-2"), ("start", "images.fetch")),
+        *(("pages.fetch", "line.render"), ("pages.fetch-2", "line.render"), ("line.render", "line.render-2")),
+        *(("images.fetch", "images.render"), ("images.render", "more.fetch"), ("more.fetch", "more.render")),
+        *(("line.render-2", "end"), ("more.render", "end")),
+    }
+
+
+@pytest.mark.req("SC-17")
+def test_what_a_failure_does_is_said_by_edge_group_or_workflow(app: App, press: Press) -> None:
+    press.broken = {"fetch 1", "render a"}
+    wf = app.workflow("mixed")
+    bad = wf.add(press.fetch, 1, name="bad")
+    wf.add(press.publish, after=bad, on_failure="continue", name="anyway")
+    wf.add(press.publish, after=bad, name="never")
+    line = wf.sequence(press.render.prepare("a"), press.render.prepare("b"), name="line", on_failure="continue")
+    wf.add(press.publish, after=line, on_failure="skip", name="after")
+    run = wf.start()
+    work_off(app)
+    assert names(app, run) == {
+        "bad": "dead",
+        "anyway": "succeeded",
+        "never": "skipped",
+        "line.render": "dead",
+        "line.render-2": "succeeded",
+        "after": "succeeded",
+    }
+    graph = app.workflows.show(run.id)
+    assert (graph.workflow.status, graph.parts()) == (
+        WorkflowStatus.PARTIALLY_FAILED,
+        {"line": WorkflowStatus.PARTIALLY_FAILED},
+    )
+    press.broken = set()
+    assert app.workflows.resume(run.id).jobs == 2
+    work_off(app)
+    assert run.wait(timeout=5).status is WorkflowStatus.SUCCEEDED
+    with pytest.raises(Conflict) as nothing:
+        app.workflows.resume(run.id)
+    assert nothing.value.code == "nothing_to_resume"
+    press.broken = {"fetch 2"}
+    stopped = app.workflow("stopped", on_failure="stop")
+    stopped.add(press.fetch.using(priority=5), 2, name="bad")
+    stopped.add(press.fetch, 3, name="other")
+    run = stopped.start()
+    app.run_worker(burst=True, concurrency=1)
+    assert names(app, run) == {"bad": "dead", "other": "skipped"}
+    assert run.status() is WorkflowStatus.FAILED
+    assert app.workflows.cancel(run.id, reason="no more").jobs == 1
+    assert run.status() is WorkflowStatus.CANCELLED
+
+
+def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) -> None:
+    @app.job(retry=ONCE)
+    def split(ctx: SyncContext, count: int) -> int:
+        more = ctx.workflow()
+        pages = [more.add(press.fetch, n, name=f"page {n}") for n in range(count)]
+        more.add("render", {"title": "all"}, after=[*pages, "first"], name="joined")
+        more.start()
+        return count
+
+    wf = app.workflow("dynamic", correlation_id="c-9")
+    first = wf.add(press.fetch, 5, name="first")
+    wf.add(split, 3, after=first, name="split")
+    run = wf.start()
+    more = app.extend(run.id)
+    more.add(press.publish, after="split", name="outside")
+    more.start()
+    work_off(app)
+    assert run.wait(timeout=5).total == 7
+    joined = next(node for node in app.workflows.show(run.id).nodes if node.label == "joined")
+    job = app.get(joined.job_id)
+    assert job is not None
+    assert (job.correlation_id, job.workflow_id) == ("c-9", run.id)
+    result = app.client.run(app.client.verbs.result(joined.job_id, "default"))
+    assert result is not None
+    assert result.value == "all:80"
+    with pytest.raises(Conflict) as over:
+        more.start()
+    assert over.value.code == "workflow_over"
+    with pytest.raises(NotFound):
+        app.extend(joined.job_id)
+
+
+@pytest.mark.req("DP-10")
+def test_a_workflow_started_by_a_job_is_its_child(app: App, press: Press) -> None:
+    runs: list[WorkflowRun] = []
+
+    @app.job()
+    async def begin() -> None:
+        wf = app.workflow("inner")
+        wf.add(press.fetch, 1)
+        runs.append(await wf.astart())
+
+    parent = app.enqueue("begin", correlation_id="c-1")
+    work_off(app)
+    (run,) = runs
+    workflow = asyncio.run(_followed(app, run))
+    assert workflow.parent_id == parent.id
+    job = app.get(app.workflows.show(run.id).nodes[0].job_id)
+    assert job is not None
+    assert (job.parent_id, job.correlation_id, job.workflow_id) == (parent.id, "c-1", run.id)
+
+
+async def _followed(app: App, run: WorkflowRun) -> Any:
+    try:
+        return await run.await_end(timeout=5)
+    finally:
+        await app.store.leave_loop()
+
+
+@pytest.mark.req("JF-10")
+def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: Press) -> None:
+    app.store.migrate()
+    started: list[WorkflowRun] = []
+
+    def in_vain() -> None:
+        with app.store.transaction() as connection:
+            wf = app.workflow("tx", connection=connection)
+            wf.add(press.fetch, 1)
+            started.append(wf.start())
+            raise RuntimeError("never mind")
+
+    with pytest.raises(RuntimeError):
+        in_vain()
+    assert app.workflows.get(started[0].id) is None
+    with app.store.transaction() as connection:
+        wf = app.workflow("tx", connection=connection)
+        a = wf.add(press.fetch, 1)
+        wf.add(press.publish, after=a)
+        started.append(wf.start())
+    work_off(app)
+    assert started[1].wait(timeout=5).succeeded == 2
+
+
+def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Press) -> None:
+    wf = app.workflow("odd")
+    a = wf.add(press.fetch, 1, name="a")
+    b = wf.add(press.fetch, 2, name="b", after=a)
+    a.wait_for(b)
+    with pytest.raises(InvalidSetting, match="a -> b -> a") as cycle:
+        wf.start()
+    assert cycle.value.code == "workflow_cycle"
+    group = app.workflow("g")
+    part = group.group("p")
+    part.add(press.fetch, 1, after=part)
+    refusals: list[tuple[str, Any]] = [
+        ("workflow_cycle", group.start),
+        ("empty_workflow", app.workflow("empty").start),
+        ("invalid_on_failure", lambda: app.workflow("x", on_failure="explode")),  # type: ignore[arg-type]
+        ("unknown_option", lambda: app.workflow("x", colour="red")),  # type: ignore[call-arg]
+        ("conflicting_options", lambda: wf.add(press.fetch.using(key="k"), 1)),
+        ("conflicting_options", lambda: wf.add(press.fetch.using(tenant="acme"), 1)),
+        ("duplicate_name", lambda: wf.add(press.fetch, 1, name="a")),
+        ("duplicate_name", lambda: [wf.group("same"), wf.group("same")]),
+        ("invalid_name", lambda: wf.group("a.b")),
+        ("invalid_after", lambda: wf.add(press.fetch, 1, after=7)),
+        ("invalid_mode", lambda: wf.group("m", mode="sideways")),  # type: ignore[arg-type]
+        ("unknown_parent", lambda: _with_parent(app, press, "nobody").start()),
+        ("invalid_arguments", lambda: wf.add(press.fetch, "x", "y")),
+        ("no_workflow", lambda: _outside(app)),
+        ("workflow_not_found", lambda: app.workflows.show("0198b9c6-0000-7000-8000-000000000000")),
+    ]
+    for code, call in refusals:
+        with pytest.raises(HoldfastError) as refused:
+            call()
+        assert refused.value.code == code
+    assert app.workflows.list() == []
+
+
+def _with_parent(app: App, press: Press, name: str) -> Any:
+    wf = app.workflow("x")
+    wf.add(press.fetch, 1, after=name)
+    return wf
+
+
+def _outside(app: App) -> None:
+    raised: list[HoldfastError] = []
+
+    @app.job("alone", retry=ONCE)
+    def alone(ctx: SyncContext) -> None:
+        try:
+            ctx.workflow()
+        except HoldfastError as error:
+            raised.append(error)
+
+    alone.enqueue()
+    work_off(app)
+    raise raised[0]
+
+
+def test_the_result_of_a_parent_that_failed_is_not_made_up(app: App, press: Press) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.job()
+    def look(ctx: SyncContext) -> None:
+        results = ctx.results()
+        seen["states"], seen["good"], seen["names"] = results.states, results.succeeded, list(results)
+        seen["one"] = results["good"]
+        with pytest.raises(JobFailed):
+            results["bad"]
+
+    press.broken = {"fetch 1"}
+    wf = app.workflow("look")
+    parents = [wf.add(press.fetch, 1, name="bad"), wf.add(press.fetch, 2, name="good")]
+    wf.add(look, after=parents, on_failure="continue")
+    run = wf.start()
+    work_off(app)
+    assert seen == {
+        "states": {"bad": State.DEAD_LETTER, "good": State.SUCCEEDED},
+        "good": {"good": 20},
+        "names": ["bad", "good"],
+        "one": 20,
+    }
+    assert run.status() is WorkflowStatus.PARTIALLY_FAILED

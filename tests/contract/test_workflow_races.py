@@ -1,0 +1,87 @@
+"""Parents that end at the same moment, each in a transaction: a child is neither forgotten nor released twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+
+import pytest
+
+from holdfast.domain.job import Claim
+from holdfast.domain.states import State
+from holdfast.domain.workflows import Graph
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, verbs_of
+from tests.support.threads import together
+from tests.support.workflows import Flow, check
+
+pytestmark = pytest.mark.req("DP-14", "CX-10")
+
+SETTLERS = 8
+
+
+@pytest.fixture
+def others(store: Store) -> Iterator[list[Store]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(open_store(store.url))) for _ in range(SETTLERS)]
+
+
+def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, others: list[Store]) -> None:
+    """Layers of eight, every job behind all of the layer before: each layer's last end releases the next, once."""
+    layers, width = 6, SETTLERS
+    drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
+    for layer in range(1, layers):
+        drawn |= {f"{layer}.{n}": [f"{layer - 1}.{m}" for m in range(width)] for n in range(width)}
+    flow = Flow(store, drawn)
+    flow.start()
+    for layer in range(layers):
+        claims = claim(store, open_lease(store, ttl=1000), 100)
+        assert sorted(each.kind for each in claims) == sorted(f"do.{layer}.{n}" for n in range(width))
+        ends = together(*(partial(settle, other, [each]) for other, each in zip(others, claims, strict=True)))
+        assert ends == [[]] * width
+    assert flow.status == "succeeded"
+    check(flow.graph)
+    assert {tuple(verbs_of(store, job_id)) for job_id in flow.ids.values()} == {("enqueue", "take", "succeed")}
+
+
+def test_stopping_cancelling_and_ending_at_once_leave_nothing_behind(store: Store, others: list[Store]) -> None:
+    """Ends good and bad, retries, a cancel of the whole, all at once: what is kept follows from the jobs,
+    and nothing waits for a parent that has ended."""
+    choice = random.Random(5)
+    for on_failure in ("stop", "skip"):
+        drawn: dict[str, str | list[str]] = {f"p{n}": "" for n in range(SETTLERS)}
+        drawn |= {f"c{n}": [f"p{n}", f"p{(n + 1) % SETTLERS}"] for n in range(SETTLERS)}
+        drawn["end"] = [f"c{n}" for n in range(SETTLERS)]
+        flow = Flow(store, drawn, on_failure, edges={f"c{n}>end": "continue" for n in range(0, SETTLERS, 2)})
+        flow.start()
+        claims = claim(store, open_lease(store, ttl=1000), 100)
+
+        def end(other: Store, each: Claim, how: float) -> object:
+            outcome = FINAL if how < 0.25 else BROKEN if how < 0.4 else None
+            return settle(other, [each], outcome) if outcome else settle(other, [each])
+
+        together(
+            *(partial(end, o, c, choice.random()) for o, c in zip(others[1:], claims[1:], strict=False)),
+            partial(end, others[0], claims[0], 0.0),
+        )
+        assert_sound(check(flow.graph))
+        together(
+            partial(others[0].run, others[0].verbs.cancel_workflow(flow.id, None, "ada", TENANT)),
+            partial(others[1].run, others[1].verbs.resume_workflow(flow.id, None, "ada", TENANT)),
+            partial(others[2].run, others[2].verbs.operate("cancel", [flow.ids["c3"]], None, "ada", TENANT)),
+            partial(others[3].run, others[3].verbs.promote_due()),
+        )
+        assert_sound(check(flow.graph))
+        store.run(store.verbs.cancel_workflow(flow.id, None, "ada", TENANT))
+        graph = check(flow.graph)
+        assert graph.workflow.open == 0
+
+
+def assert_sound(graph: Graph) -> None:
+    """What is held back has not begun to run."""
+    for node in graph.nodes:
+        if node.standing == "skipped":
+            assert node.state in (State.QUEUED, State.RETRY_WAITING, State.CANCELLED)

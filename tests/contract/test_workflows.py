@@ -1,0 +1,284 @@
+"""Workflows (DP-14): who runs when, what a failure does, and that what is kept follows from the jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.states import State
+from holdfast.domain.workflows import WorkflowStatus
+from holdfast.stores.base import Reschedule, Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
+from tests.support.workflows import Flow, check
+
+pytestmark = pytest.mark.req("DP-14")
+
+DIAMOND = {"a": "", "b": "a", "c": "a", "d": ["b", "c"]}
+
+
+def test_jobs_run_when_their_parents_have_ended_and_not_before(store: Store) -> None:
+    flow = Flow(store, DIAMOND)
+    assert flow.start().created
+    assert [node.unmet for node in flow.graph.nodes] == [0, 1, 1, 2]
+    waiting = job(store, flow.ids["d"])
+    assert (waiting.state, waiting.due_at, waiting.workflow_id) == (State.QUEUED, None, flow.id)
+    assert flow.run() == ["a"]
+    assert flow.run("b") == ["b"]
+    assert flow.run("d") == []
+    assert flow.run_all() == [["c"], ["d"]]
+    assert flow.status == "succeeded"
+    workflow = flow.graph.workflow
+    assert (workflow.total, workflow.succeeded, workflow.generator) == (4, 4, "planner")
+    assert workflow.finished_at is not None
+
+
+def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) -> None:
+    from holdfast.domain.settlement import decide
+    from holdfast.stores.base import ClaimRequest
+    from tests.support.stores import DONE
+
+    flow = Flow(store, {"a": "", "b": "a"})
+    flow.start()
+    lease = open_lease(store)
+    (first,) = claim(store, lease)
+    turn = store.run(
+        store.verbs.turn([decide(first, DONE, 1.0)], ClaimRequest(lease=lease, queues=("default",), want=5))
+    )
+    assert [each.id for each in turn.claims] == [flow.ids["b"]]
+
+
+def test_a_parent_that_is_tried_again_releases_nothing(store: Store) -> None:
+    """`failed` passes on in the same transaction: it is no end yet."""
+    from tests.support.stores import BROKEN
+
+    flow = Flow(store, {"a": "", "b": "a"}, edges={"a>b": "continue"})
+    flow.start()
+    flow.run(outcome=BROKEN)
+    assert state_of(store, flow.ids["a"]) is State.RETRY_WAITING
+    assert flow.stands() == {"a": "open", "b": "open"}
+    assert flow.run() == []
+    forward(store, 3600)
+    assert store.run(store.verbs.promote_due()) == 1
+    assert flow.run_all() == [["a"], ["b"]]
+
+
+@pytest.mark.req("SC-17")
+def test_skip_holds_back_what_is_behind_the_failure_and_the_rest_goes_on(store: Store) -> None:
+    flow = Flow(
+        store, {"a": "", "x": "", "b": "a", "c": "b", "y": "x", "z": ["c", "y"]}, "skip", edges={"c>z": "continue"}
+    )
+    flow.start()
+    assert flow.run("a", outcome=FINAL) == ["a"]
+    assert flow.stands() == {"a": "dead", "x": "open", "b": "skipped", "c": "skipped", "y": "open", "z": "open"}
+    assert flow.run_all() == [["x"], ["y"], ["z"]]
+    assert flow.status == "partially_failed"
+    # What is behind a dead letter waits, since that may be redriven.
+    assert state_of(store, flow.ids["b"]) is State.QUEUED
+    assert store.run(store.verbs.resume_workflow(flow.id, "mended", "ada", TENANT)).jobs == 1
+    assert flow.status == "active"
+    assert flow.run_all() == [["a"], ["b"], ["c"]]
+    assert flow.status == "succeeded"
+    again = store.run(store.verbs.resume_workflow(flow.id, None, "ada", TENANT))
+    assert (again.refused, again.reason) == (True, "nothing_to_resume")
+
+
+@pytest.mark.req("SC-17")
+def test_stop_holds_back_all_that_waits_and_lets_run_what_runs(store: Store) -> None:
+    from tests.support.stores import BROKEN
+
+    flow = Flow(store, {"a": "", "b": "a", "x": "", "y": "x", "r": "", "w": ""}, "stop")
+    flow.start()
+    running = claim(store, open_lease(store), 9, kinds=("do.x", "do.r"))
+    assert flow.run("a", outcome=FINAL) == ["a"]
+    stands = {"a": "dead", "b": "skipped", "x": "open", "y": "skipped", "r": "open", "w": "skipped"}
+    assert flow.stands() == stands
+    assert flow.run() == []
+    x, r = sorted(running, key=lambda each: each.kind != "do.x")
+    settle(store, [x])
+    settle(store, [r], BROKEN)  # to be tried again: it is held, as what waits
+    assert flow.stands() == stands | {"x": "succeeded", "r": "skipped"}
+    assert flow.status == "failed"
+    forward(store, 3600)
+    assert store.run(store.verbs.promote_due()) == 0
+    store.run(store.verbs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # as good as to resume it all
+    assert flow.stands() == {"a": "open", "b": "open", "x": "succeeded", "y": "open", "r": "open", "w": "open"}
+    store.run(store.verbs.promote_due())
+    assert flow.run_all() == [["a", "r", "w", "y"], ["b"]]
+    assert flow.status == "succeeded"
+
+
+def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
+    chain = {"j0": ""} | {f"j{n}": f"j{n - 1}" for n in range(1, 40)}
+    flow = Flow(store, chain, fields={"j0": {"deadline_at": forward(store)}})
+    flow.start()
+    forward(store, 1)
+    assert store.run(store.verbs.expire_overdue()) == 1  # failed for good: there is no redriving that
+    assert flow.stands() == {"j0": "failed"} | {f"j{n}": "skipped" for n in range(1, 40)}
+    assert state_of(store, flow.ids["j39"]) is State.CANCELLED
+    assert flow.status == "failed"
+    dead = Flow(store, {"a": "", "b": "a"})
+    dead.start()
+    dead.run(outcome=FINAL)
+    assert state_of(store, dead.ids["b"]) is State.QUEUED
+    store.run(store.verbs.operate("discard", [dead.ids["a"]], "no use", "ada", TENANT))
+    assert state_of(store, dead.ids["b"]) is State.CANCELLED
+    assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
+
+
+def test_cancelling_takes_all_that_has_not_ended(store: Store) -> None:
+    flow = Flow(store, DIAMOND)
+    flow.start()
+    flow.run("a")
+    (running,) = claim(store, open_lease(store), 1)
+    answer = store.run(store.verbs.cancel_workflow(flow.id, "no longer wanted", "ada", TENANT))
+    assert (answer.jobs, answer.refused) == (3, False)
+    assert settle(store, running) == [running.id]
+    assert flow.status == "cancelled"
+    assert {node.state for node in flow.graph.nodes} == {State.SUCCEEDED, State.CANCELLED}
+    check(flow.graph)
+    again = store.run(store.verbs.cancel_workflow(flow.id, None, "ada", TENANT))
+    assert (again.refused, again.reason) == (True, "already_finished")
+    nowhere = store.run(store.verbs.cancel_workflow(new_id(), None, "ada", TENANT))
+    assert nowhere.reason == "not_found"
+
+
+@pytest.mark.req("DP-3", "CX-15")
+def test_a_key_starts_a_workflow_once(store: Store) -> None:
+    first = Flow(store, DIAMOND, key="2027-01")
+    second = Flow(store, DIAMOND, key="2027-01")
+    other = Flow(store, {"a": ""}, key="2027-01")
+    assert first.start().created
+    answer = second.start()
+    assert (answer.id, answer.created, answer.reason) == (first.id, False, "duplicate_key")
+    assert other.start().reason == "idempotency_conflict"
+    assert len(store.run(store.verbs.workflows(TENANT))) == 1
+    assert sum(store.run(store.verbs.counts(TENANT)).values()) == 4
+
+
+def test_jobs_are_added_while_it_runs_and_refused_when_it_is_over(store: Store) -> None:
+    flow = Flow(store, {"a": "", "b": "a"})
+    flow.start()
+    flow.run("a")
+    assert flow.add({"c": "a", "d": ["b", "c"]}).created
+    assert flow.add({"c": "a"}).reason == "name_taken"
+    # Whatever carries its id joins it: so do children of its jobs.
+    spawned = put_one(store, "spawned", parent_id=flow.ids["a"])
+    assert job(store, spawned).workflow_id == flow.id
+    assert flow.graph.workflow.total == 5
+    assert flow.run("b", "c") == ["b", "c"]
+    assert flow.run_all() == [["d", "spawned"]]
+    assert flow.status == "succeeded"
+    assert flow.add({"e": "d"}).reason == "workflow_over"
+    with pytest.raises(HoldfastError) as refused:
+        put_one(store, workflow_id=flow.id)
+    assert refused.value.code == "workflow_over"
+    stranger = put_one(store)
+    failing = Flow(store, {"a": "", "z": ""})
+    failing.start()
+    failing.run("a", outcome=FINAL)
+    assert failing.add({"b": "a", "c": "b", "d": "c"}, {"c>d": "continue"}).created
+    assert failing.stands() == {"a": "dead", "z": "open", "b": "skipped", "c": "skipped", "d": "open"}
+    failing.ids["stranger"] = stranger
+    with pytest.raises(HoldfastError) as unknown:
+        failing.add({"e": "stranger"})
+    assert unknown.value.code == "unknown_parent"
+    assert failing.run_all() == [["d", "mail.send", "z"]]
+    assert failing.status == "partially_failed"
+
+
+@pytest.mark.req("DP-14", "CX-1")
+def test_ends_by_hand_count_like_any_other(store: Store, by_hand: ByHand) -> None:
+    flow = Flow(store, {"a": "", "b": "a", "c": ["a", "b"], "x": "c"}, edges={"b>c": "continue"})
+    flow.start()
+    (first,) = claim(store, open_lease(store))
+    by_hand.execute(
+        "update job_state set state = 'succeeded', lease = null, settled_by = lease,"
+        " finished_at = (select now from present) where id = :id",
+        {"id": first.id},
+    )
+    assert flow.stands()["a"] == "succeeded"
+    by_hand.execute(
+        "update job_state set state = 'failed', finished_at = (select now from present), error_code = 'x',"
+        " error_message = 'x' where id = :id",
+        {"id": flow.ids["b"]},
+    )
+    assert flow.stands() == {"a": "succeeded", "b": "failed", "c": "open", "x": "open"}
+    assert flow.run_all() == [["c"], ["x"]]
+    assert flow.status == "partially_failed"
+
+
+def test_a_job_that_waits_for_its_parents_waits_for_nothing_else(store: Store) -> None:
+    moment = forward(store)
+    flow = Flow(store, {"a": "", "b": "a", "c": "a"}, fields={"b": {"delay": 60.0}, "c": {"agent": "planner"}})
+    flow.start()
+    (verdict,) = store.run(store.verbs.reschedule([flow.ids["b"]], Reschedule(), None, "ada", TENANT))
+    assert (verdict.refused, verdict.reason) == (True, "job_held")
+    assert store.run(store.verbs.resume_agent("planner", 10, TENANT)) == 0
+    assert flow.run_all() == [["a"], ["c"]]
+    due = job(store, flow.ids["b"]).due_at
+    assert due is not None
+    assert (due - moment).total_seconds() == 60
+    forward(store, 60)
+    store.run(store.verbs.promote_due())
+    assert flow.run_all() == [["b"]]
+
+
+@pytest.mark.req("JF-1")
+def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
+    flow = Flow(store, DIAMOND)
+    flow.start()
+    verbs, run = store.verbs, store.run
+    assert run(verbs.workflow(flow.id, "acme")) is None
+    assert run(verbs.graph(flow.id, "acme")) is None
+    assert run(verbs.workflows("acme")) == []
+    assert run(verbs.cancel_workflow(flow.id, None, "ada", "acme")).reason == "not_found"
+    assert run(verbs.resume_workflow(flow.id, None, "ada", "acme")).reason == "not_found"
+    assert run(verbs.add_to_workflow(flow.id, flow.nodes, (), "ada", "acme")).reason == "not_found"
+    put_one(store, tenant="acme", workflow_id=flow.id)  # there it is only a label
+    assert flow.graph.workflow.total == 4
+
+
+@pytest.mark.req("DP-6")
+def test_a_generator_plans_and_takes_nothing(store: Store, by_hand: ByHand) -> None:
+    Flow(store, {"a": ""}).start()
+    lease = store.run(store.verbs.open_lease("MOT:template", 30, "*", "generator")).id
+    with pytest.raises(HoldfastError) as refused:
+        claim(store, lease)
+    assert refused.value.code == "generator_only"
+    said = by_hand.refusal(
+        "update job_state set state = 'in_progress', attempt = attempt + 1, lease = :lease", {"lease": lease}
+    )
+    assert said is not None
+    assert len(claim(store, open_lease(store))) == 1
+
+
+def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> None:
+    from holdfast.domain.agents import Definition
+
+    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner", kind="other"), TENANT))
+    flow = Flow(store, {"a": "", "b": "a"}, fields={"b": {"agent": "planner"}})
+    with pytest.raises(HoldfastError) as refused:
+        flow.start()
+    assert refused.value.code == "job_refused"
+    assert store.run(store.verbs.workflows("*")) == []
+    assert store.run(store.verbs.counts("*")) == {}
+
+
+def test_reading_lists_them_newest_first_with_what_parents_returned(store: Store) -> None:
+    from holdfast.domain.outcome import Succeeded
+
+    flow, second = Flow(store, {"a": "", "b": "a"}), Flow(store, {"a": ""}, kind="other")
+    flow.start()
+    second.start()
+    verbs, run = store.verbs, store.run
+    assert [w.id for w in run(verbs.workflows(TENANT))] == [second.id, flow.id]
+    assert [w.id for w in run(verbs.workflows(TENANT, limit=1, before=second.id))] == [flow.id]
+    assert [w.kind for w in run(verbs.workflows(TENANT, kind="other"))] == ["other"]
+    (a,) = claim(store, open_lease(store), 1)
+    settle(store, a, Succeeded('{"pages": 3}'))
+    (parent,) = run(verbs.parent_results(flow.ids["b"], TENANT))
+    assert (parent.name, parent.state, parent.value, parent.kind) == ("a", State.SUCCEEDED, {"pages": 3}, "do.a")
+    second.run("a")
+    assert [w.id for w in run(verbs.workflows(TENANT, over=True))] == [second.id]
+    assert run(verbs.workflows(TENANT, over=False))[0].status is WorkflowStatus.ACTIVE

@@ -1,0 +1,97 @@
+"""A worker is gone in the middle of a workflow: no parent has ended without its children knowing, and all is done.
+
+The end of a parent and the release of its children are one transaction, so there is nothing between them to be lost in.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.crashing import GONE, Point, When, start
+from tests.faults.effects import effects
+from tests.faults.load import PATIENT
+from tests.faults.waiting import all_ended, states
+from tests.support.crew import Crew
+from tests.support.stores import history, spec
+from tests.support.workflows import Flow
+from tests.support.workflows import check as check_workflow
+
+pytestmark = pytest.mark.req("DP-14", "CX-15")
+
+
+class Works(Flow):
+    """All its jobs are of the kind that the workers of these tests have."""
+
+    def _job(self, name: str, fields: dict[str, object]) -> object:  # type: ignore[override]
+        payload = {"number": 1, "nap": 0.02}
+        return spec("work", id=self.ids[name], payload=payload, workflow_id=self.id, retry=PATIENT)
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None:
+    if when == "within" and not app.store.embedded:
+        pytest.skip("a verb is one statement there, and the server commits it")
+    flow = Works(app.store, {"a": "", "b": "a", "c": ["a", "b"]})
+    flow.start()
+    victim = start(app.store.url, folder, Point("settling", when), burst=True)
+    victim.join(20)
+    assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
+    graph = check_workflow(flow.graph)
+    ended = graph.nodes[0].state is State.SUCCEEDED
+    assert ended == (when == "after")
+    assert [node.unmet for node in graph.nodes] == ([0, 0, 1] if ended else [0, 1, 2])
+    rescuer = start(app.store.url, folder, burst=False)
+    try:
+        all_ended(app, 3)
+    finally:
+        rescuer.kill()
+        rescuer.join(10)
+    check_workflow(flow.graph)
+    assert flow.status == "succeeded"
+
+
+def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: int, width: int, kills: int) -> None:
+    drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
+    for layer in range(1, layers):
+        drawn |= {f"{layer}.{n}": [f"{layer - 1}.{m}" for m in range(width)] for n in range(width)}
+    flow = Works(app.store, drawn)
+    flow.start()
+    crew.start(3)
+    until(lambda: effects(folder), "somebody works")
+    for _ in range(kills):
+        time.sleep(choice.uniform(0.0, 0.4))
+        crew.kill_one(choice)
+        crew.start(1)
+    ids = list(flow.ids.values())
+    all_ended(app, len(ids), limit=120)
+    check(app.store.url, ids, folder=folder, within=12.0)
+    assert set(states(app, ids)) == {State.SUCCEEDED}
+    check_workflow(flow.graph)
+    assert flow.status == "succeeded"
+    # Nobody began before all its parents had ended. By the ledger: a turn has one time for all it does.
+    began: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for name, job_id in flow.ids.items():
+        events = history(app.store, job_id)
+        began[name] = min(event.seq for event in events if event.verb == "take")
+        ended[name] = max(event.seq for event in events if event.verb == "succeed")
+    for name, parents in drawn.items():
+        assert all(began[name] > ended[parent] for parent in parents)
+
+
+def test_four_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    play(app, crew, folder, choice, layers=8, width=6, kills=4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+def test_two_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    for _ in range(5):
+        play(app, crew, folder, choice, layers=60, width=20, kills=40)

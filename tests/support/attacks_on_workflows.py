@@ -1,0 +1,80 @@
+"""Attacks on workflows (DP-14): a child that is let go early, counts that are made up, a plan that is changed."""
+
+from __future__ import annotations
+
+from tests.support.attack import both, only_postgres, only_sqlite
+
+# `:flow` is a workflow of two jobs: `:child` waits for `:parent`.
+_BY_TRIGGERS = ("nodes are written by triggers only", "written by triggers only")
+_PLANNED = ("what was planned never changes", "what was planned never changes")
+
+WORKFLOWS = [
+    both(
+        "let a job go before its parents have ended",
+        "update job_state set due_at = null, note = null where id = :child",
+        says=("a job that waits for its parents is released by their ends", "waits for its parents"),
+    ),
+    both(
+        "begin a job before its parents have ended",
+        "update job_state set due_at = null where id = :child",
+        "update job_state set state = 'in_progress', attempt = 1, lease = :other where id = :child",
+        says=("a job that waits for its parents is released by their ends", "waits for its parents"),
+    ),
+    both("say that a job waits for nobody", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
+    both(
+        "say that a job has succeeded",
+        "update node set standing = 'succeeded' where job_id = :child",
+        says=_BY_TRIGGERS,
+    ),
+    both(
+        "say that a parent has ended",
+        "update dependency set met = (1 = 1) where child = :child",
+        says=("dependencies are met by triggers only", "written by triggers only"),
+    ),
+    both(
+        "let a job wait for another",
+        "update dependency set parent = :queued where child = :child",
+        says=("dependencies are met by triggers only", "what was planned never changes"),
+    ),
+    both(
+        "forget a dependency",
+        "delete from dependency where child = :child",
+        says=("dependencies are never deleted", "dependency: rows are never changed"),
+    ),
+    both(
+        "forget a node",
+        "delete from node where job_id = :child",
+        says=("a node leaves with its job", "never deleted while their job exists"),
+    ),
+    both(
+        "forget a workflow", "delete from workflow where id = :flow", says=("never deleted", "rows are never changed")
+    ),
+    both(
+        "make up the counts",
+        "update workflow set open = open - 1 where id = :flow",
+        says=("counts_add_up", "triggers only"),
+    ),
+    both(
+        "call a workflow finished",
+        "update workflow set finished_at = created_at where id = :flow",
+        says=("finished_when_over", "triggers only"),
+    ),
+    both("plan for somebody else", "update workflow set generator = 'me' where id = :flow", says=_PLANNED),
+    both(
+        "move a job to another workflow", "update node set workflow_id = :unknown where job_id = :child", says=_PLANNED
+    ),
+    both(
+        "take a job out of its workflow",
+        "update job_state set workflow_id = null where id = :child",
+        says=("number, id, tenant, kind, agent and crash limit", "id, tenant, kind, agent and crash limit"),
+    ),
+    both(
+        "wait for oneself",
+        "insert into dependency (child, parent, tenant, on_failure) values (:child, :child, 'default', 'skip')",
+        says="not_of_itself",
+    ),
+    only_postgres("truncate the dependencies", "truncate dependency", says="rows are never changed"),
+    only_sqlite(
+        "make a round for nothing", "insert into round (id) values (1)", says="a round is made when jobs have moved"
+    ),
+]
