@@ -52,7 +52,7 @@ class Record:
     ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
     documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
-    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
+    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses"})
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:

@@ -5,10 +5,11 @@ from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
+from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads):
+class Reads(JobReads, GateReads, LedgerReads, OverviewReads, LimitReads, AgentReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

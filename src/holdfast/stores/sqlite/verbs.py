@@ -7,14 +7,17 @@ from datetime import datetime, timedelta
 from holdfast.stores.codecs import MICROSECOND, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Dialect
-from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
+from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
+from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
+from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
@@ -30,6 +33,9 @@ class SqliteVerbs(
     OperatorVerbs,
     OrderVerb,
     LedgerVerbs,
+    LimitVerbs,
+    ReservationVerbs,
+    AgingVerbs,
     AgentVerbs,
 ):
     dialect = Dialect(
@@ -39,6 +45,7 @@ class SqliteVerbs(
         bind=lambda tenant: None,
         has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
         nobody="[]",
+        never=NEVER,
     )
 
     @flow()

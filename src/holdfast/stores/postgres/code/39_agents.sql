@@ -107,7 +107,7 @@ begin
     with back as materialized (
         select s.id from job_state s
          where s.tenant = v_scope and s.agent = resume_agent.agent and s.agent is not null
-           and s.state in ('queued', 'retry_waiting') and s.state = 'queued' and s.due_at is not null and s.note ? 'held'
+           and s.state in ('queued', 'retry_waiting') and s.state = 'queued' and s.due_at is not null and s.note ->> 'held' = 'agent_disabled'
          order by s.due_at, s.id limit resume_agent.want for update skip locked
     ), resumed as (
         update job_state s set due_at = null, note = null from back where s.id = back.id returning s.queue

@@ -110,7 +110,7 @@ begin
     select array_agg(h.id) into v_done from (
         select s.id from job_state s
          where s.id = any (reschedule_many.jobs) and (v_scope = '*' or s.tenant = v_scope)
-           and s.state in ('queued', 'retry_waiting')
+           and s.state in ('queued', 'retry_waiting') and s.due_at is distinct from 'infinity'
            and (reschedule_many.max_retries is null or s.retries <= reschedule_many.max_retries)
          order by s.id for update) h;
     update job_state s
@@ -124,7 +124,8 @@ begin
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'
                 when not coalesce(o.id = any (v_done), false) then
-                    case when s.state in ('queued', 'retry_waiting') then 'limit_too_low' else 'not_waiting' end end
+                    case when s.state in ('queued', 'retry_waiting') and s.due_at = 'infinity' then 'job_held'
+                         when s.state in ('queued', 'retry_waiting') then 'limit_too_low' else 'not_waiting' end end
       from unnest(reschedule_many.jobs) with ordinality as o(id, ord)
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
      order by o.ord;

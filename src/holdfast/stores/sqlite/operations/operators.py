@@ -11,10 +11,11 @@ from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.codecs import in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _FIND = (
-    "SELECT id, state, retries FROM job_state"
+    "SELECT id, state, retries, due_at FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
 )
 _STOP = (
@@ -81,8 +82,8 @@ class OperatorVerbs:
         _check_limit(when.max_retries)
         now = yield from sign(actor)
         scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-        found = {row[0]: (State(row[1]), int(row[2])) for row in (yield Statement(_FIND, scope))}
-        refusals = {job_id: _reason_against(state, retries, when) for job_id, (state, retries) in found.items()}
+        found = {row[0]: (State(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
+        refusals = {job_id: _reason_against(*standing, when) for job_id, standing in found.items()}
         due = micros(when.at) if when.at is not None else now + in_micros(when.delay or 0.0)
         params = {
             "ids": ids_json(job_id for job_id, refusal in refusals.items() if refusal is None),
@@ -100,9 +101,11 @@ class OperatorVerbs:
         return answers
 
 
-def _reason_against(state: State, retries: int, when: Reschedule) -> str | None:
+def _reason_against(state: State, retries: int, due: int | None, when: Reschedule) -> str | None:
     if state not in (State.QUEUED, State.RETRY_WAITING):
         return "not_waiting"
+    if due == NEVER:
+        return "job_held"
     return "limit_too_low" if when.max_retries is not None and retries > when.max_retries else None
 
 
