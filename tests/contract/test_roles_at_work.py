@@ -17,7 +17,9 @@ from psycopg import sql
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
+from holdfast.domain.limits import Rule
 from holdfast.domain.order import Move
+from holdfast.domain.reservations import Ask
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
@@ -37,15 +39,18 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
     *("steps", "gate", "gates", "votes", "notes"),
+    *("limits", "reservations", "queue_settings"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
+    *("attend_limits", "age_queues", "reserve", "release_reservation"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
+REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
 ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS | {"enqueue", "cancel", "send_event"},
@@ -140,6 +145,16 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
         "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
         "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
+        "set_limit": lambda: run(v.set_limit(Rule.of("kind", "slow", 5), "ada", tenant)),
+        "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
+        "limits": lambda: run(v.limits(tenant)),
+        "attend_limits": lambda: run(v.attend_limits()),
+        "reserve": lambda: run(v.reserve(Ask(new_id(), "queue", "q", 30), "ada", tenant)),
+        "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
+        "reservations": lambda: run(v.reservations(tenant)),
+        "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
+        "queue_settings": lambda: run(v.queue_settings(tenant)),
+        "age_queues": lambda: run(v.age_queues()),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

@@ -378,7 +378,7 @@ end $$;
 create or replace function list_limits(for_tenant text default null)
 returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
                set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
-language plpgsql stable security definer set search_path from current as $$
+language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(list_limits.for_tenant);
