@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +34,13 @@ pytestmark = pytest.mark.req("SC-16")
 
 
 def limit(
-    store: Store, scope: str = "all", name: str = EACH, concurrency: int | None = None, *, tenant: str = TENANT, **rate: Any
+    store: Store,
+    scope: str = "all",
+    name: str = EACH,
+    concurrency: int | None = None,
+    *,
+    tenant: str = TENANT,
+    **rate: Any,
 ) -> Limit:
     return store.run(store.verbs.set_limit(Rule.of(scope, name, concurrency, **rate), "ada", tenant))
 
@@ -136,13 +143,14 @@ def test_a_job_under_several_limits_needs_room_in_all_of_them(store: Store) -> N
 
 def test_whatever_ends_a_hold_frees_its_place(store: Store, by_hand: ByHand) -> None:
     limit(store, "key", EACH, 1)
-    ways = {
+    ways: dict[str, Callable[[Claim], object]] = {
         "succeed": lambda held: settle(store, held),
         "fail": lambda held: settle(store, held, BROKEN),
         "snooze": lambda held: settle(store, held, LATER),
         "cancel": lambda held: store.run(store.verbs.operate("cancel", [held.id], None, "ada", TENANT)),
         "by hand": lambda held: by_hand.execute(
-            "update job_state set state = 'cancelled', lease = null, finished_at = (select now from present) where id = :id",
+            "update job_state set state = 'cancelled', lease = null, finished_at = (select now from present)"
+            " where id = :id",
             {"id": held.id},
         ),
         "reap": lambda held: (forward(store, 31), store.run(store.verbs.reap_lapsed())),
@@ -186,7 +194,8 @@ def test_a_lowered_limit_takes_effect_as_jobs_end_and_a_raised_one_at_once(store
     assert len(claim(store, lease, 9)) == 1
     limit(store, "kind", "slow", 2)
     assert len(claim(store, lease, 9)) == 1
-    assert remove(store, "kind", "slow") and not remove(store, "kind", "slow")
+    assert remove(store, "kind", "slow")
+    assert not remove(store, "kind", "slow")
     assert len(claim(store, lease, 9)) == 1
 
 
@@ -232,7 +241,9 @@ def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(stor
     assert [each.due_at for each in listed] == [None] * 4
     assert store.run(store.verbs.notes(JobFilter(tenant=TENANT)))[one]["held"] == "limit"
     assert [each.waiting for each in limits(store)] == [3]
-    assert [v.reason for v in store.run(store.verbs.reschedule([one], Reschedule(), None, "ada", TENANT))] == ["job_held"]
+    assert [v.reason for v in store.run(store.verbs.reschedule([one], Reschedule(), None, "ada", TENANT))] == [
+        "job_held"
+    ]
     assert store.run(store.verbs.promote_due()) == 0
     assert not store.run(store.verbs.move(two, Move.of(first=True), None, "ada", TENANT)).refused
     store.run(store.verbs.operate("cancel", [one], None, "ada", TENANT))

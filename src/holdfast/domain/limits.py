@@ -27,7 +27,17 @@ NAME_LIMIT: Final = 255
 SHORTEST, LONGEST = 0.001, 366 * 86_400.0
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*(?:/|per)\s*(\S.*?)\s*")
-_SPANS = {"s": "1s", "second": "1s", "m": "1m", "min": "1m", "minute": "1m", "h": "1h", "hour": "1h", "d": "1d", "day": "1d"}
+_SPANS = {
+    "s": "1s",
+    "second": "1s",
+    "m": "1m",
+    "min": "1m",
+    "minute": "1m",
+    "h": "1h",
+    "hour": "1h",
+    "d": "1d",
+    "day": "1d",
+}
 
 
 class Bucket(NamedTuple):

@@ -54,7 +54,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class QueueSetting:
-    """A queue in which waiting counts: one ``aging_step`` of priority for each ``aging`` seconds, up to ``aging_most``."""
+    """A queue in which waiting counts: ``aging_step`` of priority for each ``aging`` seconds, up to ``aging_most``."""
 
     tenant: str
     queue: str

@@ -289,7 +289,7 @@ class Verbs(Protocol):
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Flow[bool]: ...
     def reservations(self, tenant: str, ended: bool = False, limit: int = 50) -> Flow[list[Reservation]]:
-        """Those that wait or are active, in the order they were asked for; with ``ended`` the rest too, newest first."""
+        """Those that wait or are active, in their order; with ``ended`` the rest too, newest first."""
         ...
 
     def set_aging(

@@ -50,7 +50,7 @@ _WAKE = (
     " AND (wake_at IS NULL OR wake_at <= :now)"
 )
 _PARK = (
-    "UPDATE job_state SET due_at = :never, note = '{\"held\": \"limit\"}', held_by = :bucket"
+    'UPDATE job_state SET due_at = :never, note = \'{"held": "limit"}\', held_by = :bucket'
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
 _GO_ON = (
@@ -100,7 +100,7 @@ def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
 
 
 def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
-    """The numbers of those that have room, in the order given; their places and tokens are taken, the rest is parked."""
+    """The numbers of those that have room, in the order given; their places are taken, and the rest is parked."""
     used = {n: json.loads(uses) for n, uses in (yield Statement(_USES, (ids_json(each.n for each in picked),)))}
     wanted = {each.n: _wanted(each, used.get(each.n, ())) for each in picked}
     rules = yield from _rules({what for names in wanted.values() for what in names}, now)
@@ -139,10 +139,10 @@ def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
 
 def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
     """How many more may be taken."""
-    rooms = []
+    rooms: list[int] = []
     if rule.concurrency is not None:
         ((taken,),) = yield Statement(_TAKEN, bucket)
-        rooms.append(max(rule.concurrency - taken, 0))
+        rooms.append(max(rule.concurrency - int(taken), 0))
     if rule.rate is not None:
         left = yield from _tokens(bucket, rule, now)
         rooms.append(int(left + 1e-9))

@@ -36,7 +36,8 @@ _ENABLE = (
 _WAITING = "tenant = :tenant AND agent = :agent AND agent IS NOT NULL AND state IN ('queued', 'retry_waiting')"
 _RESUME = (
     "UPDATE job_state SET due_at = NULL, note = NULL WHERE n IN (SELECT n FROM job_state"
-    f" WHERE {_WAITING} AND +state = 'queued' AND due_at IS NOT NULL AND json_extract(note, '$.held') = 'agent_disabled'"
+    f" WHERE {_WAITING} AND +state = 'queued' AND due_at IS NOT NULL"
+    " AND json_extract(note, '$.held') = 'agent_disabled'"
     " AND NOT EXISTS (SELECT 1 FROM agent WHERE tenant = :tenant AND id = :agent AND disabled_at IS NOT NULL)"
     " LIMIT :want) RETURNING 1"
 )

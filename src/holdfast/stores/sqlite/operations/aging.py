@@ -13,7 +13,8 @@ _COLUMNS = Record.columns(QueueSetting)
 _SET = (
     f"INSERT INTO queue_setting ({_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor, :now)"
     " ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
-    f" aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at RETURNING {_COLUMNS}"
+    " aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at"
+    f" RETURNING {_COLUMNS}"
 )
 _END = "DELETE FROM queue_setting WHERE tenant = :tenant AND queue = :queue"
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
@@ -26,15 +27,14 @@ _OLDEST = (
     f"SELECT n FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority = :level"
     " AND (:tenant = '*' OR tenant = :tenant) ORDER BY position LIMIT :want"
 )
-_DUE = (
-    "min(:most, j.priority + :step * CAST((:now - max(j.created_at, coalesce(j.process_after, 0))) / :every AS INTEGER))"
-)
+_WAITED = ":now - max(j.created_at, coalesce(j.process_after, 0))"
+_DUE = f"min(:most, j.priority + :step * (({_WAITED}) / :every))"
 _RAISE = (
     "UPDATE job_state SET priority = o.priority, note = json_set(coalesce(note, '{}'), '$.moved',"
     " json_object('to', 'aging', 'priority', o.priority,"
     " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))"
-    f" FROM (SELECT j.n, {_DUE} AS priority FROM job j WHERE j.n IN (SELECT value FROM json_each(:numbers)) AND NOT EXISTS"
-    " (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.verb = 'move' AND e.actor <> 'aging')) o"
+    f" FROM (SELECT j.n, {_DUE} AS priority FROM job j WHERE j.n IN (SELECT value FROM json_each(:numbers))"
+    " AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.verb = 'move' AND e.actor <> 'aging')) o"
     " WHERE job_state.n = o.n AND o.priority > job_state.priority RETURNING 1"
 )
 

@@ -58,8 +58,8 @@ _HOLDINGS = (
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
 )
 _TAKE = (
-    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL, attempt = attempt + 1,"
-    " started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
+    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL,"
+    " attempt = attempt + 1, started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
 )
 _CLAIM = (
     "UPDATE job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL, held_by = NULL"

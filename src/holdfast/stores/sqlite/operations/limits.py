@@ -19,7 +19,8 @@ LOOKED_AT = 200  # limits in one sweep
 
 _COLUMNS = Record.columns(Limit, skip=("running", "waiting"))
 _SET = (
-    f"INSERT INTO job_limit ({_COLUMNS}) VALUES (:tenant, :scope, :name, :concurrency, :rate, :per, :burst, :actor, :now, :now)"
+    f"INSERT INTO job_limit ({_COLUMNS})"
+    " VALUES (:tenant, :scope, :name, :concurrency, :rate, :per, :burst, :actor, :now, :now)"
     " ON CONFLICT DO UPDATE SET concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per,"
     " burst = excluded.burst, set_by = excluded.set_by, updated_at = excluded.updated_at"
     " WHERE (job_limit.concurrency, job_limit.rate, job_limit.per, job_limit.burst)"
@@ -34,7 +35,8 @@ _COUNT_RUNNING = (
     " WHEN 'tenant' THEN s.tenant WHEN 'agent' THEN s.agent END AS name"
     " FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
     " UNION ALL"
-    " SELECT s.id, s.tenant, substr(u.value, length(:scope) + 2) FROM job_state s JOIN job j ON j.n = s.n, json_each(j.uses) u"
+    " SELECT s.id, s.tenant, substr(u.value, length(:scope) + 2)"
+    " FROM job_state s JOIN job j ON j.n = s.n, json_each(j.uses) u"
     " WHERE s.state IN ('leased', 'in_progress') AND j.uses IS NOT NULL AND u.value LIKE :scope || ':%') w"
     " WHERE w.name IS NOT NULL AND (:tenant = '*' OR w.tenant = :tenant) AND (:name = '*' OR w.name = :name)"
     " ON CONFLICT DO NOTHING"
@@ -71,7 +73,9 @@ _WAITS = (
     "SELECT 1 FROM job_state INDEXED BY parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
     " AND state = 'queued' LIMIT 1"
 )
-_ORPHANS = "DELETE FROM place WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = place.job_id AND s.lease IS NOT NULL)"
+_ORPHANS = (
+    "DELETE FROM place WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = place.job_id AND s.lease IS NOT NULL)"
+)
 _SWITCH_OFF = Statement(
     "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
@@ -81,7 +85,8 @@ _SWITCH_OFF = Statement(
 _ANYTHING = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM meter WHERE wake_at <= :now)"
     " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
-    " OR EXISTS (SELECT 1 FROM job_state INDEXED BY parked WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
+    " OR EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
+    " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
     " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
 )
@@ -135,9 +140,10 @@ class LimitVerbs:
         found = []
         for row in (yield Statement(_LIST, whose)):
             own, beginning = Bucket(*row[:3]).text, _beginning(row[0], row[1])
-            waiting = sum(n for held, n in parked if held == own or row[2] == "*" and held.startswith(beginning))
+            waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
             found.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
-        return sorted(found, key=lambda limit: ([*SCOPES].index(limit.scope), limit.name, limit.tenant))  # type: ignore[arg-type]
+        order: list[str] = list(SCOPES)
+        return sorted(found, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
 
     @flow(peek=_nothing_due)
     def attend_limits(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:

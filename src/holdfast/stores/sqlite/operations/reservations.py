@@ -34,15 +34,16 @@ _AHEAD = (
 _BEGIN = "UPDATE reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
 _SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
 _RUNNING = (
-    "SELECT count(*) FROM job_state s WHERE s.state IN ('leased', 'in_progress') AND (:tenant = '*' OR s.tenant = :tenant)"
-    " AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name ELSE EXISTS (SELECT 1 FROM job j, json_each(j.uses) u"
-    " WHERE j.n = s.n AND u.value = 'resource:' || :name) END"
+    "SELECT count(*) FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
+    " AND (:tenant = '*' OR s.tenant = :tenant) AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name"
+    " ELSE EXISTS (SELECT 1 FROM job j, json_each(j.uses) u WHERE j.n = s.n AND u.value = 'resource:' || :name) END"
 )
 _RELEASE = (
     "UPDATE reservation SET ended_at = :now, ended_by = :actor,"
     " state = CASE WHEN state = 'waiting' THEN 'withdrawn' WHEN expires_at <= :now THEN 'expired' ELSE 'released' END,"
     " ended_why = CASE WHEN state = 'active' AND expires_at <= :now THEN 'expired' ELSE :why END"
-    " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant) RETURNING tenant, scope, name, state"
+    " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant)"
+    " RETURNING tenant, scope, name, state"
 )
 _EXPIRE = (
     "UPDATE reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at = :now,"
