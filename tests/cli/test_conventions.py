@@ -34,8 +34,14 @@ COMMANDS = (
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
     *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
+    ("limits",),
+    *(("limits", verb) for verb in ("list", "show", "set", "remove")),
+    ("reservations",),
+    *(("reservations", verb) for verb in ("list", "release")),
+    ("queues",),
+    *(("queues", verb) for verb in ("list", "age")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",))
+GROUPS = (("jobs",), ("approvals",), ("agents",), ("limits",), ("reservations",), ("queues",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 
