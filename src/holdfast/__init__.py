@@ -7,8 +7,10 @@ from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import Attempt, Event, Job
+from holdfast.domain.limits import Limit
 from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
+from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.workflows import Workflow, WorkflowStatus
@@ -38,8 +40,10 @@ __all__ = [
     "HoldfastError",
     "Job",
     "Kind",
+    "Limit",
     "Progress",
     "Reject",
+    "Reservation",
     "Retry",
     "State",
     "Step",

@@ -20,6 +20,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
 from holdfast.domain.job import DEFAULT_RETRY, Event, Job, JobSpec, Verdict
 from holdfast.domain.keys import check_name
+from holdfast.domain.limits import uses
 from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
@@ -30,8 +31,11 @@ from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
+from holdfast.features.limits import Limits
+from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
+from holdfast.features.reservations import Reservations, Reserving
 from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
 from holdfast.features.templates import Templates
@@ -77,6 +81,9 @@ class App:
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
         self.agents = Agents(self.client)
+        self.limits = Limits(self.client)
+        self.queues = Queues(self.client)
+        self.reservations = Reservations(self.client)
         self.kinds: dict[str, Declared] = {}
         self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
         self.notifier: str | None = None
@@ -108,6 +115,8 @@ class App:
         retry: Retry | str | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
+        limit_key: str | None = None,
+        resources: Sequence[str] = (),
         at_most_once: bool = False,
         process: bool = False,
         memory: Size | None = None,
@@ -119,6 +128,7 @@ class App:
 
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
+        ``limit_key`` and ``resources`` are what its jobs count against where they are limited (``app.limits``).
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         """
@@ -128,6 +138,9 @@ class App:
             raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
         options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
+        if limit_key is not None or resources:
+            uses(limit_key, resources)  # refused now rather than when the first is enqueued
+            options |= Options(limit_key=limit_key, resources=resources)
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
         gate = asking(requires_approval)
@@ -316,6 +329,21 @@ class App:
 
     def health(self) -> Health:
         return self.client.run(self.client.verbs.health(self.client.tenant))
+
+    def reserve(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        wait: Duration | None = None,
+        ttl: Duration = 30.0,
+        at_once: bool = False,
+        reason: str | None = None,
+    ) -> Reserving:
+        """Use something directly while no job is begun there: ``with app.reserve("gpu-0", wait="30s"):``, or
+        ``async with``. A resource, a queue, or (with neither) everything. The block begins when its turn has come and
+        the jobs that run there have ended, or ``at_once`` while they go on; after ``wait`` it is refused as busy."""
+        return Reserving.of(self.client, new_id(), resource, queue, wait, ttl, at_once, reason)
 
     # --- telling jobs, and deciding for them ---
 

@@ -16,6 +16,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
 from holdfast.domain.keys import check_name, content_hash
+from holdfast.domain.limits import uses
 from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
@@ -47,6 +48,8 @@ class Options(TypedDict, total=False):
     workflow_id: str
     external_ref: str
     agent: str
+    limit_key: str | None
+    resources: Sequence[str]
     retry: Retry | str
     enqueued_by: str
     connection: object
@@ -165,6 +168,7 @@ def make_spec(
         parent_id=None if parent_id is None else parse_id(parent_id),
         workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
         external_ref=_text(options.get("external_ref"), "external_ref"),
+        uses=uses(options.get("limit_key"), options.get("resources", ())),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
         or (f"job {parent.job_id}" if parent else client.actor),
         source_system=client.name,

@@ -41,8 +41,17 @@ COMMANDS = (
     *(("templates", verb) for verb in ("list", "show", "versions", "put", "remove", "enqueue")),
     ("workflows",),
     *(("workflows", verb) for verb in ("list", "show", "graph", "cancel", "resume")),
+    ("limits",),
+    *(("limits", verb) for verb in ("list", "show", "set", "remove")),
+    ("reservations",),
+    *(("reservations", verb) for verb in ("list", "release")),
+    ("queues",),
+    *(("queues", verb) for verb in ("list", "age")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",))
+GROUPS = (
+    *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
+    *(("limits",), ("reservations",), ("queues",)),
+)
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

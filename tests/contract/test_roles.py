@@ -18,7 +18,7 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after"),
-    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
+    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -33,12 +33,14 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow"),
+    *("attend_limits", "age_queues", "reserve", "release_reservation"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
     *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
     *("put_template", "run_schedule"),
     "resume_workflow",
+    *("set_limit", "remove_limit", "set_aging"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
@@ -109,7 +111,7 @@ def test_no_role_can_write_a_table(url: str, role: str) -> None:
         tables = admin.tables()
     with closing(PostgresByHand(as_role(url, role), tenant="default" if role != OUTSIDER else None)) as by_hand:
         for table in tables:
-            column = {"clock": "id", "migration": "name", "recall": "lease"}.get(table, "tenant")
+            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id"}.get(table, "tenant")
             for statement in (
                 f"insert into holdfast.{table} default values",
                 f"update holdfast.{table} set {column} = null",
@@ -132,6 +134,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from content",
             "select * from gate_token",
             "select hash from gate_token",
+            "select * from place",
+            "select * from meter",
         ):
             assert "permission denied" in (by_hand.refusal(secret) or ""), secret
         assert by_hand.refusal("select holder, until from lease") is None

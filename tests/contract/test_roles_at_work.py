@@ -17,7 +17,9 @@ from psycopg import sql
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
+from holdfast.domain.limits import Rule
 from holdfast.domain.order import Move
+from holdfast.domain.reservations import Ask
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
@@ -44,6 +46,7 @@ READS = {
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
+    *("limits", "reservations", "queue_settings"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -51,10 +54,11 @@ EXECUTES = {
     *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
-    *("start_workflow", "add_to_workflow"),
+    *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
+REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
@@ -188,6 +192,16 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "graph": lambda: run(v.graph(ids["workflow"], tenant)),
         "named": lambda: run(v.named(ids["workflow"], ["a"], tenant)),
         "parent_results": lambda: run(v.parent_results(ids["its job"], tenant)),
+        "set_limit": lambda: run(v.set_limit(Rule.of("kind", "slow", 5), "ada", tenant)),
+        "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
+        "limits": lambda: run(v.limits(tenant)),
+        "attend_limits": lambda: run(v.attend_limits()),
+        "reserve": lambda: run(v.reserve(Ask(new_id(), "queue", "q", 30), "ada", tenant)),
+        "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
+        "reservations": lambda: run(v.reservations(tenant)),
+        "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
+        "queue_settings": lambda: run(v.queue_settings(tenant)),
+        "age_queues": lambda: run(v.age_queues()),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

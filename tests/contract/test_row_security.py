@@ -16,7 +16,9 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.domain.limits import Rule
 from holdfast.domain.outcome import Succeeded
+from holdfast.domain.reservations import Ask
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
@@ -31,7 +33,7 @@ from tests.support.stores import apply, claim, new_id, open_lease, put, put_one,
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-WITHOUT_TENANT = {"clock", "migration", "recall"}
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
@@ -58,6 +60,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         for tenant in TENANTS:
             put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(4)), tenant=tenant)
+            store.run(store.verbs.set_limit(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
+            store.run(store.verbs.set_aging("default", 60.0, 1, 9, "ada", tenant))
+            store.run(store.verbs.reserve(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
             lease = open_lease(store, tenant=tenant)
             done, running, asking = claim(store, lease, 3, tenant=tenant)
             store.run(store.verbs.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
@@ -91,7 +96,7 @@ def test_without_a_tenant_there_are_no_rows(place: Place, who: str, scope: str) 
             try:
                 assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
             except psycopg.errors.InsufficientPrivilege:
-                assert relation in ("idempotency", "content", "watch", "gate_token")
+                assert relation in ("idempotency", "content", "watch", "gate_token", "place", "meter")
                 assert who != "owner"
 
 

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 # What only people, tests, consumers and other runtimes call; the rest are a worker's, also those that come later.
 NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
 NOT_A_WORKERS |= {"reschedule", "move", "send_event", "rewind", "decide_gate", "keep_gate_token", "gate_hashes"}
+NOT_A_WORKERS |= {"set_limit", "remove_limit", "reserve", "release_reservation", "set_aging"}
 NOT_A_WORKERS |= {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 NOT_A_WORKERS |= {"put_template", "remove_template", "enqueue_made", "run_schedule"}
 NOT_A_WORKERS |= {"add_schedule", "change_schedule", "declare_schedules"}  # parts of the flow called fire_schedules
@@ -41,7 +42,7 @@ READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "att
 READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
 READS |= {"steps", "gate", "gates", "votes", "workflow", "workflows", "graph", "named", "parent_results"}
 READS |= {"template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"}
-READS |= {"due_schedules", "fires"}
+READS |= {"due_schedules", "fires", "limits", "reservations", "queue_settings"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")

@@ -18,9 +18,12 @@ from holdfast.cli import (
     events,
     health,
     jobs,
+    limits,
     migrate,
     operate,
     plans,
+    queues,
+    reservations,
     send_event,
     tick,
     worker,
@@ -237,3 +240,32 @@ flows.command("graph", epilog=examples("holdfast workflows graph ID", "holdfast 
 )
 flows.command("cancel", epilog=examples("holdfast workflows cancel ID --reason 'wrong month'"))(workflows.cancel)
 flows.command("resume", epilog=examples("holdfast workflows resume ID --reason 'the disk is back'"))(workflows.resume)
+
+limiting = typer.Typer(help="Limit how many jobs run at once, and how many are begun in a time.", no_args_is_help=True)
+app.add_typer(limiting, name="limits")
+limiting.command("list", epilog=examples("holdfast limits list"))(limits.list_limits)
+limiting.command("show", epilog=examples("holdfast limits show --queue mail"))(limits.show)
+limiting.command(
+    "set",
+    epilog=examples(
+        "holdfast limits set --queue mail --concurrency 5",
+        "holdfast limits set --kind call --rate 100/m --burst 10",
+        "holdfast limits set --key '*' --concurrency 1",
+        "holdfast limits set --all-tenants --of-tenant '*' --concurrency 20",
+    ),
+)(limits.set_limit)
+limiting.command("remove", epilog=examples("holdfast limits remove --queue mail"))(limits.remove)
+
+reserving = typer.Typer(help="Look at what is reserved, and end it.", no_args_is_help=True)
+app.add_typer(reserving, name="reservations")
+reserving.command("list", epilog=examples("holdfast reservations list --ended"))(reservations.list_reservations)
+reserving.command(
+    "release", epilog=examples("holdfast reservations release 01a1de74-eb8c-70f1-843b-cac5f6817387 --reason 'it hangs'")
+)(reservations.release)
+
+keeping = typer.Typer(help="How queues are kept: whether waiting counts in them.", no_args_is_help=True)
+app.add_typer(keeping, name="queues")
+keeping.command("list", epilog=examples("holdfast queues list"))(queues.list_queues)
+keeping.command(
+    "age", epilog=examples("holdfast queues age reports --every 10m --most 20", "holdfast queues age reports --never")
+)(queues.age)

@@ -25,6 +25,8 @@ class CommandSettings(TypedDict, total=False):
     retry: RetryPolicy | str
     timeout: Duration
     tags: Sequence[str]
+    limit_key: str | None
+    resources: Sequence[str]
     cwd: str | os.PathLike[str]
     env: Mapping[str, str]
     inherit: Sequence[str]
@@ -53,6 +55,8 @@ def command_parts(
         queue=settings.get("queue", "default"),
         priority=settings.get("priority", 0),
         tags=settings.get("tags", ()),
+        limit_key=settings.get("limit_key"),
+        resources=settings.get("resources", ()),
         retry=as_policy(settings.get("retry") or DEFAULT_RETRY),
     )
     program = Program.of(

@@ -52,6 +52,8 @@ class JobSpec:
     parent_id: str | None = None
     workflow_id: str | None = None
     external_ref: str | None = None
+    uses: tuple[str, ...] = ()
+    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…`` (domain/limits.py)."""
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
 
@@ -163,6 +165,8 @@ class Job:
     external_ref: str | None
     enqueued_by: str
     source_system: str
+    uses: tuple[str, ...] | None = None
+    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…``."""
 
 
 @dataclass(frozen=True, slots=True)

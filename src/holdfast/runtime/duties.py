@@ -35,6 +35,8 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) ->
         Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant)),
         Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant)),
+        Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant)),
+        Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant)),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
     )
 

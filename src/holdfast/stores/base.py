@@ -32,9 +32,11 @@ from holdfast.domain.job import (
     Turn,
     Verdict,
 )
+from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
 from holdfast.domain.placing import Placed
 from holdfast.domain.policies import retry_limit
+from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
 from holdfast.domain.schedules import Decision, Fire, Firing, Schedule
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
@@ -368,6 +370,34 @@ class Verbs(Protocol):
     def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
         """Of the jobs that this one waits or waited for: where they are and what they returned."""
         ...
+
+    def set_limit(self, rule: Rule, actor: str, tenant: str) -> Flow[Limit]:
+        """New, or in place of the one there is. What runs already counts."""
+        ...
+
+    def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> Flow[bool]: ...
+    def limits(self, tenant: str) -> Flow[list[Limit]]: ...
+    def attend_limits(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]:
+        """End reservations that nobody keeps alive, and let parked jobs go on that have room by now."""
+        ...
+
+    def reserve(self, ask: Ask, actor: str, tenant: str) -> Flow[Standing]:
+        """Ask for a reservation, or keep alive the one that was asked for under this id."""
+        ...
+
+    def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Flow[bool]: ...
+    def reservations(self, tenant: str, ended: bool = False, limit: int = 50) -> Flow[list[Reservation]]:
+        """Those that wait or are active, in their order; with ``ended`` the rest too, newest first."""
+        ...
+
+    def set_aging(
+        self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
+    ) -> Flow[QueueSetting | None]:
+        """From now on waiting counts in a queue; None ends that."""
+        ...
+
+    def queue_settings(self, tenant: str) -> Flow[list[QueueSetting]]: ...
+    def age_queues(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
 
     def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
     def now(self) -> Flow[datetime]: ...

@@ -60,7 +60,7 @@ class Record:
         {"payload", "options", "backoff", "meta", "value", "error", "data", "form"}
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
-    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
+    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses"})
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:

@@ -97,6 +97,8 @@ def _shared(spec: JobSpec) -> str:
             text += f',"{name}":{text_of(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
+    if spec.uses:
+        text += f',"uses":{json.dumps(spec.uses)}'
     if spec.tags:
         text += f',"tags":{json.dumps(spec.tags)}'
     if spec.delay is not None:

@@ -18,6 +18,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
+from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
@@ -31,7 +32,7 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVerbs, Reads):
+class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVerbs, LimitVerbs, Reads):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(
@@ -41,6 +42,7 @@ class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVer
             bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
+            never="infinity",
             weak_settings=WEAK_SETTINGS,
         )
 

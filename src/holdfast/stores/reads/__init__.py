@@ -5,12 +5,13 @@ from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
+from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, ScheduleReads, WorkflowReads):
+class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, ScheduleReads, WorkflowReads, LimitReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

@@ -27,13 +27,15 @@ class Dialect:
     """The condition that a list column holds a parameter."""
     nobody: str
     """A list column's value without anything in it."""
+    never: object
+    """The time at which a parked job is due."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
     weak_settings: str | None = None
     """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 
     def read(self, text: str, **params: object) -> Statement:
-        return Statement(_written(text, self.schema, self.percent), params)
+        return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params})
 
 
 @lru_cache(maxsize=512)

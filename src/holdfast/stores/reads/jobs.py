@@ -21,9 +21,10 @@ STATE_COLUMNS = frozenset(
         *("due_at", "started_at", "finished_at", "error_code", "error_message"),
     }
 )
+# A parked job is due never, which is no time.
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
-).replace("s.due_at", "nullif(s.due_at, 'infinity')")  # of jobs that wait for something else than a time
+).replace("s.due_at", "nullif(s.due_at, :never)")
 
 
 class Reader:

@@ -12,14 +12,13 @@ from holdfast.domain.payload import look_at
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement
-from holdfast.stores.sqlite.never import NEVER
 
 
 class SqliteCodec:
     ids_are_text = True
 
     def time(self, value: int) -> datetime:
-        return None if value == NEVER else from_micros(value)  # type: ignore[return-value]
+        return from_micros(value)
 
     def moment(self, value: datetime) -> int:
         return micros(value)
@@ -42,7 +41,7 @@ def _backoff(retry: RetryPolicy) -> str | None:
 USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
 SPECIAL = (
     "process_after, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
-    " parent_id, workflow_id, external_ref"
+    " parent_id, workflow_id, external_ref, uses"
 )
 
 
@@ -76,7 +75,7 @@ def _insert(columns: str) -> str:
 
 _INSERT_USUAL = _insert(USUAL)
 _INSERT_ALL = _insert(f"{USUAL}, {SPECIAL}")
-_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None)
+_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None, None)
 
 
 def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
@@ -96,5 +95,6 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         spec.parent_id,
         spec.workflow_id,
         spec.external_ref,
+        json.dumps(spec.uses) if spec.uses else None,
     )
     return _NOTHING if values == _NOTHING else values

@@ -8,13 +8,17 @@ from holdfast.stores.codecs import MICROSECOND, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Dialect
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
+from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
+from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
+from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
@@ -35,6 +39,9 @@ class SqliteVerbs(
     OperatorVerbs,
     OrderVerb,
     LedgerVerbs,
+    LimitVerbs,
+    ReservationVerbs,
+    AgingVerbs,
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
@@ -47,6 +54,7 @@ class SqliteVerbs(
         has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
         nobody="[]",
         listed=ids_json,
+        never=NEVER,
     )
 
     @flow()

@@ -54,6 +54,11 @@ begin
             and exists (select from watch w where w.job_id = n.id);
     end if;
 
+    if (select d.limited from dispatch d) then
+        perform free_places(array(select n.id from new_rows n join old_rows o on o.id = n.id
+                                   where o.lease is not null and n.lease is null));
+    end if;
+
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
     -- and nearly always enough: every lease named is live and nobody was declared lost.
     if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t

@@ -23,6 +23,22 @@ end $$;
 drop policy if exists everybodys on lease;
 create policy everybodys on lease for select using (tenant = '*' and (select scope()) is not null);
 
+-- Nor is what everybody is held to: its limits, what is reserved from all, and how queues are kept. What is counted for it
+-- is written by whoever takes and ends jobs, through functions; nobody is granted a look at it.
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['job_limit', 'reservation', 'queue_setting'] loop
+        execute format('drop policy if exists everybodys on %I', v_table);
+        execute format('create policy everybodys on %I for select using (tenant = ''*'' and (select scope()) is not null)', v_table);
+    end loop;
+    foreach v_table in array array['place', 'meter'] loop
+        execute format('drop policy if exists everybodys on %I', v_table);
+        execute format('create policy everybodys on %I using (tenant = ''*'' and (select scope()) is not null)', v_table);
+    end loop;
+end $$;
+
 alter table job alter column id set default uuid7();
 alter table job alter column tenant set default nullif(scope(), '*');
 alter table job alter column enqueued_by set default actor();

@@ -36,7 +36,19 @@ declare
     v_more     tid[];
     v_agented  boolean;
     v_any      boolean;
+    v_limited  boolean;
+    v_first    boolean := true;   -- nothing has been counted yet
+    v_most     integer;
+    v_room     integer;
+    v_barred   text[];
+    v_got      tid[];
+    v_new      tid[];
 begin
+    -- Whoever changes limits waits until all have gone that did not know of them (38_limits.sql).
+    if not pg_try_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0) then
+        perform pg_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0);
+    end if;
+    select d.limited into v_limited from dispatch d;
     select l.holder, l.name, l.ended_at is null and l.until > v_now into v_holder, v_name, live
       from lease l where l.id = turn.lease and l.tenant = v_scope;
     if not found then
@@ -51,9 +63,26 @@ begin
           from settle_many(turn.lease, turn.jobs, turn.attempts, turn.outcomes, turn.details, v_scope) as s(id);
     end if;
     pick_us := 0;
+    if v_limited and live then
+        -- Before anything is counted: what is let in must be taken, and whoever reaps this lease must not wait for us.
+        perform from lease l where l.id = turn.lease and l.ended_at is null for share;
+        live := found;
+    end if;
     for i in 1 .. coalesce(cardinality(turn.queues), 0) loop
         exit when v_left <= 0 or not live;
         v_priority := turn.after_priority[i];
+        v_most := v_left;
+        if v_limited then
+            v_barred := barred_from(turn.queues[i], v_now);
+            continue when '*' = any (v_barred) or v_scope = any (v_barred);
+            v_room := room_for_queue(turn.queues[i], v_scope, v_now, v_first);
+            v_most := least(v_left, v_room);
+            if v_room <= 0 then
+                v_first := false;
+                continue;
+            end if;
+            v_got := '{}';
+        end if;
         for v_round in 1 .. 8 loop
             v_began := clock_timestamp();
             if v_priority is null then
@@ -63,8 +92,9 @@ begin
                        and (s.deadline_at is null or s.deadline_at > v_now)
                        and (turn.kinds is null or s.kind = any (turn.kinds))
                        and (v_scope = '*' or s.tenant = v_scope)
+                       and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_left for update skip locked) p;
+                     limit v_most for update skip locked) p;
             else
                 -- Two ranges of the index: what is left of that priority, then all lower ones.
                 select array_agg(p.ctid), bool_or(p.agented) into v_rows, v_agented from (
@@ -74,9 +104,10 @@ begin
                        and (s.deadline_at is null or s.deadline_at > v_now)
                        and (turn.kinds is null or s.kind = any (turn.kinds))
                        and (v_scope = '*' or s.tenant = v_scope)
+                       and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_left for update skip locked) p;
-                if coalesce(cardinality(v_rows), 0) < v_left then
+                     limit v_most for update skip locked) p;
+                if coalesce(cardinality(v_rows), 0) < v_most then
                     select array_agg(p.ctid), bool_or(p.agented) into v_more, v_any from (
                         select s.ctid, s.agent is not null as agented from job_state s
                          where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
@@ -84,19 +115,32 @@ begin
                            and (s.deadline_at is null or s.deadline_at > v_now)
                            and (turn.kinds is null or s.kind = any (turn.kinds))
                            and (v_scope = '*' or s.tenant = v_scope)
+                           and (v_barred is null or s.tenant <> all (v_barred))
                          order by s.priority desc, s.position, s.id
-                         limit v_left - coalesce(cardinality(v_rows), 0) for update skip locked) p;
+                         limit v_most - coalesce(cardinality(v_rows), 0) for update skip locked) p;
                     v_rows := v_rows || v_more;
                     v_agented := coalesce(v_agented, false) or coalesce(v_any, false);
                 end if;
             end if;
             pick_us := pick_us + extract(microseconds from clock_timestamp() - v_began)::integer;
-            exit when not coalesce(v_agented, false);
+            exit when not coalesce(v_agented, false) and not v_limited;
             -- Agents' jobs are among them: those of disabled ones are put off, and the search begins again.
-            v_more := hold_back(v_rows, v_now);
+            v_more := case when v_agented then hold_back(v_rows, v_now) else v_rows end;
+            if v_limited then
+                -- The same for those that a limit has no room for. Who was let in stays in, and is found again.
+                v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
+                                where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);
+                exit when v_new = '{}';
+                v_got := v_got || admit(v_new, v_now, v_first);
+                v_first := false;
+                v_more := v_got;
+            end if;
             exit when cardinality(v_more) = cardinality(v_rows);
             v_rows := nullif(v_more, '{}');
         end loop;
+        if v_limited then
+            v_rows := nullif(v_got, '{}');
+        end if;
         continue when v_rows is null;
         if not v_locked then
             -- The share lock keeps a reaper from ending this lease while jobs are being put under it.
@@ -111,7 +155,7 @@ begin
         return query
         with taken as (
             update job_state s
-               set state = v_state, lease = turn.lease, settled_by = null, note = null,
+               set state = v_state, lease = turn.lease, settled_by = null, note = null, held_by = null,
                    attempt = s.attempt + case when turn.begin then 1 else 0 end,
                    started_at = case when turn.begin then v_now else s.started_at end
              where s.ctid = any (v_rows)

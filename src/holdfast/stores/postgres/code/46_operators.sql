@@ -124,7 +124,7 @@ begin
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'
                 when not coalesce(o.id = any (v_done), false) then
-                    case when s.due_at = 'infinity' then 'job_held'
+                    case when s.state in ('queued', 'retry_waiting') and s.due_at = 'infinity' then 'job_held'
                          when s.state in ('queued', 'retry_waiting') then 'limit_too_low' else 'not_waiting' end end
       from unnest(reschedule_many.jobs) with ordinality as o(id, ord)
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)

@@ -14,6 +14,7 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, is_limited, opening
 from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
@@ -35,6 +36,7 @@ _CLAIMABLE = (
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
     " AND (:any OR s.tenant = :tenant)"
+    " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
 )
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _PICK = (
@@ -45,6 +47,7 @@ _PICK = (
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
 TENANT, AGENT = 4, 20
+OPEN = Opening(None, [])
 ROUNDS = 8
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
 _RECALLS = (
@@ -55,11 +58,11 @@ _HOLDINGS = (
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
 )
 _TAKE = (
-    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, attempt = attempt + 1,"
-    " started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
+    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL,"
+    " attempt = attempt + 1, started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
 )
 _CLAIM = (
-    "UPDATE job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL"
+    "UPDATE job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL, held_by = NULL"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _START = (
@@ -91,14 +94,18 @@ def live(request: ClaimRequest, now: int) -> Steps[bool]:
 
 def anything_for(request: ClaimRequest, now: int) -> Steps[bool]:
     """Whether a claim would find something."""
+    limited = yield from is_limited()
     for queue in request.queues:
-        rows = yield Statement(_PEEK, _picking(request, queue, now))
+        open_to = (yield from opening(queue, request.tenant, now)) if limited else OPEN
+        if open_to.room is not None and open_to.room <= 0:
+            continue
+        rows = yield Statement(_PEEK, _picking(request, queue, now, open_to.barred))
         if rows:
             return True
     return False
 
 
-def _picking(request: ClaimRequest, queue: str, now: int) -> dict[str, Any]:
+def _picking(request: ClaimRequest, queue: str, now: int, barred: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "queue": queue,
         "lease": request.lease,
@@ -107,7 +114,24 @@ def _picking(request: ClaimRequest, queue: str, now: int) -> dict[str, Any]:
         "kinds": None if request.kinds is None else ids_json(request.kinds),
         "any": any_tenant(request.tenant),
         "tenant": request.tenant,
+        "barred": ids_json(barred) if barred else None,
     }
+
+
+def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Steps[list[Row]]:
+    """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
+    open_to = yield from opening(queue, request.tenant, now)
+    want = want if open_to.room is None else min(want, open_to.room)
+    got: dict[int, Row] = {}
+    for _ in range(ROUNDS if want > 0 else 0):
+        found = yield Statement(_PICK, _picking(request, queue, now, open_to.barred) | {"want": want})
+        able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
+        new = [row for row in able if row[0] not in got]
+        admitted = (yield from admit([candidate(row) for row in new], now)) if new else set()
+        got |= {row[0]: row for row in new if row[0] in admitted}
+        if len(got) == len(found) or not new:
+            break
+    return list(got.values())
 
 
 def _pick(request: ClaimRequest, queue: str, now: int, want: int) -> Steps[list[Row]]:
@@ -166,10 +190,11 @@ class LeaseVerbs:
     def take(self, request: ClaimRequest, now: int) -> Steps[list[Claim]]:
         """The claim itself, inside a flow that has signed and that saw the lease to be live."""
         picked: list[Row] = []
+        pick = _pick_within if (yield from is_limited()) else _pick
         for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
             if len(picked) >= request.want:
                 break
-            rows = yield from _pick(request, queue, now, request.want - len(picked))
+            rows = yield from pick(request, queue, now, request.want - len(picked))
             picked += rows
         if picked:
             numbers = ids_json(row[0] for row in picked)

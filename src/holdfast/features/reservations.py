@@ -1,0 +1,198 @@
+"""Direct reservations (SC-10): ``with app.reserve("gpu-0", wait="30s"):`` and ``async with``, one object for both.
+
+Whoever reserves stands in line until its turn has come. From then on no job is begun there, and the block begins when
+those under way have ended. A thread keeps the reservation alive; if its process dies, it runs out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import TypeVar
+
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, StoreError
+from holdfast.domain.limits import counted
+from holdfast.domain.reservations import Ask, Reservation, Standing
+from holdfast.domain.settlement import storable
+from holdfast.stores.base import Caller
+from holdfast.stores.flow import Flow
+
+T = TypeVar("T")
+
+log = logging.getLogger("holdfast.reservation")
+
+LOOK_EVERY = 0.1
+SHORTEST, LONGEST = 0.1, 3600.0
+
+_Reservations = list[Reservation]
+
+
+class Reservations:
+    """What is reserved, by whom, and what was: ``app.reservations``."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def list(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
+        """Those that wait or are active, in their order; with ``ended`` the others too, newest first."""
+        return self._caller.run(self._caller.verbs.reservations(self._caller.tenant, ended, limit))
+
+    async def alist(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
+        return await self._caller.arun(self._caller.verbs.reservations(self._caller.tenant, ended, limit))
+
+    def release(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
+        """End somebody's reservation: whoever holds it is told when it next keeps it alive."""
+        _ended(reservation_id, self._caller.run(self._release(reservation_id, reason)))
+
+    async def arelease(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
+        _ended(reservation_id, await self._caller.arun(self._release(reservation_id, reason)))
+
+    def _release(self, reservation_id: str, reason: str) -> Flow[bool]:
+        why = storable(reason) or "released"
+        return self._caller.verbs.release_reservation(reservation_id, why, self._caller.actor, self._caller.tenant)
+
+
+class Reserving:
+    """A reservation about to be made, and while the block lasts the one that is held. ``lost`` says that it ran out or
+    was released by somebody else: jobs may run there again."""
+
+    def __init__(self, caller: Caller, ask: Ask, wait: float | None, at_once: bool) -> None:
+        self._caller = caller
+        self._ask = ask
+        self._wait = wait
+        self._at_once = at_once
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.lost = False
+
+    @classmethod
+    def of(
+        cls,
+        caller: Caller,
+        new_id: str,
+        resource: str | None,
+        queue: str | None,
+        wait: Duration | None,
+        ttl: Duration,
+        at_once: bool,
+        reason: str | None,
+    ) -> Reserving:
+        scope, name = counted(resource=resource, queue=queue)
+        kept = seconds(ttl, "ttl")
+        if not SHORTEST <= kept <= LONGEST:
+            raise InvalidSetting(f"ttl is from {SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration")
+        if scope != "all" and name == "*":
+            raise InvalidSetting("reserve a name, or everything by naming nothing", code="invalid_name")
+        ask = Ask(new_id, scope, name, kept, storable(reason))
+        return cls(caller, ask, None if wait is None else seconds(wait, "wait"), at_once)
+
+    @property
+    def id(self) -> str:
+        return self._ask.id
+
+    def __enter__(self) -> Reserving:
+        end = self._end()
+        try:
+            while not self._begun(standing := self._caller.run(self._asking())):
+                self._check(standing, end)
+                time.sleep(LOOK_EVERY)
+        except BaseException as error:
+            self._caller.run(self._releasing(_why(error)))
+            raise
+        self._keep()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._let_go()
+        self._told(self._caller.run(self._releasing(_why(error))), error)
+
+    async def __aenter__(self) -> Reserving:
+        end = self._end()
+        try:
+            while not self._begun(standing := await self._caller.arun(self._asking())):
+                self._check(standing, end)
+                await asyncio.sleep(LOOK_EVERY)
+        except BaseException as error:
+            await self._caller.arun(self._releasing(_why(error)))
+            raise
+        self._keep()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._let_go()
+        self._told(await self._caller.arun(self._releasing(_why(error))), error)
+
+    def _end(self) -> float | None:
+        return None if self._wait is None else time.monotonic() + self._wait
+
+    def _asking(self) -> Flow[Standing]:
+        return self._caller.verbs.reserve(self._ask, self._caller.actor, self._caller.tenant)
+
+    def _releasing(self, why: str) -> Flow[bool]:
+        return self._caller.verbs.release_reservation(self._ask.id, why, self._caller.actor, self._caller.tenant)
+
+    def _begun(self, standing: Standing) -> bool:
+        if standing.state in ("released", "expired", "withdrawn"):
+            raise Conflict("the reservation was ended by somebody else", code="reservation_lost")
+        return standing.state == "active" and (self._at_once or not standing.running)
+
+    def _check(self, standing: Standing, end: float | None) -> None:
+        if end is not None and time.monotonic() >= end:
+            what = "everything" if self._ask.scope == "all" else f"{self._ask.scope} {self._ask.name}"
+            if standing.state == "active":
+                why = f"{standing.running} jobs are still running there"
+            else:
+                why = f"{standing.ahead} others are before this one"
+            raise Conflict(
+                f"{what} could not be reserved: {why}", code="reservation_busy", fix="Wait longer, or try again later."
+            )
+
+    def _keep(self) -> None:
+        self._thread = threading.Thread(target=self._renew, name="holdfast-reservation", daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        until = time.monotonic() + self._ask.ttl
+        while not self._over.wait(self._ask.ttl / 3):
+            try:
+                began = time.monotonic()
+                if self._caller.run(self._asking()).state != "active":
+                    break
+                until = began + self._ask.ttl
+            except (StoreError, OSError) as error:
+                log.warning("reservation %s could not be kept alive: %s", self._ask.id, error)
+                if time.monotonic() >= until:
+                    break
+            except HoldfastError as error:
+                log.warning("reservation %s could not be kept alive: %s", self._ask.id, error)
+                break
+        else:
+            return
+        self.lost = True
+        log.error("reservation %s was lost: jobs may run there again", self._ask.id)
+
+    def _let_go(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(self._ask.ttl)
+
+    def _told(self, released: bool, error: BaseException | None) -> None:
+        if (self.lost or not released) and error is None:
+            raise Conflict(
+                "the reservation had ended before the block did: jobs may have run meanwhile", code="reservation_lost"
+            )
+
+
+def _why(error: BaseException | None) -> str:
+    return "released" if error is None else f"left with {type(error).__name__}"
+
+
+def _ended(reservation_id: str, released: bool) -> None:
+    if not released:
+        raise NotFound(f"there is no open reservation {reservation_id}", code="reservation_not_found")

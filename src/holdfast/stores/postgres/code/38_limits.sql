@@ -1,0 +1,458 @@
+-- Limits (SC-16): how many jobs run at once, and how many are begun in a time, counted by queue, kind, key and so on.
+--
+-- A job is limited when it is taken. `turn` has picked and locked it; `admit` counts what its limits have room for, in
+-- queue order, and parks the rest: they are out of the claim index, and say in `held_by` which limit was full. A step
+-- out of a worker's hands frees the places (record_transition calls free_places, whoever made the step), and as many
+-- are un-parked as there is room for. Un-parking promises nothing: a claim counts again.
+--
+-- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `dispatch`
+-- from the beginning of its turn; whoever sets a limit holds it exclusively, and so finds all that was taken without.
+-- Nobody who has locked jobs waits for that lock, so the setter may wait for jobs.
+
+create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
+begin
+    perform pg_advisory_xact_lock('dispatch'::regclass::oid::integer, 0);
+end $$;
+
+-- What is counted together, as text: ["default","key","customer-7"].
+create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql immutable
+return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
+
+create or replace function bucket_key(p_bucket text) returns bigint language sql stable
+return hashtextextended(concat_ws(chr(31), 'holdfast.limit', current_schema(), p_bucket), 0);
+
+-- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
+-- What is reserved is a limit of none.
+create or replace function limits_on(p_rows tid[])
+returns table (ord bigint, job_id uuid, tenant text, scope text, name text, concurrency integer, rate integer,
+               per double precision, burst integer)
+language sql stable set search_path from current set enable_seqscan = off as $$
+    with picked as materialized (
+        select r.ord, s.id, s.tenant, s.queue, s.kind, s.agent, (select j.uses from job j where j.id = s.id) as uses
+          from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
+    ), wanted as materialized (
+        select p.ord, p.id, p.tenant, w.scope, w.name from picked p
+         cross join lateral (
+            values ('all', '*'), ('queue', p.queue), ('kind', p.kind), ('tenant', p.tenant), ('agent', p.agent)
+            union all
+            select split_part(u, ':', 1), substr(u, strpos(u, ':') + 1) from unnest(p.uses) u) w(scope, name)
+         where w.name is not null
+    ), ruled as materialized (
+        select d.tenant as of_tenant, d.scope, d.name, x.* from (select distinct w.tenant, w.scope, w.name from wanted w) d
+         cross join lateral (values ('*'), (d.tenant)) whose(tenant)
+         cross join lateral (
+            (select l.tenant, l.concurrency, l.rate, l.per, l.burst from job_limit l
+              where l.tenant = whose.tenant and l.scope = d.scope and l.name in (d.name, '*')
+              order by l.name = '*' limit 1)
+            union all
+            select r.tenant, 0, null, null, null from reservation r
+             where d.scope = 'resource' and r.tenant = whose.tenant and r.scope = 'resource' and r.name = d.name
+               and r.state = 'active' and r.expires_at > clock_now()) x
+    )
+    select w.ord, w.id, r.tenant, w.scope, w.name, r.concurrency, r.rate, r.per, r.burst
+      from wanted w join ruled r on r.of_tenant = w.tenant and r.scope = w.scope and r.name = w.name
+$$;
+
+create or replace function tokens_now(p_tokens double precision, p_at timestamptz, p_rate integer, p_per double precision,
+                                      p_burst integer, p_now timestamptz) returns double precision language sql immutable
+return least(p_burst, coalesce(p_tokens + greatest(extract(epoch from p_now - p_at)::float8, 0) * p_rate / p_per, p_burst));
+
+-- How many more may be taken: null without a limit.
+create or replace function room_in(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
+                                   p_per double precision, p_burst integer, p_now timestamptz) returns integer
+language plpgsql stable set search_path from current set enable_seqscan = off as $$
+declare
+    v_room   integer;
+    v_tokens double precision;
+begin
+    if p_concurrency is not null then
+        v_room := greatest(p_concurrency - (select count(*) from place p
+            where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name), 0);
+    end if;
+    if p_rate is not null then
+        v_tokens := tokens_now((select m.tokens from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+                               (select m.at from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+                               p_rate, p_per, p_burst, p_now);
+        v_room := least(v_room, floor(v_tokens + 1e-9)::integer);
+    end if;
+    return v_room;
+end $$;
+
+-- What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked. Null: no limit
+-- for it as a whole. Locks come in the order all before queue, every tenant's before one's, both before the rest; a
+-- second queue of the same turn only tries.
+create or replace function room_for_queue(p_queue text, p_scope text, p_now timestamptz, p_wait boolean) returns integer
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare
+    v_whose text := p_scope;
+    v_limit record;
+    v_room  integer;
+begin
+    if p_scope = '*' then
+        -- Where there is but one tenant, its limits are those of all.
+        select j.tenant into v_whose from job j order by j.tenant limit 1;
+        if v_whose is distinct from (select j.tenant from job j order by j.tenant desc limit 1) then
+            v_whose := '*';
+        end if;
+    end if;
+    for v_limit in
+        select l.tenant, l.scope, w.name, l.concurrency, l.rate, l.per, l.burst
+          from (values ('*', 'all', '*', 1), ('*', 'queue', p_queue, 2),
+                       (nullif(v_whose, '*'), 'all', '*', 3), (nullif(v_whose, '*'), 'queue', p_queue, 4)) w(tenant, scope, name, n)
+         cross join lateral (select * from job_limit l where l.tenant = w.tenant and l.scope = w.scope
+                                and l.name in (w.name, '*') order by l.name = '*' limit 1) l
+         order by w.n
+    loop
+        if p_wait then
+            perform pg_advisory_xact_lock(bucket_key(bucket(v_limit.tenant, v_limit.scope, v_limit.name)));
+        elsif not pg_try_advisory_xact_lock(bucket_key(bucket(v_limit.tenant, v_limit.scope, v_limit.name))) then
+            return 0;
+        end if;
+        v_room := least(v_room, room_in(v_limit.tenant, v_limit.scope, v_limit.name, v_limit.concurrency, v_limit.rate,
+                                        v_limit.per, v_limit.burst, p_now));
+        if v_room <= 0 and v_limit.rate is not null then
+            perform wake_later(v_limit.tenant, v_limit.scope, v_limit.name, v_limit.rate, v_limit.per, v_limit.burst, p_now);
+        end if;
+        exit when v_room <= 0;
+    end loop;
+    return v_room;
+end $$;
+
+-- Somebody waits for the next token: have it remembered when that will be.
+create or replace function wake_later(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
+                                      p_burst integer, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    update meter m set wake_at = p_now + make_interval(secs =>
+               greatest(1 - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
+     where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
+       and (m.wake_at is null or m.wake_at <= p_now);
+end $$;
+
+-- Of the rows that a turn has picked and locked, in queue order, those that their limits have room for; their places and
+-- tokens are taken. The rest is parked, except what is under a limit that somebody else is counting just now while this
+-- turn must not wait.
+create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean) returns tid[]
+language plpgsql set search_path from current
+    set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on as $$
+declare
+    v_ords    bigint[];
+    v_jobs    uuid[];
+    v_buckets text[];
+    v_limits  limited[];
+    v_rooms   jsonb := '{}';
+    v_fits    boolean := true;
+    v_asked   record;
+    v_row     record;
+    v_room    integer;
+    v_put_off bigint[] := '{}';   -- which rows
+    v_by      text[] := '{}';
+    v_busy    bigint[] := '{}';
+    v_full    text;
+begin
+    select array_agg(l.ord), array_agg(l.job_id), array_agg(bucket(l.tenant, l.scope, l.name)),
+           array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
+      into v_ords, v_jobs, v_buckets, v_limits from limits_on(p_rows) l;
+    if v_ords is null then
+        return p_rows;
+    end if;
+    for v_asked in
+        -- Where something is both limited and reserved, that it is reserved counts. The order is that of room_for_queue.
+        select u.bucket, count(*) as times, u.tenant, u.scope, u.name, min(u.concurrency) as concurrency, max(u.rate) as rate,
+               max(u.per) as per, max(u.burst) as burst
+          from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+         group by u.bucket, u.tenant, u.scope, u.name
+         order by u.scope not in ('all', 'queue'), u.tenant <> '*', u.tenant, u.scope, u.bucket
+    loop
+        if p_wait then
+            perform pg_advisory_xact_lock(bucket_key(v_asked.bucket));
+        elsif not pg_try_advisory_xact_lock(bucket_key(v_asked.bucket)) then
+            v_rooms := v_rooms || jsonb_build_object(v_asked.bucket, -1);
+            v_fits := false;
+            continue;
+        end if;
+        v_room := room_in(v_asked.tenant, v_asked.scope, v_asked.name, v_asked.concurrency, v_asked.rate, v_asked.per,
+                          v_asked.burst, p_now);
+        v_rooms := v_rooms || jsonb_build_object(v_asked.bucket, v_room);
+        v_fits := v_fits and v_room >= v_asked.times;
+    end loop;
+    if not v_fits then
+        for v_row in
+            select u.ord, array_agg(u.bucket) as buckets from unnest(v_ords, v_buckets) u(ord, bucket) group by u.ord order by u.ord
+        loop
+            select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
+             order by (v_rooms ->> b)::integer limit 1;
+            if v_full is null then
+                select v_rooms || jsonb_object_agg(b, (v_rooms ->> b)::integer - 1) into v_rooms from unnest(v_row.buckets) b;
+            elsif (v_rooms ->> v_full)::integer < 0 then
+                v_busy := v_busy || v_row.ord;
+            else
+                v_put_off := v_put_off || v_row.ord;
+                v_by := v_by || v_full;
+            end if;
+        end loop;
+    end if;
+
+    insert into place (tenant, scope, name, job_id)
+    select distinct u.tenant, u.scope, u.name, u.job_id
+      from unnest(v_ords, v_jobs, v_limits) u(ord, job_id, tenant, scope, name, concurrency, rate, per, burst)
+     where u.concurrency is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
+    on conflict do nothing;
+    -- What is left of the tokens.
+    insert into meter as m (tenant, scope, name, tokens, at)
+    select u.tenant, u.scope, u.name, tokens_now(k.tokens, k.at, u.rate, u.per, u.burst, p_now) - count(distinct u.ord), p_now
+      from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+      left join meter k on k.tenant = u.tenant and k.scope = u.scope and k.name = u.name
+     where u.rate is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
+     group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst, k.tokens, k.at
+    on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
+
+    if v_put_off <> '{}' then
+        update job_state s set due_at = 'infinity', note = '{"held": "limit"}', held_by = o.by
+          from unnest(v_put_off, v_by) o(ord, by) where s.ctid = p_rows[o.ord];
+        perform wake_later(l.tenant, l.scope, l.name, l.rate, l.per, l.burst, p_now)
+           from (select distinct u.tenant, u.scope, u.name, u.rate, u.per, u.burst
+                   from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+                  where u.bucket = any (v_by) and u.rate is not null) l;
+    end if;
+    if v_put_off = '{}' and v_busy = '{}' then
+        return p_rows;
+    end if;
+    return array(select r.ctid from unnest(p_rows) with ordinality r(ctid, ord)
+                  where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
+end $$;
+
+-- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything.
+create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
+language sql stable set search_path from current as $$
+    select array_agg(r.tenant) from reservation r
+     where r.state = 'active' and r.expires_at > p_now
+       and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
+$$;
+
+-- Let as many go on as a limit has room for now, in queue order; answers how many.
+create or replace function unpark(p_tenant text, p_scope text, p_name text, p_now timestamptz, p_want integer default 1000)
+returns integer
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_limit  job_limit;
+    v_room   integer;
+    v_queues text[];
+    v_count  integer;
+begin
+    select * into v_limit from job_limit l
+     where l.tenant = p_tenant and l.scope = p_scope and l.name in (p_name, '*') order by l.name = '*' limit 1;
+    v_room := least(p_want, room_in(p_tenant, p_scope, p_name, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, p_now));
+    if v_room <= 0 or exists (select from reservation r where p_scope = 'resource' and r.tenant = p_tenant
+            and r.scope = 'resource' and r.name = p_name and r.state = 'active' and r.expires_at > p_now) then
+        return 0;
+    end if;
+    with back as materialized (
+        select s.id from job_state s
+         where s.held_by = bucket(p_tenant, p_scope, p_name) and s.held_by is not null and s.due_at is not null
+           and s.state = 'queued'
+         order by s.priority desc, s.position, s.id limit v_room for update skip locked
+    ), freed as (
+        update job_state s set due_at = null, note = null, held_by = null from back where s.id = back.id returning s.queue
+    )
+    select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
+    perform rouse(q) from unnest(v_queues) q;
+    if p_scope in ('all', 'queue') then
+        -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
+        perform rouse(case p_scope when 'queue' then p_name else '' end);
+    end if;
+    return v_count;
+end $$;
+
+-- These jobs have left a worker's hands.
+create or replace function free_places(p_jobs uuid[]) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_now timestamptz := clock_now();
+    v_one record;
+begin
+    for v_one in
+        with freed as (delete from place p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name)
+        select distinct f.tenant, f.scope, f.name from freed f order by 1, 2, 3
+    loop
+        perform unpark(v_one.tenant, v_one.scope, v_one.name, v_now);
+    end loop;
+end $$;
+
+-- Set a limit, or another in place of the one there is. What runs already counts; what is above the limit runs to its end.
+create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
+                                     per double precision default null, burst integer default null,
+                                     actor text default null, for_tenant text default null)
+returns setof job_limit
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(set_limit.for_tenant, set_limit.actor);
+    v_rows  tid[];
+begin
+    perform stop_dispatch();
+    insert into job_limit as l (tenant, scope, name, concurrency, rate, per, burst, set_by, created_at, updated_at)
+    values (v_scope, set_limit.scope, set_limit.name, set_limit.concurrency, set_limit.rate,
+            case when set_limit.rate is not null then coalesce(set_limit.per, 1) end,
+            case when set_limit.rate is not null then coalesce(set_limit.burst, set_limit.rate) end, actor(), v_now, v_now)
+    on conflict (tenant, scope, name) do update
+       set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (l.concurrency, l.rate, l.per, l.burst)
+           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst);
+    update dispatch d set limited = true where not d.limited;
+    -- Locked: one that is ending just now has not looked for places, and must not be given any.
+    select array_agg(h.ctid) into v_rows from (
+        select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
+    insert into place (tenant, scope, name, job_id)
+    select distinct l.tenant, l.scope, l.name, l.job_id from limits_on(v_rows) l
+     where l.tenant = v_scope and l.scope = set_limit.scope and l.concurrency is not null
+    on conflict do nothing;
+    perform sweep_parked(v_now, 1000, bucket_prefix(v_scope, set_limit.scope));
+    return query select l.* from job_limit l
+     where l.tenant = v_scope and l.scope = set_limit.scope and l.name = set_limit.name;
+end $$;
+
+create or replace function remove_limit(scope text, name text default '*', actor text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(remove_limit.for_tenant, remove_limit.actor);
+begin
+    perform stop_dispatch();
+    delete from job_limit l where l.tenant = v_scope and l.scope = remove_limit.scope and l.name = remove_limit.name;
+    if not found then
+        return false;
+    end if;
+    delete from place p where p.tenant = v_scope and p.scope = remove_limit.scope
+       and not exists (select from job_limit l where l.tenant = p.tenant and l.scope = p.scope and l.name in (p.name, '*')
+                          and l.concurrency is not null);
+    delete from meter m where m.tenant = v_scope and m.scope = remove_limit.scope
+       and not exists (select from job_limit l where l.tenant = m.tenant and l.scope = m.scope and l.name in (m.name, '*')
+                          and l.rate is not null);
+    perform sweep_parked(clock_now(), 1000, bucket_prefix(v_scope, remove_limit.scope));
+    perform rouse('');
+    return true;
+end $$;
+
+-- What the texts of all buckets of a scope begin with.
+create or replace function bucket_prefix(p_tenant text, p_scope text) returns text language sql immutable
+return left(bucket(p_tenant, p_scope, ''), -3);
+
+-- Look at limits that jobs are parked for, one after the other from where the last look ended, and let go on whoever can.
+-- The steps that free places do so already; this is for those that missed each other, and for limits that were changed.
+create or replace function sweep_parked(p_now timestamptz, p_want integer, p_prefix text default null) returns integer
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_from  text := coalesce(p_prefix, (select d.swept from dispatch d), '');
+    v_next  text;
+    v_count integer := 0;
+    v_seen  integer := 0;
+begin
+    loop
+        select s.held_by into v_next from job_state s
+         where s.held_by > v_from and s.held_by is not null and s.due_at is not null and s.state = 'queued'
+         order by s.held_by limit 1;
+        exit when v_next is null or (p_prefix is not null and not starts_with(v_next, p_prefix)) or v_seen >= 200 or v_count >= p_want;
+        -- Who waits for a token is woken when there is one.
+        if p_prefix is not null or (select l.rate from job_limit l
+               where l.tenant = v_next::json ->> 0 and l.scope = v_next::json ->> 1 and l.name in (v_next::json ->> 2, '*')
+               order by l.name = '*' limit 1) is null then
+            v_count := v_count + unpark(v_next::json ->> 0, v_next::json ->> 1, v_next::json ->> 2, p_now, p_want - v_count);
+        end if;
+        v_from := v_next;
+        v_seen := v_seen + 1;
+    end loop;
+    if p_prefix is null then
+        update dispatch d set swept = case when v_next is null then '' else v_from end
+         where d.swept <> case when v_next is null then '' else v_from end;
+    end if;
+    return v_count;
+end $$;
+
+-- The limits there are, with what runs under each and what it holds back.
+create or replace function list_limits(for_tenant text default null)
+returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
+               set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(list_limits.for_tenant);
+begin
+    return query
+    with parked as materialized (
+        select s.held_by, count(*) as n from job_state s
+         where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
+         group by s.held_by)
+    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
+           (select count(*) from place p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
+           coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
+               then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)
+      from job_limit l where v_scope = '*' or l.tenant in (v_scope, '*')
+     order by array_position(array['all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant'], l.scope), l.name, l.tenant;
+end $$;
+
+-- What is due about limits and reservations: end what nobody keeps alive, hand out tokens, let parked jobs go on.
+create or replace function attend_limits(want integer default 1000, for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(attend_limits.for_tenant, 'promoter');
+    v_count integer := 0;
+    v_meter record;
+begin
+    if not (select d.limited from dispatch d) then
+        return 0;
+    end if;
+    v_count := expire_reservations(v_now);
+    if v_scope = '*' then
+        -- Somebody has written by hand: job and place come and go in one transaction.
+        delete from place p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
+    end if;
+    for v_meter in
+        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from meter m
+          left join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
+                                and l.name in (m.name, '*') order by l.name = '*' limit 1) l on true
+         where m.wake_at <= v_now and m.wake_at is not null order by m.wake_at limit attend_limits.want
+           for update of m skip locked
+    loop
+        update meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
+        v_count := v_count + unpark(v_meter.tenant, v_meter.scope, v_meter.name, v_now, attend_limits.want);
+        if exists (select from job_state s where s.held_by = bucket(v_meter.tenant, v_meter.scope, v_meter.name)
+                      and s.held_by is not null and s.due_at is not null and s.state = 'queued') then
+            perform wake_later(v_meter.tenant, v_meter.scope, v_meter.name, v_meter.rate, v_meter.per, v_meter.burst,
+                               v_now + make_interval(secs => 0.001));
+        end if;
+    end loop;
+    v_count := v_count + sweep_parked(v_now, attend_limits.want);
+    if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
+       and pg_try_advisory_xact_lock('dispatch'::regclass::oid::integer, 0)
+       and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
+       and not exists (select from place)
+       and not exists (select from job_state s where s.held_by is not null and s.due_at is not null and s.state = 'queued') then
+        update dispatch d set limited = false where d.limited;
+    end if;
+    return v_count;
+end $$;
+
+-- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+create or replace function judge_place_delete() returns trigger language plpgsql set search_path from current
+    set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+    if exists (select from gone g join job_state s on s.id = g.job_id
+                where s.state in ('leased', 'in_progress') and s.lease is not null
+                  and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope
+                                 and l.name in (g.name, '*') and l.concurrency is not null)) then
+        raise exception 'a place is kept while its job is held' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on place
+    referencing old table as gone for each statement execute function judge_place_delete();
+create or replace trigger refuse_update before update on place for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on place for each statement execute function refuse_change();

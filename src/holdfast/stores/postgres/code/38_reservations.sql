@@ -1,0 +1,133 @@
+-- Direct reservations (SC-10): the right to use a queue, a resource or everything oneself, while no job is begun there.
+--
+-- Whoever asks stands in line as `waiting`; the first in line becomes `active` when nothing that conflicts with it is. From
+-- then on no job is taken in its scope (turn asks barred_from; a resource is a limit of none), and those that were
+-- taken before are counted until they have ended: whoever asked decides whether to wait for that. An owner keeps its
+-- reservation alive; one that is not renewed has expired for everybody from that moment on, whether or not a duty has
+-- written it down yet. The order of the queue is not touched.
+
+create or replace function conflicting(a reservation, b reservation) returns boolean language sql immutable
+return (a).id <> (b).id and ((a).tenant = (b).tenant or '*' in ((a).tenant, (b).tenant))
+   and ('all' in ((a).scope, (b).scope) or (a).scope = (b).scope and (a).name = (b).name);
+
+-- Jobs under way in the scope of a reservation.
+create or replace function running_in(r reservation) returns integer
+language sql stable set search_path from current as $$
+    select count(*)::integer from job_state s
+     where s.state in ('leased', 'in_progress') and ((r).tenant = '*' or s.tenant = (r).tenant)
+       and case (r).scope when 'all' then true when 'queue' then s.queue = (r).name
+                else exists (select from job j where j.id = s.id and 'resource:' || (r).name = any (j.uses)) end
+$$;
+
+-- Ask for a reservation, or ask again with the same id: that also keeps its place in the line for as long as `ttl`.
+create or replace function reserve(reservation uuid, scope text, name text default '*', ttl interval default '30 s',
+                                   reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state text, expires_at timestamptz, running integer, ahead integer)
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(reserve.for_tenant, reserve.actor);
+    v_own   reservation;
+begin
+    insert into reservation as r (id, tenant, scope, name, holder, reason, asked_at, expires_at)
+    values (reserve.reservation, v_scope, reserve.scope, reserve.name, actor(), nullif(reserve.reason, ''), v_now, v_now + reserve.ttl)
+    on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)
+     where r.state in ('waiting', 'active') and r.expires_at > v_now and r.tenant = v_scope;
+    select r.* into v_own from reservation r where r.id = reserve.reservation and r.tenant = v_scope;
+    if v_own.state = 'waiting' and v_own.expires_at > v_now and not exists (
+           select from reservation r where conflicting(v_own, r) and r.expires_at > v_now
+              and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id))) then
+        -- All who take jobs have gone, and those who come see it. What was seen above may have changed meanwhile.
+        perform stop_dispatch();
+        perform expire_reservations(v_now);
+        update reservation r set state = 'active', reserved_at = v_now, expires_at = v_now + reserve.ttl
+         where r.id = v_own.id and r.state = 'waiting' and not exists (
+               select from reservation o where conflicting(v_own, o) and o.expires_at > v_now
+                  and (o.state = 'active' or o.state = 'waiting' and (o.asked_at, o.id) < (v_own.asked_at, v_own.id)));
+        update dispatch d set limited = true where not d.limited;
+        select r.* into v_own from reservation r where r.id = v_own.id;
+    end if;
+    return query
+    select v_own.id, case when v_own.state in ('waiting', 'active') and v_own.expires_at <= v_now then 'expired' else v_own.state end,
+           v_own.expires_at, running_in(v_own),
+           (select count(*)::integer from reservation r where conflicting(v_own, r) and r.expires_at > v_now
+               and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id)));
+end $$;
+
+-- End a reservation; false when it is over already. Whoever only waits withdraws.
+create or replace function release_reservation(reservation uuid, why text default 'released', actor text default null,
+                                               for_tenant text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(release_reservation.for_tenant, release_reservation.actor);
+    v_own   reservation;
+begin
+    update reservation r
+       set state = case when r.state = 'waiting' then 'withdrawn' when r.expires_at <= v_now then 'expired' else 'released' end,
+           ended_at = v_now, ended_by = actor(),
+           ended_why = case when r.state = 'active' and r.expires_at <= v_now then 'expired' else release_reservation.why end
+     where r.id = release_reservation.reservation and r.state in ('waiting', 'active') and (v_scope = '*' or r.tenant = v_scope)
+    returning r.* into v_own;
+    if not found then
+        return false;
+    end if;
+    perform after_reservation(v_own, v_now);
+    return v_own.state <> 'expired';
+end $$;
+
+-- Jobs may be taken there again.
+create or replace function after_reservation(r reservation, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    if (r).scope = 'resource' then
+        perform unpark((r).tenant, 'resource', (r).name, p_now);
+    else
+        perform rouse(case (r).scope when 'queue' then (r).name else '' end);
+    end if;
+end $$;
+
+-- Write down which reservations have run out: nobody has kept them alive. Answers how many.
+create or replace function expire_reservations(p_now timestamptz) returns integer
+language plpgsql set search_path from current as $$
+declare
+    v_one   reservation;
+    v_count integer := 0;
+begin
+    for v_one in
+        select r.* from reservation r where r.state in ('waiting', 'active') and r.expires_at <= p_now
+         order by r.id for update skip locked
+    loop
+        update reservation r
+           set state = case r.state when 'waiting' then 'withdrawn' else 'expired' end, ended_at = p_now, ended_by = actor(),
+               ended_why = 'nobody kept it alive'
+         where r.id = v_one.id;
+        perform after_reservation(v_one, p_now);
+        v_count := v_count + 1;
+    end loop;
+    return v_count;
+end $$;
+
+-- What was reserved, by whom and how it ended is history, and never changes.
+create or replace function judge_reservation() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'DELETE' then
+        raise exception 'reservation %: ended, never deleted', old.id using errcode = 'ZH002';
+    elsif old.ended_at is not null then
+        raise exception 'reservation %: it is over, and does not change any more', old.id using errcode = 'ZH002';
+    elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
+        raise exception 'reservation %: illegal step % -> %', old.id, old.state, new.state using errcode = 'ZH001';
+    end if;
+    raise exception 'reservation %: what was asked for never changes', old.id using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on reservation for each row
+    when (old.ended_at is not null
+          or old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired')
+          or old.id <> new.id or old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name
+          or old.holder <> new.holder or old.asked_at <> new.asked_at
+          or old.state = 'active' and old.reserved_at is distinct from new.reserved_at)
+    execute function judge_reservation();
+create or replace trigger judge_delete before delete on reservation for each row execute function judge_reservation();
+create or replace trigger refuse_truncate before truncate on reservation for each statement execute function refuse_change();

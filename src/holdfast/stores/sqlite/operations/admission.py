@@ -1,0 +1,209 @@
+"""Letting jobs in: of what a claim has picked, those that every limit has room for; the rest is parked (SC-16).
+
+There is one writer at a time, so what is counted stays so until the end of the transaction. Nothing of this is looked
+at while ``dispatch`` says that nothing is limited. The places of a job that leaves a worker's hands are freed by a
+trigger (code/25_limits.sql), which also lets the next one go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.limits import EACH, Bucket, Rule, tokens
+from holdfast.stores.codecs import in_micros
+from holdfast.stores.flow import Row, Statement, Steps
+from holdfast.stores.sqlite.never import NEVER
+from holdfast.stores.sqlite.operations.writer import ids_json
+
+SECOND = 1_000_000
+_LIMITED = "SELECT limited FROM dispatch"
+_BARRED = (
+    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
+)
+_TENANTS = "SELECT min(tenant), max(tenant) FROM job"
+_USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
+# Of a limit for one name and one for each the first counts: it comes last here, and replaces the other.
+_RULES = (
+    "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN job_limit l"
+    " ON (l.tenant = '*' OR l.tenant = json_extract(o.value, '$[0]')) AND l.scope = json_extract(o.value, '$[1]')"
+    " AND (l.name = json_extract(o.value, '$[2]') OR l.name = '*') ORDER BY l.name <> '*'"
+)
+_RESERVED = (
+    "SELECT o.key, r.tenant FROM json_each(:wanted) o JOIN reservation r"
+    " ON r.scope = 'resource' AND r.name = json_extract(o.value, '$[2]') AND r.state = 'active' AND r.expires_at > :now"
+    " AND (r.tenant = '*' OR r.tenant = json_extract(o.value, '$[0]')) WHERE json_extract(o.value, '$[1]') = 'resource'"
+)
+_TAKEN = "SELECT count(*) FROM place WHERE tenant = ? AND scope = ? AND name = ?"
+_METER = "SELECT tokens, at FROM meter WHERE tenant = ? AND scope = ? AND name = ?"
+_OCCUPY = "INSERT INTO place (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_SPEND = (
+    "INSERT INTO meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET tokens = excluded.tokens, at = excluded.at"
+)
+_WAKE = (
+    "UPDATE meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
+    " AND (wake_at IS NULL OR wake_at <= :now)"
+)
+_PARK = (
+    'UPDATE job_state SET due_at = :never, note = \'{"held": "limit"}\', held_by = :bucket'
+    " WHERE n IN (SELECT value FROM json_each(:numbers))"
+)
+_GO_ON = (
+    "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
+    "SELECT n FROM job_state INDEXED BY parked WHERE held_by = :bucket AND held_by IS NOT NULL AND due_at IS NOT NULL"
+    " AND state = 'queued' ORDER BY priority DESC, position LIMIT :room) RETURNING 1"
+)
+
+
+class Candidate(NamedTuple):
+    """A job that a claim has picked, as limits see it."""
+
+    n: int
+    id: str
+    tenant: str
+    queue: str
+    kind: str
+    agent: str | None
+
+
+class Opening(NamedTuple):
+    """How far a queue is open to a claim: for how many (None: any number), and to which tenants' jobs not."""
+
+    room: int | None
+    barred: list[str]
+
+
+def is_limited() -> Steps[bool]:
+    rows = yield Statement(_LIMITED)
+    return bool(rows[0][0])
+
+
+def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
+    """What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked."""
+    barred = [row[0] for row in (yield Statement(_BARRED, (now, queue)))]
+    if EVERY_TENANT in barred or tenant in barred:
+        return Opening(0, barred)
+    whose = tenant
+    if tenant == EVERY_TENANT:  # where there is but one tenant, its limits are those of all
+        ((first, last),) = yield Statement(_TENANTS)
+        whose = first if first is not None and first == last else EVERY_TENANT
+    rules = yield from _rules([(whose, "all", EACH), (whose, "queue", queue)], now)
+    rooms = []
+    for bucket, rule in rules.items():
+        rooms.append((yield from room_in(bucket, rule, now)))
+    return Opening(min(rooms, default=None), barred)
+
+
+def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
+    """The numbers of those that have room, in the order given; their places are taken, and the rest is parked."""
+    used = {n: json.loads(uses) for n, uses in (yield Statement(_USES, (ids_json(each.n for each in picked),)))}
+    wanted = {each.n: _wanted(each, used.get(each.n, ())) for each in picked}
+    rules = yield from _rules({what for names in wanted.values() for what in names}, now)
+    if not rules:
+        return set(wanted)
+    rooms = {}
+    for bucket, rule in rules.items():
+        rooms[bucket] = yield from room_in(bucket, rule, now)
+    admitted: set[int] = set()
+    places: list[tuple[str, str, str, str]] = []
+    spent: Counter[Bucket] = Counter()
+    parked: dict[Bucket, list[int]] = {}
+    for each in picked:
+        under = [bucket for what in wanted[each.n] for bucket in _buckets(what) if bucket in rules]
+        full = next((bucket for bucket in under if rooms[bucket] <= 0), None)
+        if full is not None:
+            parked.setdefault(full, []).append(each.n)
+            continue
+        admitted.add(each.n)
+        for bucket in under:
+            rooms[bucket] -= 1
+            if rules[bucket].concurrency is not None:
+                places.append((*bucket, each.id))
+            if rules[bucket].rate is not None:
+                spent[bucket] += 1
+    if places:
+        yield Statement(_OCCUPY, places, many=True)
+    for bucket, count in spent.items():
+        left = yield from _tokens(bucket, rules[bucket], now)
+        yield Statement(_SPEND, (*bucket, left - count, now))
+    for bucket, numbers in parked.items():
+        yield Statement(_PARK, {"never": NEVER, "bucket": bucket.text, "numbers": ids_json(numbers)})
+        yield from wake_later(bucket, rules[bucket], now)
+    return admitted
+
+
+def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
+    """How many more may be taken."""
+    rooms: list[int] = []
+    if rule.concurrency is not None:
+        ((taken,),) = yield Statement(_TAKEN, bucket)
+        rooms.append(max(rule.concurrency - int(taken), 0))
+    if rule.rate is not None:
+        left = yield from _tokens(bucket, rule, now)
+        rooms.append(int(left + 1e-9))
+    return min(rooms)
+
+
+def go_on(bucket: Bucket, want: int, now: int) -> Steps[int]:
+    """Let as many go on as a limit has room for, in queue order; answers how many."""
+    rules = yield from _rules([bucket], now)
+    rule = rules.get(bucket)
+    room = want if rule is None else min(want, (yield from room_in(bucket, rule, now)))
+    if room <= 0:
+        return 0
+    rows = yield Statement(_GO_ON, {"bucket": bucket.text, "room": room})
+    return len(rows)
+
+
+def wake_later(bucket: Bucket, rule: Rule, now: int) -> Steps[None]:
+    """Somebody waits for the next token: have it remembered when that will be."""
+    if rule.rate is None:
+        return
+    left = yield from _tokens(bucket, rule, now)
+    wake = now + in_micros(max(1.0 - left, 0.0) * (rule.per or 1.0) / rule.rate)
+    yield Statement(_WAKE, {**bucket._asdict(), "wake": wake, "now": now})
+
+
+def _tokens(bucket: Bucket, rule: Rule, now: int) -> Steps[float]:
+    rows = yield Statement(_METER, bucket)
+    return tokens(None, 0.0, rule) if not rows else tokens(rows[0][0], (now - rows[0][1]) / SECOND, rule)
+
+
+def _wanted(job: Candidate, uses: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Whatever a limit might count it by: its tenant, a scope and a name."""
+    names = [("all", EACH), ("queue", job.queue), ("kind", job.kind), ("tenant", job.tenant)]
+    if job.agent is not None:
+        names.append(("agent", job.agent))
+    for use in uses:
+        scope, _, name = use.partition(":")
+        names.append((scope, name))
+    return [(job.tenant, scope, name) for scope, name in names]
+
+
+def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
+    tenant, scope, name = what
+    return Bucket(EVERY_TENANT, scope, name), Bucket(tenant, scope, name)
+
+
+def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucket, Rule]]:
+    """The limits on them. What is reserved is a limit of none."""
+    asked = list(wanted)
+    found: dict[Bucket, Rule] = {}
+    params = {"wanted": json.dumps(asked), "now": now}
+    for key, tenant, *limits in (yield Statement(_RULES, params)):
+        _, scope, name = asked[key]
+        found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+    for key, tenant in (yield Statement(_RESERVED, params)):
+        _, scope, name = asked[key]
+        found[Bucket(tenant, scope, name)] = Rule(scope, name, 0)
+    return found
+
+
+def candidate(row: Row) -> Candidate:
+    """From a row of a claim's own picking."""
+    return Candidate(row[0], row[1], row[4], row[6], row[5], row[20])

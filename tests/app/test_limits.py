@@ -1,0 +1,135 @@
+"""Limits and reservations as a program sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
+from tests.app.conftest import NewApp
+from tests.app.waiting import until
+from tests.support.stores import claim, open_lease
+
+
+@pytest.mark.req("SC-16")
+def test_a_worker_keeps_to_a_limit(app: App) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    @app.job(limit_key="one at a time", resources=("gpu-0",))
+    def paint(number: int) -> None:
+        nonlocal running, most
+        with lock:
+            running, most = running + 1, max(most, running + 1)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    app.limits.set(key="*", concurrency=1)
+    app.limits.set(resource="gpu-0", concurrency=3)
+    handles = [paint.enqueue(number) for number in range(4)]
+    handles += [paint.using(limit_key=f"c-{number}").enqueue(number) for number in range(2)]
+    assert app.get(handles[0].id).uses == ("key:one at a time", "resource:gpu-0")  # type: ignore[union-attr]
+    app.run_worker(burst=True, concurrency=6)
+    assert [job.state for job in app.jobs(kind="paint")] == [State.SUCCEEDED] * 6
+    assert 1 < most <= 3
+    assert [(each.scope, each.name, each.running) for each in app.limits.list()] == [
+        ("key", "*", 0),
+        ("resource", "gpu-0", 0),
+    ]
+    app.limits.remove(key="*")
+    assert app.limits.get(key="*") is None
+    with pytest.raises(NotFound, match="limit_not_found"):
+        app.limits.remove(key="*")
+
+
+@pytest.mark.req("SC-16")
+def test_a_rate_is_kept_by_a_worker_that_has_nothing_else_to_do(app: App) -> None:
+    @app.job()
+    async def call() -> None: ...
+
+    app.limits.set(kind="call", rate=(4, "0.4s"), burst=2)
+    for _ in range(5):
+        call.enqueue()
+    began = time.monotonic()
+    app.run_worker(burst=True, promote_every=0.05, poll=0.05)
+    while app.jobs(kind="call", state=State.QUEUED):
+        assert time.monotonic() < began + 20
+        app.run_worker(burst=True, promote_every=0.05, poll=0.05)
+        time.sleep(0.02)
+    assert time.monotonic() - began >= 0.3, "two at once, then one in a tenth of a second"
+
+
+@pytest.mark.req("SC-16")
+def test_what_is_no_limit_is_refused(app: App) -> None:
+    def refused(code: str, **options: object) -> None:
+        with pytest.raises(InvalidSetting, match=code):
+            app.limits.set(**options)  # type: ignore[arg-type]
+
+    refused("invalid_limit", queue="q")
+    refused("invalid_limit", queue="q", concurrency=-1)
+    refused("invalid_limit", queue="q", concurrency=True)
+    refused("invalid_limit", queue="q", rate="often")
+    refused("invalid_limit", queue="q", rate="0/s")
+    refused("invalid_duration", queue="q", rate="5/fortnight")
+    refused("invalid_limit", queue="q", concurrency=1, burst=5)
+    refused("conflicting_options", queue="q", kind="k", concurrency=1)
+    refused("invalid_name", queue=" ", concurrency=1)
+    with pytest.raises(InvalidSetting, match="invalid_name"):
+        app.job(resources="gpu-0")
+    with pytest.raises(InvalidSetting, match="invalid_limit"):
+        app.job(resources=[f"r{n}" for n in range(21)])
+
+
+@pytest.mark.req("SC-10")
+def test_reserving(app: App, new_app: NewApp) -> None:
+    app.enqueue("later")
+    with app.reserve(reason="by hand") as reserved:
+        assert claim(app.store, open_lease(app.store)) == []
+        with pytest.raises(Conflict, match="reservation_busy"), new_app().reserve("gpu-0", wait=0.1):
+            raise AssertionError("two at once")
+        assert [each.id for each in app.reservations.list()] == [reserved.id]
+    (job,) = claim(app.store, open_lease(app.store))
+    with pytest.raises(Conflict, match="1 jobs are still running"), app.reserve(queue="default", wait=0):
+        raise AssertionError("it runs")
+    with app.reserve(queue="default", wait=0, at_once=True):
+        pass
+    found = app.reservations.list(ended=True)
+    assert sorted((each.state, each.ended_why) for each in found) == [
+        ("released", "left with Conflict"),
+        ("released", "released"),
+        ("released", "released"),
+        ("withdrawn", "left with Conflict"),
+    ]
+    assert job.kind == "later"
+
+
+@pytest.mark.req("SC-10")
+def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: NewApp) -> None:
+    order: list[str] = []
+    other = new_app()
+
+    async def second() -> None:
+        async with other.reserve("gpu-0", wait="10s"):
+            order.append("second")
+
+    with app.reserve("gpu-0", ttl=0.6) as first:
+        waiting = threading.Thread(target=lambda: asyncio.run(second()))
+        waiting.start()
+        until(lambda: len(app.reservations.list()) == 2, "somebody waits")
+        time.sleep(0.7)  # longer than it lasts unless it is kept alive
+        order.append("first")
+        assert not first.lost
+    waiting.join(10)
+    assert order == ["first", "second"]
+    held = app.reserve("gpu-0", ttl=0.3).__enter__()
+    app.reservations.release(held.id, reason="it hangs")
+    until(lambda: held.lost, "it is told")
+    with pytest.raises(Conflict, match="reservation_lost"):
+        held.__exit__(None, None, None)
+    with pytest.raises(NotFound, match="reservation_not_found"):
+        app.reservations.release(held.id)

@@ -1,0 +1,61 @@
+"""`holdfast limits …`, `holdfast reservations …` and `holdfast queues …` from the shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.reservations import Ask
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
+
+
+@pytest.mark.req("SC-16")
+def test_limits(holdfast: Holdfast, store: Store) -> None:
+    assert "Nothing is limited." in holdfast("limits", "list").stderr
+    told = holdfast("limits", "set", "--kind", "slow", "--concurrency", "1", "--rate", "10/m", "--burst", "3")
+    assert told.exit_code == 0
+    put(store, spec("slow"), spec("slow"))
+    assert len(claim(store, open_lease(store), 9)) == 1
+    shown = [" ".join(line.split()) for line in holdfast("limits", "show", "--kind", "slow").stdout.splitlines()]
+    assert shown[0] == "kind slow"
+    for fact in ("at once 1", "rate 10 in 1 m, 3 at once", "running 1", "held back 1"):
+        assert fact in shown
+    made = document(holdfast("limits", "set", "--all-tenants", "--of-tenant", "*", "--concurrency", "20", "--json"))
+    assert (made["tenant"], made["scope"], made["name"], made["concurrency"]) == ("*", "tenant", "*", 20)
+    rows = [line.split() for line in holdfast("limits", "list").stdout.splitlines()]
+    assert rows[1][:4] == ["kind", "slow", "default", "1"]
+    assert rows[2] == ["each", "tenant", "*", "20", "1", "0"]
+    assert holdfast("limits", "remove", "--kind", "slow").exit_code == 0
+    assert len(claim(store, open_lease(store), 9)) == 1
+    gone = holdfast("limits", "remove", "--kind", "slow", "--json")
+    assert (gone.exit_code, error_of(gone)["code"]) == (3, "limit_not_found")
+    assert holdfast("limits", "show", "--queue", "q").exit_code == 3
+    for wrong in (["--queue", "q"], ["--queue", "q", "--kind", "k", "--concurrency", "1"], ["--rate", "often"]):
+        assert holdfast("limits", "set", *wrong).exit_code == 2
+
+
+@pytest.mark.req("SC-10")
+def test_reservations(holdfast: Holdfast, store: Store) -> None:
+    assert "Nothing is reserved." in holdfast("reservations", "list").stderr
+    ask = Ask(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
+    store.run(store.verbs.reserve(ask, "ada", TENANT))
+    (found,) = document(holdfast("reservations", "list", "--json"))
+    assert (found["id"], found["state"], found["holder"], found["name"]) == (ask.id, "active", "ada", "gpu-0")
+    assert "resource gpu-0" in holdfast("reservations", "list").stdout
+    assert holdfast("reservations", "release", ask.id, "--reason", "it hangs").exit_code == 0
+    assert holdfast("reservations", "release", ask.id).exit_code == 3
+    assert document(holdfast("reservations", "list", "--json")) == []
+    (ended,) = document(holdfast("reservations", "list", "--ended", "--json"))
+    assert (ended["state"], ended["ended_why"]) == ("released", "it hangs")
+
+
+@pytest.mark.req("SC-2")
+def test_queues(holdfast: Holdfast, store: Store) -> None:
+    assert "No queue has settings of its own." in holdfast("queues", "list").stderr
+    assert "age every 10 m" in holdfast("queues", "age", "reports", "--every", "10m", "--most", "20").stderr
+    rows = [line.split() for line in holdfast("queues", "list").stdout.splitlines()]
+    assert rows[1] == ["reports", "default", "10", "m", "1", "20"]
+    assert holdfast("queues", "age", "reports").exit_code == 2
+    assert document(holdfast("queues", "age", "reports", "--never", "--json")) is None
+    assert document(holdfast("queues", "list", "--json")) == []

@@ -1,0 +1,322 @@
+"""Limits (SC-16): at most so many at once, at most so many in a time, counted by the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.domain.errors import Refused
+from holdfast.domain.job import EVERY_TENANT, Claim
+from holdfast.domain.limits import EACH, Limit, Rule
+from holdfast.domain.order import Move
+from holdfast.domain.settlement import Settlement
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    LATER,
+    TENANT,
+    claim,
+    forward,
+    job,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("SC-16")
+
+
+def limit(
+    store: Store,
+    scope: str = "all",
+    name: str = EACH,
+    concurrency: int | None = None,
+    *,
+    tenant: str = TENANT,
+    **rate: Any,
+) -> Limit:
+    return store.run(store.verbs.set_limit(Rule.of(scope, name, concurrency, **rate), "ada", tenant))
+
+
+def remove(store: Store, scope: str, name: str = EACH, *, tenant: str = TENANT) -> bool:
+    return store.run(store.verbs.remove_limit(scope, name, "ada", tenant))
+
+
+def limits(store: Store, tenant: str = TENANT) -> list[Limit]:
+    return store.run(store.verbs.limits(tenant))
+
+
+def attend(store: Store, tenant: str = EVERY_TENANT) -> int:
+    return store.run(store.verbs.attend_limits(tenant=tenant))
+
+
+def ids(claims: list[Claim]) -> list[str]:
+    return [each.id for each in claims]
+
+
+def some(store: Store, count: int, kind: str = "mail.send", *, tenant: str = TENANT, **fields: Any) -> list[str]:
+    return put(store, *(spec(kind, **fields) for _ in range(count)), tenant=tenant)
+
+
+# What is limited, and two jobs that it counts together beside one that it does not.
+SCOPES: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, Any]]] = {
+    "queue": (("queue", "q1"), {"queue": "q1"}, {"queue": "q2"}),
+    "kind": (("kind", "slow"), {"kind": "slow"}, {"kind": "fast"}),
+    "key": (("key", "c-7"), {"uses": ("key:c-7",)}, {"uses": ("key:c-8",)}),
+    "each key": (("key", EACH), {"uses": ("key:c-7",)}, {"uses": ("key:c-8",)}),
+    "resource": (("resource", "gpu-0"), {"uses": ("resource:gpu-1", "resource:gpu-0")}, {"uses": ("resource:gpu-2",)}),
+    "agent": (("agent", "a1"), {"agent": "a1"}, {"agent": "a2"}),
+}
+
+
+def test_a_scope_has_room_for_so_many_and_holds_back_nobody_else(store: Store) -> None:
+    lease, queues = open_lease(store), ("default", "q1", "q2")
+    for what, ((scope, name), counted, other) in SCOPES.items():
+        limit(store, scope, name, 1)
+        first, second, third, free = put(store, spec(**counted), spec(**counted), spec(**counted), spec(**other))
+        taken = claim(store, lease, 9, queues=queues)
+        assert sorted(ids(taken)) == sorted([first, free]), what
+        assert claim(store, lease, 9, queues=queues) == [], what
+        (kept,) = limits(store)
+        assert (kept.scope, kept.name, kept.running) == (scope, name, 2 if name == EACH else 1)
+        settle(store, [each for each in taken if each.id == first])
+        (held,) = claim(store, lease, 9, queues=queues)
+        assert held.id == second, f"{what}: in queue order"
+        assert remove(store, scope, name)
+        (last,) = claim(store, lease, 9, queues=queues)
+        assert last.id == third, what
+        settle(store, [held, last, *(each for each in taken if each.id == free)])
+
+
+def test_everything_together_and_each_tenant_by_itself(store: Store) -> None:
+    limit(store, "tenant", EACH, 1, tenant=EVERY_TENANT)
+    limit(store, "all", EACH, 3, tenant=EVERY_TENANT)
+    for tenant in ("a", "b", "c", "d"):
+        some(store, 2, tenant=tenant)
+    lease = open_lease(store)
+    taken = claim(store, lease, 9)
+    assert [each.tenant for each in taken] == ["a", "b", "c"]
+    settle(store, taken[:1])
+    assert [each.tenant for each in claim(store, lease, 9)] == ["a"]
+    assert [each.tenant for each in limits(store, EVERY_TENANT)] == ["*", "*"]
+    own = open_lease(store, tenant="d")
+    assert claim(store, own, 9, tenant="d") == [], "a worker of one tenant is held to what holds for all"
+    settle(store, taken[1:])
+    assert [each.tenant for each in claim(store, own, 9, tenant="d")] == ["d"]
+
+
+def test_a_tenants_limit_counts_its_own_jobs_only(store: Store) -> None:
+    limit(store, "queue", "default", 1, tenant="a")
+    some(store, 3, tenant="a")
+    others = some(store, 3, tenant="b")
+    taken = claim(store, open_lease(store), 9)
+    assert [each.tenant for each in taken] == ["a", "b", "b", "b"]
+    assert limits(store, "b") == []
+    assert set(others) < set(ids(taken))
+
+
+def test_a_job_under_several_limits_needs_room_in_all_of_them(store: Store) -> None:
+    limit(store, "kind", "slow", 1)
+    limit(store, "key", EACH, 1)
+    a1, a2, b1, free = put(
+        store,
+        spec("slow", uses=("key:a",)),
+        spec("fast", uses=("key:a",)),
+        spec("slow", uses=("key:b",)),
+        spec("fast", uses=("key:b",)),
+    )
+    lease = open_lease(store)
+    taken = claim(store, lease, 9)
+    assert ids(taken) == [a1, free], "neither keeps back what it does not count"
+    settle(store, [each for each in taken if each.id == a1])
+    assert ids(claim(store, lease, 9)) == [a2], "b1 has its kind's place, and waits for its key's"
+    settle(store, [each for each in taken if each.id == free])
+    assert ids(claim(store, lease, 9)) == [b1]
+
+
+def test_whatever_ends_a_hold_frees_its_place(store: Store, by_hand: ByHand) -> None:
+    limit(store, "key", EACH, 1)
+    ways: dict[str, Callable[[Claim], object]] = {
+        "succeed": lambda held: settle(store, held),
+        "fail": lambda held: settle(store, held, BROKEN),
+        "snooze": lambda held: settle(store, held, LATER),
+        "cancel": lambda held: store.run(store.verbs.operate("cancel", [held.id], None, "ada", TENANT)),
+        "by hand": lambda held: by_hand.execute(
+            "update job_state set state = 'cancelled', lease = null, finished_at = (select now from present)"
+            " where id = :id",
+            {"id": held.id},
+        ),
+        "reap": lambda held: (forward(store, 31), store.run(store.verbs.reap_lapsed())),
+    }
+    for way, end in ways.items():
+        first, second = some(store, 2, way, uses=(f"key:{way}",))
+        (held,) = claim(store, open_lease(store), 2, kinds=(way,))
+        assert held.id == first
+        assert claim(store, open_lease(store), 2, kinds=(way,)) == [], way
+        end(held)
+        (held,) = claim(store, open_lease(store), 2, kinds=(way,))
+        assert held.id == second, way
+        settle(store, held)
+
+
+def test_what_is_only_leased_takes_up_a_place_too(store: Store) -> None:
+    limit(store, "key", EACH, 1)
+    first, second = some(store, 2, uses=("key:k",))
+    lease = open_lease(store)
+    assert ids(claim(store, lease, 2, begin=False)) == [first]
+    assert claim(store, lease, 2) == []
+    assert store.run(store.verbs.release(lease, [first], EVERY_TENANT)) == [first]
+    assert ids(claim(store, lease, 2, begin=False)) == [first], "it stands where it stood"
+    assert store.run(store.verbs.start(lease, [first], EVERY_TENANT)) == {first: 1}
+    request = ClaimRequest(lease=lease, queues=("default",), want=5)
+    turn = store.run(store.verbs.turn([Settlement(first, 1, "succeeded")], request))
+    assert ids(turn.claims) == [second], "in the very turn that settles"
+
+
+def test_a_lowered_limit_takes_effect_as_jobs_end_and_a_raised_one_at_once(store: Store) -> None:
+    limit(store, "kind", "slow", 3)
+    some(store, 6, "slow")
+    lease = open_lease(store)
+    running = claim(store, lease, 9)
+    assert len(running) == 3
+    limit(store, "kind", "slow", 1)
+    for _ in range(2):
+        settle(store, running.pop())
+        assert claim(store, lease, 9) == []
+    settle(store, running.pop())
+    assert len(claim(store, lease, 9)) == 1
+    limit(store, "kind", "slow", 2)
+    assert len(claim(store, lease, 9)) == 1
+    assert remove(store, "kind", "slow")
+    assert not remove(store, "kind", "slow")
+    assert len(claim(store, lease, 9)) == 1
+
+
+def test_what_runs_when_a_limit_is_set_counts(store: Store) -> None:
+    some(store, 4, "slow", uses=("resource:gpu-0",))
+    lease = open_lease(store)
+    running = claim(store, lease, 2)
+    limit(store, "resource", "gpu-0", 2)
+    assert [each.running for each in limits(store)] == [2]
+    assert claim(store, lease, 9) == []
+    settle(store, running)
+    assert len(claim(store, lease, 9)) == 2
+
+
+def test_who_is_held_back_stands_where_it_stood(store: Store) -> None:
+    limit(store, "kind", "slow", 1)
+    running = put_one(store, "slow")
+    lease = open_lease(store)
+    (held,) = claim(store, lease)
+    assert held.id == running
+    low, high, middle = put(store, spec("slow"), spec("slow", priority=9), spec("slow", priority=5))
+    assert claim(store, lease, 9) == []
+    later = put_one(store, "slow", priority=7)  # not looked at yet
+    order = []
+    for _ in range(4):
+        settle(store, held)
+        (held,) = claim(store, lease, 9)
+        order.append(held.id)
+    assert order == [high, later, middle, low]
+
+
+def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(store: Store, by_hand: ByHand) -> None:
+    limit(store, "kind", "slow", 1)
+    now = forward(store)
+    put_one(store, "slow")
+    late = store.run(store.verbs.now()).replace(year=now.year + 1)
+    one, two, three = put(store, spec("slow"), spec("slow"), spec("slow", deadline_at=late))
+    lease = open_lease(store)
+    (held,) = claim(store, lease, 9)
+    parked = job(store, one)
+    assert (parked.state, parked.due_at) == (State.QUEUED, None)
+    listed = store.run(store.verbs.list_jobs(JobFilter(tenant=TENANT, kind="slow")))
+    assert [each.due_at for each in listed] == [None] * 4
+    assert store.run(store.verbs.notes(JobFilter(tenant=TENANT)))[one]["held"] == "limit"
+    assert [each.waiting for each in limits(store)] == [3]
+    assert [v.reason for v in store.run(store.verbs.reschedule([one], Reschedule(), None, "ada", TENANT))] == [
+        "job_held"
+    ]
+    assert store.run(store.verbs.promote_due()) == 0
+    assert not store.run(store.verbs.move(two, Move.of(first=True), None, "ada", TENANT)).refused
+    store.run(store.verbs.operate("cancel", [one], None, "ada", TENANT))
+    settle(store, held)
+    (held,) = claim(store, lease, 9)
+    assert held.id == two
+    forward(store, 2 * 366 * 86_400)
+    assert store.run(store.verbs.expire_overdue()) == 1
+    assert verbs_of(store, three) == ["enqueue", "expire"]
+
+
+def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
+    forward(store)
+    limit(store, "kind", "call", rate="6/m", burst=2)
+    some(store, 6, "call")
+    lease = open_lease(store, ttl=1e6)
+    assert len(claim(store, lease, 9)) == 2, "the burst"
+    assert claim(store, lease, 9) == []
+    forward(store, 9)
+    assert attend(store) == 0
+    assert claim(store, lease, 9) == []
+    forward(store, 1.001)
+    assert attend(store) == 1
+    assert len(claim(store, lease, 9)) == 1
+    forward(store, 3600)
+    attend(store)
+    assert len(claim(store, lease, 9)) == 2, "no more than the burst is saved up"
+    assert attend(store) == 0
+    forward(store, 10.001)
+    assert attend(store) == 1
+    assert len(claim(store, lease, 9)) == 1
+
+
+def test_a_rate_for_a_queue_and_one_for_each_key(store: Store) -> None:
+    forward(store)
+    limit(store, "queue", "default", rate=(3, 60))
+    limit(store, "key", EACH, rate=(1, 60))
+    a1, _, b1, c1 = put(store, *(spec(uses=(f"key:{key}",)) for key in "aabc"))
+    lease = open_lease(store, ttl=1e6)
+    assert ids(claim(store, lease, 9)) == [a1, b1, c1]
+    forward(store, 19)
+    assert attend(store) == 0
+    assert claim(store, lease, 9) == []
+    forward(store, 41.1)
+    attend(store)
+    assert len(claim(store, lease, 9)) == 1
+
+
+def test_nothing_limited_is_nothing_looked_at(store: Store, by_hand: ByHand) -> None:
+    def limited() -> bool:
+        return bool(by_hand.execute("select limited from dispatch")[0][0])
+
+    assert not limited()
+    limit(store, "kind", "slow", 1)
+    some(store, 2, "slow")
+    lease = open_lease(store)
+    (held,) = claim(store, lease, 9)
+    assert limited()
+    remove(store, "kind", "slow")
+    attend(store)
+    assert not limited()
+    assert len(claim(store, lease, 9)) == 1
+    settle(store, held)
+
+
+def test_the_store_refuses_limits_that_mean_nothing(store: Store) -> None:
+    for rule in (
+        Rule("nobody", "x", 1),
+        Rule("queue", "x"),
+        Rule("queue", "", 1),
+        Rule("queue", "x", -1),
+        Rule("queue", "x", None, 0, 1.0, 1),
+        Rule("all", "x", 1),
+    ):
+        with pytest.raises(Refused):
+            store.run(store.verbs.set_limit(rule, "ada", TENANT))

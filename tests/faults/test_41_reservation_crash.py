@@ -1,0 +1,63 @@
+"""Fault 41: the owner of a reservation is killed; it runs out by itself, and the queue goes on in the order it had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from tests.app.waiting import until
+from tests.faults.waiting import all_ended
+from tests.support.crew import ROOT, Crew, environment
+from tests.support.limits import ledger
+from tests.support.stores import put, spec
+
+pytestmark = pytest.mark.req("SC-10")
+
+TTL = 1.0
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from holdfast import App
+with App(name="owner", enqueued_by="the owner").reserve("gpu", ttl=%r):
+    Path(sys.argv[1]).write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+
+
+def test_the_owner_is_killed(app: App, crew: Crew, folder: Path) -> None:
+    mark = folder / "reserved"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER % TTL, str(mark)], cwd=ROOT, env=environment(app.store.url, folder)
+    )
+    try:
+        until(mark.exists, "it is reserved")
+        wanted = [(0, "gpu"), (5, "gpu"), (9, "gpu"), (0, None)]
+        ids = put(
+            app.store,
+            *(spec("work", priority=priority, uses=(f"resource:{use}",) if use else ()) for priority, use in wanted),
+        )
+        crew.start_one(concurrency=1)
+        until(lambda: app.get(ids[3]).state == "succeeded", "what does not need it is done")  # type: ignore[union-attr]
+        # Longer than it lasts by itself: its owner keeps it alive.
+        time.sleep(1.5 * TTL)
+        assert [each.state for each in app.reservations.list()] == ["active"]
+        assert {app.get(each).state for each in ids[:3]} == {"queued"}  # type: ignore[union-attr]
+    finally:
+        owner.kill()
+        owner.wait(10)
+    killed = time.monotonic()
+    all_ended(app, 4)
+    assert time.monotonic() - killed < 10 * TTL
+    begun = [event.job_id for event in ledger(app.store) if event.verb == "take"]
+    assert begun == [ids[3], ids[2], ids[1], ids[0]], "in the order they had before"
+    (reservation,) = app.reservations.list(ended=True)
+    assert (reservation.state, reservation.holder) == ("expired", "the owner")
+    assert reservation.ended_why == "nobody kept it alive"
+    with app.reserve("gpu", wait=0, ttl=TTL):
+        assert os.getpid()

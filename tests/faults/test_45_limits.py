@@ -1,0 +1,69 @@
+"""Limits hold across processes and through crashes: replayed from the ledger, there is never one too many (SC-16)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from holdfast.domain.job import Job
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.effects import effects
+from tests.faults.load import PATIENT
+from tests.faults.waiting import all_ended
+from tests.support.crew import Crew
+from tests.support.limits import most_at_once
+from tests.support.stores import put, spec
+
+pytestmark = pytest.mark.req("SC-16", "DP-8")
+
+LIMITS = {"all": 7, "kind:work": 5, "key:a": 1, "key:b": 2, "resource:gpu": 2}
+
+
+def counted_by(job: Job) -> Iterator[str]:
+    yield "all"
+    yield f"kind:{job.kind}"
+    yield from job.uses or ()
+
+
+def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: int, kills: int) -> None:
+    app.limits.set(concurrency=LIMITS["all"])
+    app.limits.set(kind="work", concurrency=LIMITS["kind:work"])
+    app.limits.set(key="*", concurrency=LIMITS["key:a"])
+    app.limits.set(key="b", concurrency=LIMITS["key:b"])
+    app.limits.set(resource="gpu", concurrency=LIMITS["resource:gpu"])
+    uses = [(), ("key:a",), ("key:b",), ("key:b", "resource:gpu"), ("resource:gpu",)]
+    specs = [
+        spec(choice.choice(["work", "awork"]), retry=PATIENT, uses=choice.choice(uses), priority=choice.randrange(3))
+        for _ in range(count)
+    ]
+    ids = put(app.store, *specs)
+    crew.start(3)
+    until(lambda: effects(folder), "somebody works")
+    for _ in range(kills):
+        time.sleep(choice.uniform(0.0, 0.3))
+        crew.kill_one(choice)
+        crew.start(1)
+    all_ended(app, count)
+    picture = check(app.store.url, ids, folder=folder, within=12.0)
+    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    most = most_at_once(app.store, counted_by)
+    over = {name: most[name] for name, limit in LIMITS.items() if most.get(name, 0) > limit}
+    assert not over, f"more at once than {LIMITS}"
+    assert most["key:a"] == LIMITS["key:a"], "and what there is room for is used"
+    assert [(limit.running, limit.waiting) for limit in app.limits.list()] == [(0, 0)] * 5, "nothing is left taken"
+
+
+def test_three_workers_two_of_them_killed(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    play(app, crew, folder, choice, count=150, kills=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+def test_a_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    play(app, crew, folder, choice, count=6_000, kills=100)
