@@ -52,6 +52,10 @@ class JobSpec:
     parent_id: str | None = None
     workflow_id: str | None = None
     external_ref: str | None = None
+    retry_as: str | None = None
+    """``new_job``: each retry is a job of its own, which names the one before."""
+    depth: int | None = None
+    """How many subscriptions lie behind it; None for none."""
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
 
@@ -163,6 +167,11 @@ class Job:
     external_ref: str | None
     enqueued_by: str
     source_system: str
+    retry_as: str | None = None
+    retry_of: str | None = None
+    """The job before it, of which this one is a retry."""
+    depth: int | None = None
+    """How many subscriptions lie behind it; None for none."""
 
 
 @dataclass(frozen=True, slots=True)

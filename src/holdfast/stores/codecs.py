@@ -49,8 +49,12 @@ class Record:
     (``*_id``, ``*_at``, ``meta``), its type otherwise.
     """
 
-    ids: ClassVar[frozenset[str]] = frozenset({"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease"})
-    documents: ClassVar[frozenset[str]] = frozenset({"payload", "backoff", "meta", "value", "error", "data", "form"})
+    ids: ClassVar[frozenset[str]] = frozenset(
+        {"id", "job_id", "gate_id", "parent_id", "workflow_id", "lease", "retry_of", "cause_id", "subscription_id"}
+    )
+    documents: ClassVar[frozenset[str]] = frozenset(
+        {"payload", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"}
+    )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to"})
 

@@ -56,6 +56,7 @@ _OPTIONAL = (
     "parent_id",
     "workflow_id",
     "external_ref",
+    "retry_as",
 )
 
 
@@ -96,6 +97,8 @@ def _shared(spec: JobSpec) -> str:
         text += ',"content_waiting_only":true'
     if spec.tags:
         text += f',"tags":{json.dumps(spec.tags)}'
+    if spec.depth is not None:
+        text += f',"depth":{spec.depth}'
     if spec.delay is not None:
         text += f',"delay":{spec.delay!r}'
     if spec.process_after is not None:

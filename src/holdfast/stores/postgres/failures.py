@@ -21,6 +21,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH021": (Refused, "agent_kind_mismatch"),
     "ZH022": (Refused, "agent_payload_limit"),
     "ZH023": (Refused, "agent_wait_limit"),
+    "ZH030": (Conflict, "subscription_changed"),
+    "ZH031": (Refused, "executor_refused"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -6,9 +6,10 @@ from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.overview import OverviewReads
+from holdfast.stores.reads.subscriptions import SubscriptionReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads):
+class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, SubscriptionReads):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

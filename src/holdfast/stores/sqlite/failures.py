@@ -37,6 +37,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="agent_payload_limit")
     if message.startswith("agent wait limit"):
         return Refused(message, code="agent_wait_limit")
+    if message.startswith("executor"):
+        return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):
         return Refused(message, code="broken_invariant")
     if message.startswith(("UNIQUE constraint", "already exists")):

@@ -9,6 +9,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Dialect
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
+from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
@@ -17,6 +18,7 @@ from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
+from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 
 
@@ -30,6 +32,8 @@ class SqliteVerbs(
     OperatorVerbs,
     OrderVerb,
     LedgerVerbs,
+    SubscriptionVerbs,
+    CircumstanceVerbs,
     AgentVerbs,
 ):
     dialect = Dialect(

@@ -28,6 +28,8 @@ declare
     v_scope    text := enter(turn.for_tenant);
     v_state    state := case when turn.begin then 'in_progress' else 'leased' end;
     v_holder   text;
+    v_label    text;
+    v_may      boolean;   -- execute
     v_locked   boolean := false;
     v_began    timestamptz;
     v_priority smallint;
@@ -36,7 +38,7 @@ declare
     v_agented  boolean;
     v_any      boolean;
 begin
-    select l.holder, l.ended_at is null and l.until > v_now into v_holder, live
+    select l.holder, l.name, executes(l.name), l.ended_at is null and l.until > v_now into v_holder, v_label, v_may, live
       from lease l where l.id = turn.lease and l.tenant = v_scope;
     if not found then
         raise exception 'lease % is not known here', turn.lease
@@ -45,6 +47,13 @@ begin
     if cardinality(turn.jobs) > 0 then
         select array_agg(s.id) into stale
           from settle_many(turn.lease, turn.jobs, turn.attempts, turn.outcomes, turn.details, v_scope) as s(id);
+    end if;
+    if not v_may then
+        -- Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
+        if coalesce(cardinality(turn.jobs), 0) = 0 and v_left > 0 then
+            perform refuse_executor(v_label);
+        end if;
+        v_left := 0;
     end if;
     pick_us := 0;
     for i in 1 .. coalesce(cardinality(turn.queues), 0) loop

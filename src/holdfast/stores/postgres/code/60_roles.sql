@@ -20,17 +20,20 @@ end $$;
 do $$
 declare
     v_schema  text := current_schema();
-    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after',
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7', 'watch_job'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
-                              'keep_gate_token'];
+                              'keep_gate_token',
+                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
-                              'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent'];
+                              'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
+                              'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
+                              'add_executor', 'remove_executor'];
     v_routine record;
     v_role    text;
 begin
@@ -56,11 +59,11 @@ begin
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
-            ' step, app_event, gate, vote to %I', v_role);
-        execute format('grant select on sequence event_seq to %I', v_role);
+            ' step, app_event, gate, vote, subscription, delivery, executor to %I', v_role);
+        execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note, agent) on job_state to %I', v_role);
-        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds) on lease to %I', v_role);
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots) on lease to %I', v_role);
     end loop;
 end $$;

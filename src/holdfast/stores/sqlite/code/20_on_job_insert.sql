@@ -4,10 +4,13 @@
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent)
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           retries, crashes)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
             CASE WHEN NEW.process_after IS NOT NULL AND NEW.process_after > (SELECT now FROM present)
-                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent);
+                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent,
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END);
     INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
@@ -18,9 +21,12 @@ DROP TRIGGER IF EXISTS on_sign_off;
 CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
 BEGIN
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent)
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           retries, crashes)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
-           CASE WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent
+           CASE WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent,
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = j.retry_of) END,
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END
       FROM job j
      WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
      ORDER BY j.n;
