@@ -13,7 +13,7 @@ from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
 from holdfast.connectors.settings import CommandSettings, command_parts
-from holdfast.context import Context, SyncContext
+from holdfast.context import Context, SyncContext, current
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
@@ -24,15 +24,19 @@ from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
+from holdfast.domain.subscriptions import SentEvent
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
+from holdfast.features.executors import Executors
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
+from holdfast.features.subscriptions import Consumers, Declarations, Following, Subscriptions
 from holdfast.handle import Handle
-from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.insights import Why, why
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.recording import Recorder
@@ -45,6 +49,7 @@ from holdfast.stores.open import open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound=Kind[..., Any])
 
 
 class App:
@@ -70,6 +75,9 @@ class App:
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
         )
         self.agents = Agents(self.client)
+        self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
+        self.executors = Executors(self.client)
+        self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
@@ -98,6 +106,7 @@ class App:
         queue: str = "default",
         priority: int = 0,
         retry: Retry | str | None = None,
+        retry_as: RetryAs | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         at_most_once: bool = False,
@@ -111,15 +120,18 @@ class App:
 
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
+        With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.chain``).
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
-        if at_most_once and retry is not None:
+        if at_most_once and (retry is not None or retry_as is not None):
             raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
         options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
+        if retry_as is not None:
+            options["retry_as"] = retry_as
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
         gate = asking(requires_approval)
@@ -159,6 +171,14 @@ class App:
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way)
         return declared
+
+    def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
+        """Have events make jobs of this kind: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
+
+        The handler is given the event (``event``), or what a ``payload`` makes of it. A worker that starts puts it down
+        in the database; from then on each event that fits makes one job, whoever is there (``app.subscriptions``).
+        """
+        return self.declared.on(pattern, wanted)
 
     def redact(self, *secrets: str) -> None:
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
@@ -212,6 +232,17 @@ class App:
 
     async def aget(self, job_id: str, *, tenant: str | None = None) -> Job | None:
         return await self.client.arun(self.client.verbs.get(job_id, tenant or self.client.tenant))
+
+    def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
+        """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
+        return self.client.run(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+
+    def why(self, job_id: str, *, tenant: str | None = None) -> Why:
+        """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
+        return self.client.run(why(self.client.verbs, job_id, tenant or self.client.tenant))
+
+    async def awhy(self, job_id: str, *, tenant: str | None = None) -> Why:
+        return await self.client.arun(why(self.client.verbs, job_id, tenant or self.client.tenant))
 
     def jobs(self, **wanted: Any) -> list[Job]:
         """A page of jobs, newest first: ``app.jobs(state="dead_letter", kind="pay", limit=20)``."""
@@ -286,6 +317,10 @@ class App:
     def events(self, consumer: str, *, page: int = 100) -> Iterator[Event]:
         return self.client.events(consumer, page=page)
 
+    def sent_events(self, consumer: str, *, page: int = 100) -> Iterator[SentEvent]:
+        """What applications told (``send_event``), with a place of its own for each consumer, as ``events`` has one."""
+        return self.client.sent_events(consumer, page=page)
+
     def health(self) -> Health:
         return self.client.run(self.client.verbs.health(self.client.tenant))
 
@@ -323,7 +358,9 @@ class App:
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         whose = tenant or self.client.tenant
-        event = Telling(new_id(), check_name(name, "event"), text, known, job)
+        running = current()
+        cause = None if running is None else running.job_id
+        event = Telling(new_id(), check_name(name, "event"), text, known, job, cause)
         return self.client.verbs.send_event(event, self.client.actor, whose)
 
     @property
@@ -386,6 +423,7 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
+        self.declared.put_down(self.subscriptions)
         means = self.means(options.tenant, options.concurrency)
         return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
@@ -445,6 +483,7 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
+        await asyncio.to_thread(self.declared.put_down, self.subscriptions)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop).run()

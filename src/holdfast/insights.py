@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.domain.agents import Agent
+from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.why import Reason, Scene, reasons
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
 
@@ -76,3 +78,31 @@ def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
         return Page(jobs, {})
     notes = yield from verbs.notes(wanted).start()
     return Page(jobs, {job.id: notes[job.id] for job in jobs if job.state in WAITING and job.id in notes})
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is: every reason that holds, and what would change it."""
+
+    job: Job
+    reasons: list[Reason]
+
+
+@flow(writes=False)
+def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
+    """Reads by key and by index alone; what is counted is counted up to a limit."""
+    job = yield from verbs.get(job_id, tenant).start()
+    around = None if job is None else (yield from verbs.circumstances(job_id, tenant).start())
+    if job is None or around is None:
+        raise NotFound(f"there is no job {job_id} in tenant {tenant}", fix="Is it another tenant's? Try --all-tenants.")
+    history = yield from verbs.history(job_id, tenant).start()
+    steps = (yield from verbs.steps(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
+    gates: list[Gate] = []
+    if job.state is State.WAITING_FOR_APPROVAL:
+        gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
+    chain = (yield from verbs.chain(job_id, tenant).start()) if job.retried else []
+    successor = next((each for each in chain if each.retry_of == job.id), None)
+    executors = yield from verbs.executors().start()
+    scene = Scene(job, around, history, steps, gates[0] if gates else None, agent, executors, successor)
+    return Why(job, reasons(scene))

@@ -17,7 +17,7 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
 
 READS = {
-    *("get_job", "list_jobs", "history", "health", "events_after"),
+    *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job"),
 }
 PRODUCES = {"enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event"}
@@ -28,10 +28,13 @@ EXECUTES = {
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("promote_due", "expire_overdue", "reap_lapsed"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
+    *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
     *("register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"),
+    *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
+    *("add_executor", "remove_executor"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

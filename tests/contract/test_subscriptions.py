@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.domain.job import Event
 from holdfast.domain.subscriptions import Delivery, Subscribing, Subscription
@@ -210,8 +211,6 @@ def test_it_sees_what_it_makes_itself(store: Store) -> None:
 
 
 def test_one_whose_jobs_are_refused_goes_on_and_says_why(store: Store, by_hand: ByHand) -> None:
-    from holdfast.domain.agents import Definition
-
     store.run(store.verbs.register_agent(Definition(id="shut", name="Shut"), "default"))
     one = subscribe(store, "after", "job.enqueue", kind="import", options={"agent": "shut"})
     store.run(store.verbs.disable_agent("shut", "it loops", "ada", "default"))

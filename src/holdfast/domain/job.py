@@ -173,6 +173,11 @@ class Job:
     depth: int | None = None
     """How many subscriptions lie behind it; None for none."""
 
+    @property
+    def retried(self) -> bool:
+        """Whether another job may have taken over from it: it failed, and each of its retries is a job."""
+        return self.retry_as is not None and self.state is State.FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

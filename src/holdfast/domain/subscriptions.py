@@ -71,6 +71,7 @@ class JobOptions(TypedDict, total=False):
     tags: Sequence[str]
     agent: str
     retry: Retry | str
+    retry_as: Literal["new_job"]
     delay: Duration
     payload: dict[str, Any]
 
@@ -122,7 +123,7 @@ class Subscribing:
     ) -> Subscribing:
         if start not in ("now", "beginning"):
             raise InvalidSetting("a subscription starts now or at the beginning", code="invalid_subscription")
-        if not isinstance(max_depth, int) or not 1 <= max_depth <= MOST_DEEP:
+        if not 1 <= max_depth <= MOST_DEEP:
             raise InvalidSetting(f"max_depth is from 1 to {MOST_DEEP}", code="invalid_subscription")
         if match is not None and not isinstance(match, dict):
             raise InvalidSetting("match is an object of names and values", code="invalid_subscription")
@@ -351,7 +352,7 @@ def _filled(value: Any, told: dict[str, Any]) -> Any:
 
 def _stored(options: JobOptions) -> dict[str, Any]:
     """Checked, and as JSON."""
-    unknown = options.keys() - JobOptions.__annotations__.keys() - {"retry_as"}
+    unknown = options.keys() - JobOptions.__annotations__.keys()
     if unknown:
         raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
     stored: dict[str, Any] = {}
@@ -366,6 +367,8 @@ def _stored(options: JobOptions) -> dict[str, Any]:
     if "delay" in options:
         stored["delay"] = seconds(options["delay"], "delay")
     if "retry_as" in options:
+        if options["retry_as"] != "new_job":
+            raise InvalidSetting("retry_as is new_job, or nothing", code="invalid_retry")
         stored["retry_as"] = options["retry_as"]
     if "retry" in options:
         policy = as_stored_policy(options["retry"])

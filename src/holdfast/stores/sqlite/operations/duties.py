@@ -115,7 +115,8 @@ class DutyVerbs:
                 yield Statement(_REQUEUE, (ids_json(leased),))
             if begun:
                 yield Statement(_CRASH, (now, ids_json(begun)))
-                anew = dict((yield Statement(_ANEW, (ids_json(begun),))))  # type: ignore[call-overload]
+                rows = yield Statement(_ANEW, (ids_json(begun),))
+                anew: dict[int, str] = {row[0]: row[1] for row in rows}
                 for job_id in anew.values():
                     yield from retry_anew(job_id, now, None, lost=1)
                 yield Statement(_RESCUE, {"now": now, "numbers": ids_json(n for n in begun if n not in anew)})
