@@ -184,7 +184,6 @@ class Client:
                 raise _moved(consumer)
             place = batch[-1].cursor
 
-
     def sent_events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[SentEvent]:
         """The same for what applications told. A consumer reads the one or the other."""
         scope = tenant or self.tenant

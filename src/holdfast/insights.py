@@ -32,6 +32,8 @@ class Story:
     """Whom the job is for, if that is registered."""
     steps: list[Step]
     gate: Gate | None
+    chain: list[Job]
+    """The tries, where each is a job of its own; it alone otherwise."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -59,7 +61,8 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     if job.state is State.WAITING_FOR_APPROVAL:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
-    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate)
+    chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, chain)
 
 
 @dataclass(frozen=True, slots=True)

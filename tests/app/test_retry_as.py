@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State
 from holdfast.domain.errors import InvalidSetting, JobFailed, WaitTimeout
-from tests.app.running import working, work_off
+from tests.app.running import work_off, working
 
 pytestmark = pytest.mark.req("SC-6", "SC-12")
 
@@ -26,7 +26,8 @@ def test_whoever_waits_follows_the_chain(app: App) -> None:
     handle = third_time_lucky.using(key="once", tags=["x"]).enqueue()
     with working(app):
         assert handle.result(15) == 7
-    assert begun[0] == handle.id and len(set(begun)) == 3
+    assert begun[0] == handle.id
+    assert len(set(begun)) == 3
     for asked in begun:
         assert [job.id for job in app.chain(asked)] == begun
     assert [job.state for job in app.chain(handle.id)] == [State.FAILED, State.FAILED, State.SUCCEEDED]
@@ -42,11 +43,10 @@ async def test_the_same_awaited_and_in_vain(app: App) -> None:
         raise ValueError("no")
 
     handle = await never.aenqueue()
-    with pytest.raises(WaitTimeout, match="after 0.1"):
+    with pytest.raises(WaitTimeout, match=r"after 0\.1"):
         await handle.await_end(0.1)
-    with working(app):
-        with pytest.raises(JobFailed, match="dead_letter") as failed:
-            await handle.aresult(15)
+    with working(app), pytest.raises(JobFailed, match="dead_letter") as failed:
+        await handle.aresult(15)
     last = app.chain(handle.id)[-1]
     assert last.id in str(failed.value)
     assert (last.retries, last.attempt, len(app.chain(last.id))) == (2, 1, 3)

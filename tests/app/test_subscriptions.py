@@ -13,7 +13,7 @@ from holdfast.domain.subscriptions import Subscription
 from holdfast.runtime.feeding import feed
 from holdfast.stores.flow import Steps
 from tests.app.conftest import NewApp
-from tests.app.running import working, work_off
+from tests.app.running import work_off, working
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("DP-13", "DP-12")

@@ -26,6 +26,7 @@ COMMANDS = (
     ("health",),
     ("doctor",),
     ("events",),
+    ("why",),
     ("bench",),
     ("demo",),
     ("jobs",),
@@ -34,8 +35,14 @@ COMMANDS = (
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
     *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
+    ("subscriptions",),
+    *(("subscriptions", verb) for verb in ("list", "show", "create", "pause", "resume", "delete")),
+    ("consumers",),
+    *(("consumers", verb) for verb in ("list", "reset", "remove")),
+    ("executors",),
+    *(("executors", verb) for verb in ("list", "add", "remove")),
 )
-GROUPS = (("jobs",), ("approvals",), ("agents",))
+GROUPS = (("jobs",), ("approvals",), ("agents",), ("subscriptions",), ("consumers",), ("executors",))
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 

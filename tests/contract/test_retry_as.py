@@ -1,4 +1,4 @@
-"""Retry as a new job: the failed job stays failed, one successor takes over, and everything is counted over the chain."""
+"""Retry as a new job: the failed job stays failed, one successor takes over, and all is counted over the chain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.job import Claim, Job
-from holdfast.domain.outcome import Crashed, Succeeded
+from holdfast.domain.outcome import Crashed, Outcome, Succeeded
 from holdfast.domain.settlement import decide
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
@@ -59,7 +59,8 @@ def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
         claims.append(due(store))
         settle(store, claims[-1], BROKEN)
     ids = [each.id for each in claims]
-    assert ids[0] == first and len(set(ids)) == 3
+    assert ids[0] == first
+    assert len(set(ids)) == 3
     for asked in ids:
         assert [each.id for each in chain(store, asked)] == ids, "the chain can be walked both ways"
     tried = chain(store, first)
@@ -75,8 +76,15 @@ def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
 def test_the_successor_is_what_the_job_was(store: Store) -> None:
     first = put_new(
         store,
-        **{"payload": {"a": [1.50, "é"]}, "queue": "default", "priority": 7, "tags": ("x", "y"), "external_ref": "e-1"},
-        **{"correlation_id": "c", "causation_id": "d", "depth": 2, "retry": tries(9, crashes=5)},
+        payload={"a": [1.50, "é"]},
+        queue="default",
+        priority=7,
+        tags=("x", "y"),
+        external_ref="e-1",
+        correlation_id="c",
+        causation_id="d",
+        depth=2,
+        retry=tries(9, crashes=5),
     )
     settle(store, take(store), BROKEN, jitter=1.0)
     old, new = chain(store, first)
@@ -84,7 +92,8 @@ def test_the_successor_is_what_the_job_was(store: Store) -> None:
     for name in (*same, "depth", "retry_as", "max_retries", "max_crashes", "backoff", "source_system", "deadline_at"):
         assert getattr(new, name) == getattr(old, name), name
     assert new.enqueued_by == f"retry of {first}"
-    assert new.due_at is not None and new.due_at > new.created_at, "after the delay of its policy"
+    assert new.due_at is not None
+    assert new.due_at > new.created_at, "after the delay of its policy"
     assert (old.error_code, old.finished_at is not None) == ("broken", True)
 
 
@@ -123,7 +132,10 @@ def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
     assert by_hand.execute("select count(*) from job_state") == [(2,)]
     plain = put_one(store)
     for statement, says in (
-        (f"update job_state set state = 'retry_waiting', finished_at = null, due_at = 0 where id = '{first}'", "not run again"),
+        (
+            f"update job_state set state = 'retry_waiting', finished_at = null, due_at = 0 where id = '{first}'",
+            "not run again",
+        ),
         (f"update job_state set state = 'dead_letter' where id = '{first}'", "not run again"),
         (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{first}')", "retried"),
         (f"insert into job (tenant, kind, retry_of) values ('default', 'other', '{plain}')", "retry of"),
@@ -146,7 +158,7 @@ def test_a_batch_of_both_kinds(store: Store) -> None:
     )
     claims = {each.id: each for each in claim(store, open_lease(store), 10)}
     lease = next(iter(claims.values())).lease
-    outcomes = {anew: BROKEN, again: BROKEN, last: BROKEN, fine: Succeeded()}
+    outcomes: dict[str, Outcome] = {anew: BROKEN, again: BROKEN, last: BROKEN, fine: Succeeded()}
     settlements = [decide(claims[id], outcome, 1.0) for id, outcome in outcomes.items()]
     assert store.run(store.verbs.settle(lease, settlements, "*")) == []
     assert [state_of(store, id) for id in outcomes] == ["failed", "retry_waiting", "dead_letter", "succeeded"]

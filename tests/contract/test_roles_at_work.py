@@ -60,7 +60,12 @@ ALLOWED = {
     PRODUCER: READS | {"enqueue", "cancel", "send_event"},
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
-    ADMIN: READS | EXECUTES | DECIDES | REGISTERS | GOVERNS | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
+    ADMIN: READS
+    | EXECUTES
+    | DECIDES
+    | REGISTERS
+    | GOVERNS
+    | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
 

@@ -100,7 +100,8 @@ def test_it_is_over(store: Store) -> None:
     (_, new) = store.run(store.verbs.chain(old, "default"))
     found = only(store, old, "retried_as_new_job")
     assert f"retried as job {new.id}, which is queued" in found.says
-    assert found.change is not None and f"holdfast why {new.id}" in found.change
+    assert found.change is not None
+    assert f"holdfast why {new.id}" in found.change
     with pytest.raises(NotFound):
         ask(store, old, "acme")
 
@@ -111,12 +112,15 @@ def test_somebody_has_it(store: Store) -> None:
     claim(store, lease)
     claim(store, lease, begin=False)
     found = only(store, running, "running")
-    assert "in try 1" in found.says and "by worker-7" in found.says and "lease is good until" in found.says
+    assert "in try 1" in found.says
+    assert "by worker-7" in found.says
+    assert "lease is good until" in found.says
     assert "worker-7 has taken it and not begun it" in only(store, waiting, "leased").says
     forward(store, 60)
     for job_id, then in ((running, "taken up again"), (waiting, "queued again")):
         gone = only(store, job_id, "lease_lapsed")
-        assert "that worker is gone" in gone.says and then in (gone.change or "")
+        assert "that worker is gone" in gone.says
+        assert then in (gone.change or "")
     store.run(store.verbs.reap_lapsed())
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 
@@ -131,7 +135,9 @@ def test_it_waits_for_a_time(store: Store) -> None:
     again = put_one(store)
     work(store, BROKEN)
     found = only(store, again, "retry_waiting")
-    assert "broken: it broke" in found.says and "1 of 4 retries" in found.says and found.facts["error_code"] == "broken"
+    assert "broken: it broke" in found.says
+    assert "1 of 4 retries" in found.says
+    assert found.facts["error_code"] == "broken"
     store.run(store.verbs.operate("cancel", [again], None, "ada", "default"))
 
     asleep, stopped = put_one(store), put_one(store)
@@ -146,7 +152,11 @@ def test_it_waits_for_a_time(store: Store) -> None:
 def test_it_waits_in_a_durable_call(store: Store) -> None:
     calls: list[tuple[dict[str, Any], str, str]] = [
         ({"kind": "sleep", "name": "sleep", "delay": 90}, "sleeping", "its handler sleeps until"),
-        ({"kind": "event", "name": "paid", "wanted": {"invoice": 7}}, "waiting_for_event", "event paid with invoice = 7"),
+        (
+            {"kind": "event", "name": "paid", "wanted": {"invoice": 7}},
+            "waiting_for_event",
+            "event paid with invoice = 7",
+        ),
         (
             {"kind": "step", "name": "charge", "delay": 9, "tries": 2, "error": {"type": "X", "message": "declined"}},
             "step_retry",
@@ -160,8 +170,10 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
     gate = asking(store, approvers=("ada", "bob"), quorum=2, summary="Pay 7,000?", not_requester=True)
     store.run(store.verbs.decide_gate(gate.id, ballot("ada"), "default"))
     found = only(store, gate.job_id, "waiting_for_approval")
-    assert "Pay 7,000?" in found.says and "ada, bob may decide, but not" in found.says
-    assert "1 of 2 approvals" in found.says and f"approvals approve {gate.id}" in (found.change or "")
+    assert "Pay 7,000?" in found.says
+    assert "ada, bob may decide, but not" in found.says
+    assert "1 of 2 approvals" in found.says
+    assert f"approvals approve {gate.id}" in (found.change or "")
     denied = asking(store)
     store.run(store.verbs.decide_gate(denied.id, ballot("eve", verdict="deny"), "default"))
     assert "denied by eve" in only(store, denied.job_id, "denied").says
@@ -178,7 +190,8 @@ def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
     assert "agent_disabled" in codes(store, job_id)
     claim(store, open_lease(store))
     found = only(store, job_id, "agent_disabled")
-    assert "disabled by ada" in found.says and found.says.endswith("it loops")
+    assert "disabled by ada" in found.says
+    assert found.says.endswith("it loops")
     assert found.change == "holdfast agents enable planner"
     parked = put_one(store)
     never = "4102444800000000" if store.embedded else "'2100-01-01'"
@@ -225,7 +238,7 @@ def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
 
 
 def test_every_reason_stands_alone(store: Store) -> None:
-    """Each has a function of its own, in one list, and a job that was never heard of has none but to wait for a worker."""
+    """Each has a function of its own, in one list; a job that was just enqueued has none but that nobody takes it."""
     assert len(REASONS) == len({look.__name__ for look in REASONS}) >= 20
     job_id = put_one(store)
     assert codes(store, job_id) == ["no_worker"]

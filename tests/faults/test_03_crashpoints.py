@@ -34,7 +34,13 @@ pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
 NOT_A_WORKERS |= {"reschedule", "move", "send_event", "rewind", "decide_gate", "keep_gate_token", "gate_hashes"}
 NOT_A_WORKERS |= {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
-NOT_A_WORKERS |= {"pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"}
+NOT_A_WORKERS |= {
+    "pause_subscription",
+    "resume_subscription",
+    "delete_subscription",
+    "reset_consumer",
+    "remove_consumer",
+}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
 READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}

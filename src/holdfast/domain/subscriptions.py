@@ -1,7 +1,7 @@
 """Events that make jobs (DP-13): which event a subscription wants, and the job it makes of one. Pure.
 
-A pattern names events of the ledger (``job.succeed``, ``job.*``) or of the application (``order.paid``); ``*`` stands for
-anything, ``|`` is between alternatives. Both stores ask here, so they cannot come to differ.
+A pattern names events of the ledger (``job.succeed``, ``job.*``) or of the application (``order.paid``); ``*`` stands
+for anything, ``|`` is between alternatives. Both stores ask here, so they cannot come to differ.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ class Subscription:
         if not _fits(self.pattern, event.name):
             return False
         wanted = self.match
-        return wanted is None or canonical(projection(told, list(wanted))) == canonical(projection(wanted, list(wanted)))
+        return wanted is None or canonical(projection(told, list(wanted))) == canonical(
+            projection(wanted, list(wanted))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +306,8 @@ def key_of(event: Event | SentEvent) -> str:
 
 
 def job_of(whose: Subscription, event: Event | SentEvent, behind: Behind, new_id: str) -> JobSpec | str:
-    """The job that an event makes, or the reason why it makes none. Templates by name are to be looked up here: the rest
-    of the slice takes whatever spec comes back."""
+    """The job that an event makes, or the reason why it makes none. Templates by name are to be looked up here: the
+    rest of the slice takes whatever spec comes back."""
     depth, options = behind.depth + 1, whose.job_options
     if depth > whose.max_depth:
         return TOO_DEEP

@@ -1,7 +1,7 @@
 """Why a job is where it is, and does not run (HF-2): every reason that holds, in words, and what would change it. Pure.
 
-Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new one
-is written, and put into ``REASONS``, in the order in which people should read them. What holds a queued job for another
+Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new
+one is written, and put into ``REASONS``, in the order in which people should read them. What holds a queued job for another
 reason than time says so in its note (``{"held": …}``); its sentence goes into ``HELD``.
 """
 
@@ -82,7 +82,10 @@ class Scene:
 
 HELD: Final[dict[str, tuple[str, str]]] = {
     "parents": ("it waits for jobs that must end before it", "Look at those it depends on: holdfast why on each."),
-    "limit": ("a limit on how much may run at a time, or a reservation, holds it back", "It goes on when there is room."),
+    "limit": (
+        "a limit on how much may run at a time, or a reservation, holds it back",
+        "It goes on when there is room.",
+    ),
 }
 """What a note's ``held`` means: in words, and what would change it. Those who hold jobs back add theirs."""
 
@@ -111,8 +114,16 @@ def retried(scene: Scene) -> Reason | None:
 
 
 _FAILED: Final = {
-    "deadline_passed": ("deadline_passed", "its deadline passed before it was done", "Enqueue it again with a later deadline."),
-    "gate_expired": ("gate_expired", "nobody decided its approval in time", "Enqueue it again, with more time to decide."),
+    "deadline_passed": (
+        "deadline_passed",
+        "its deadline passed before it was done",
+        "Enqueue it again with a later deadline.",
+    ),
+    "gate_expired": (
+        "gate_expired",
+        "nobody decided its approval in time",
+        "Enqueue it again, with more time to decide.",
+    ),
     "denied": ("denied", "its approval was denied", "Only a new job can ask again."),
 }
 
@@ -195,11 +206,13 @@ def lease_lapsed(scene: Scene) -> Reason | None:
     job, around = scene.job, scene.around
     if job.state not in HELD_STATES or around.held:
         return None
-    then = "taken up again" if job.crashes < job.max_crashes else "a dead letter: it has lost as many workers as it may"
+    again = job.crashes < job.max_crashes
+    then = "taken up again" if again else "a dead letter: it has lost as many workers as it may"
+    then = then if job.state is State.IN_PROGRESS else "queued again"
     return Reason(
         "lease_lapsed",
         f"the lease of {around.holder} ran out, or was ended, at {_at(around.held_until)}: that worker is gone",
-        f"The next sweep of any worker frees it, and it is {then if job.state is State.IN_PROGRESS else 'queued again'}.",
+        f"The next sweep of any worker frees it, and it is {then}.",
         {"holder": around.holder},
     )
 
@@ -273,7 +286,8 @@ def agent_disabled(scene: Scene) -> Reason | None:
         return None
     return Reason(
         "agent_disabled",
-        f"its agent {agent.id} was disabled by {agent.disabled_by} at {_at(agent.disabled_at)}: {agent.disabled_reason}",
+        f"its agent {agent.id} was disabled by {agent.disabled_by} at {_at(agent.disabled_at)}:"
+        f" {agent.disabled_reason}",
         f"holdfast agents enable {agent.id}",
         {"agent": agent.id},
     )
@@ -328,7 +342,9 @@ def no_worker(scene: Scene) -> Reason | None:
     if others:
         says = f"the living workers serve other tenants ({', '.join(others)}), and none serves {scene.job.tenant}"
         return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {scene.job.tenant}")
-    return Reason("no_worker", f"no living worker serves tenant {scene.job.tenant}", "Start one: holdfast worker MODULE:APP")
+    return Reason(
+        "no_worker", f"no living worker serves tenant {scene.job.tenant}", "Start one: holdfast worker MODULE:APP"
+    )
 
 
 def no_worker_for_queue(scene: Scene) -> Reason | None:
@@ -348,7 +364,9 @@ def no_worker_for_kind(scene: Scene) -> Reason | None:
     if not scene.is_due or not there or scene.taking():
         return None
     says = f"{_workers(there)} for its queue, and none has a handler for {job.kind}"
-    return Reason("no_worker_for_kind", says, f"Start a worker of the program that declares {job.kind}.", {"kind": job.kind})
+    return Reason(
+        "no_worker_for_kind", says, f"Start a worker of the program that declares {job.kind}.", {"kind": job.kind}
+    )
 
 
 def refused_executors(scene: Scene) -> Reason | None:
@@ -385,7 +403,11 @@ def its_turn(scene: Scene) -> Reason | None:
     free = any(not worker.full for worker in scene.taking())
     if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
         return None
-    return Reason("next", "it is the next of its queue, and a worker that would take it has a free slot", "It is taken in a moment.")
+    return Reason(
+        "next",
+        "it is the next of its queue, and a worker that would take it has a free slot",
+        "It is taken in a moment.",
+    )
 
 
 REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (

@@ -1,4 +1,4 @@
-"""Subscriptions as ``app.subscriptions``, consumers as ``app.consumers``: make, look, pause, go on, remove (DP-12, DP-13)."""
+"""Subscriptions as ``app.subscriptions``, consumers as ``app.consumers``: make, look, pause, go on, remove."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Subscriptions:
         """Have each event that fits make one job of ``kind``.
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
-        ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must say. It starts with what
-        happens from now on, or at the ``beginning`` of all there is. ``max_depth`` bounds how long a chain of jobs that
+        ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must say. It starts with
+        what happens from now on, or at the ``beginning`` of all there is. ``max_depth`` bounds how long a chain of jobs that
         make jobs can become. The options say how the jobs are enqueued.
         """
         return self._caller.run(self._create(name, on, kind, of_kind, match, start, max_depth, tenant, options))
@@ -241,5 +241,3 @@ def _missing(name: str) -> NotFound:
         code="subscription_not_found",
         fix="See: holdfast subscriptions list",
     )
-
-

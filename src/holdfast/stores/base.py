@@ -178,8 +178,8 @@ class Verbs(Protocol):
         queues: Sequence[str] | None = None,
         slots: int | None = None,
     ) -> Flow[Lease]:
-        """``kinds`` are those the holder has handlers for, ``queues`` and ``slots`` where it takes jobs from and how many
-        at a time, so that it can be said why a job waits; None when it may be any."""
+        """``kinds`` are those the holder has handlers for, ``queues`` and ``slots`` where it takes jobs from and how
+        many at a time, so that it can be said why a job waits; None when it may be any."""
         ...
 
     def renew_lease(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...

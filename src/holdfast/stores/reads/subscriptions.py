@@ -32,9 +32,7 @@ class SubscriptionReads(Reader):
 
     @flow(writes=False)
     def subscriptions(self, tenant: str) -> Steps[list[Subscription]]:
-        text = (
-            f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
-        )
+        text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
         rows = yield from self._ask(tenant, text)
         return [self._one(row) for row in rows]
 

@@ -16,8 +16,8 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _LONGEST = 500
 _AROUND = (
-    "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state, s.due_at,"
-    " s.queue, s.priority, s.position FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
+    "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
+    " s.due_at, s.queue, s.priority, s.position FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
     " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 _CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"

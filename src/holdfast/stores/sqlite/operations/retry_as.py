@@ -1,4 +1,4 @@
-"""Retry as a new job (SC-6, SC-12): the failed job stays failed, and a successor is enqueued in the same transaction."""
+"""Retry as a new job (SC-6): the failed job stays failed, and a successor is enqueued in the same transaction."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SAME = (
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (
     f"INSERT INTO job (id, {_SAME}, queue, priority, max_retries, process_after, enqueued_by, created_at, retry_of)"
-    f" SELECT :new, j.{_SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id, :now,"
-    " j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
+    f" SELECT :new, j.{_SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
+    " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
 # Whoever enqueues under its key, or the same again, comes to the job that stands for it now.
 _KEY = (

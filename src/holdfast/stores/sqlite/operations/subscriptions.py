@@ -1,4 +1,4 @@
-"""Subscriptions and consumers: what is written of them. The look itself is the same on every store (stores/feeding.py)."""
+"""Subscriptions and consumers: what is written of them. The look itself is in stores/feeding.py, for every store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 
 _ADD = (
-    "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor, declared,"
-    " created_by, created_at, updated_at) VALUES (:id, :tenant, :name, :pattern, :kind, :match, :job_kind, :job_options,"
-    " :max_depth, :cursor, :declared, :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
+    "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
+    " declared, created_by, created_at, updated_at)"
+    " VALUES (:id, :tenant, :name, :pattern, :kind, :match, :job_kind, :job_options, :max_depth, :cursor, :declared, :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
 _PARTS = ("pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared")
 # A program declares it anew: what it wants and makes may have changed, its place has not; unless it now reads the other
@@ -37,9 +37,7 @@ _RESUME = (
     " cursor = CASE WHEN NOT :skip THEN cursor WHEN pattern LIKE 'job.%' THEN :ledger ELSE :told END"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
-_HELD = (
-    f"SELECT {Record.columns(Subscription)} FROM subscription WHERE tenant = ? AND name = ? AND paused_at IS NULL"
-)
+_HELD = f"SELECT {Record.columns(Subscription)} FROM subscription WHERE tenant = ? AND name = ? AND paused_at IS NULL"
 _ADVANCE = (
     "UPDATE subscription SET cursor = :cursor, made = made + :made, refused = refused + :refused, failure = NULL,"
     " failed_at = NULL WHERE id = :id AND cursor IS :was AND paused_at IS NULL RETURNING 1"
@@ -166,7 +164,13 @@ class SubscriptionVerbs(Feeding):
             ]
             yield Statement(_DELIVER, rows, many=True)
         made = sum(each.job_id is not None for each in deliveries)
-        params = {"id": whose.id, "was": whose.cursor, "cursor": cursor, "made": made, "refused": len(deliveries) - made}
+        params = {
+            "id": whose.id,
+            "was": whose.cursor,
+            "cursor": cursor,
+            "made": made,
+            "refused": len(deliveries) - made,
+        }
         if not (yield Statement(_ADVANCE, params)):
             raise Conflict("the subscription was changed meanwhile", code="subscription_changed")
         yield from unsign()
