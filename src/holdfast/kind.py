@@ -32,8 +32,8 @@ RetryAs = Literal["new_job"]
 
 class Options(TypedDict, total=False):
     """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``connection`` is the caller's own:
-    the job exists if the transaction there commits."""
+    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``connection`` is the caller's
+    own: the job exists if the transaction there commits."""
 
     delay: Duration
     run_at: datetime

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.domain.subscriptions import Subscribing
 from holdfast.stores.base import Verbs
 from holdfast.stores.open import open_store
 from tests.faults.checker import check
@@ -25,7 +26,7 @@ from tests.faults.waiting import all_ended
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.people import asking
-from tests.support.stores import claim, open_lease, put, spec
+from tests.support.stores import claim, new_id, open_lease, put, spec
 from tests.support.transactions import Consumer
 
 pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
@@ -41,7 +42,7 @@ NOT_A_WORKERS |= {
     "reset_consumer",
     "remove_consumer",
 }
-NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed"}
+NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
 READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
 READS |= {"steps", "gate", "gates", "votes"}
@@ -62,6 +63,9 @@ def prepare(store_url: str) -> list[str]:
         assert claim(store, lease)
         store.run(store.verbs.end_lease(lease, "lost", "*"))
         now = store.run(store.verbs.now())
+        payload = {"payload": {"number": 7}}
+        follow = Subscribing.of("follow", "job.enqueue", "work", kind="spawn", start="beginning", options=payload)  # type: ignore[arg-type]
+        store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
         return [
             lost,
             *put(
@@ -92,16 +96,17 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     consumer.poll()
     rescuer = start(url, folder, burst=False)
     try:
-        all_ended(app, len(ids) + 1)  # and the one child
+        all_ended(app, len(ids) + 2)  # and the one child, and the one that an event made
     finally:
         rescuer.kill()
         rescuer.join(10)
     consumer.drain()
-    (child,) = {event.job_id for event in consumer.seen} - set(ids)
+    others = sorted({event.job_id for event in consumer.seen} - set(ids))
+    assert len(others) == 2
     seen = [(event.seq, event.job_id) for event in consumer.seen]
-    picture = check(url, [*ids, child], folder=folder, within=10.0, seen=seen)
-    ends = [picture.rows[job].state for job in [*ids, child]]
-    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
+    picture = check(url, [*ids, *others], folder=folder, within=10.0, seen=seen)
+    ends = [picture.rows[job].state for job in [*ids, *others]]
+    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 2]
     _steps_were_done_once(app, folder, ids[8])
     steps = [step.verb for step in picture.ledgers[ids[4]]]
     # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).

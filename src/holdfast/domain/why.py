@@ -1,8 +1,8 @@
 """Why a job is where it is, and does not run (HF-2): every reason that holds, in words, and what would change it. Pure.
 
 Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new
-one is written, and put into ``REASONS``, in the order in which people should read them. What holds a queued job for another
-reason than time says so in its note (``{"held": …}``); its sentence goes into ``HELD``.
+one is written, and put into ``REASONS``, in the order in which people should read them. What holds a queued job for
+another reason than time says so in its note (``{"held": …}``); its sentence goes into ``HELD``.
 """
 
 from __future__ import annotations

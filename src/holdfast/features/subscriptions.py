@@ -55,8 +55,8 @@ class Subscriptions:
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
         ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must say. It starts with
-        what happens from now on, or at the ``beginning`` of all there is. ``max_depth`` bounds how long a chain of jobs that
-        make jobs can become. The options say how the jobs are enqueued.
+        what happens from now on, or at the ``beginning`` of all there is. ``max_depth`` bounds how long a chain of jobs
+        that make jobs can become. The options say how the jobs are enqueued.
         """
         return self._caller.run(self._create(name, on, kind, of_kind, match, start, max_depth, tenant, options))
 

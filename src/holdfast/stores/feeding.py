@@ -1,8 +1,8 @@
 """The look of a subscription: read what is new, make a job of each event it wants, move its place on.
 
 One transaction, so a crash leaves all of it or nothing (DP-13). Many processes may look at once: one has the
-subscription, the others go on to the next. The events are read before anything is written: on PostgreSQL a snapshot taken later would
-count what this transaction writes as seen.
+subscription, the others go on to the next. The events are read before anything is written: where transactions have
+ids, a snapshot taken later would count what this one writes as seen.
 """
 
 from __future__ import annotations

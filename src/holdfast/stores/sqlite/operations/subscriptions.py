@@ -17,7 +17,8 @@ from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 _ADD = (
     "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
     " declared, created_by, created_at, updated_at)"
-    " VALUES (:id, :tenant, :name, :pattern, :kind, :match, :job_kind, :job_options, :max_depth, :cursor, :declared, :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
+    " VALUES (:id, :tenant, :name, :pattern, :kind, :match, :job_kind, :job_options, :max_depth, :cursor, :declared,"
+    " :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
 _PARTS = ("pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared")
 # A program declares it anew: what it wants and makes may have changed, its place has not; unless it now reads the other
