@@ -21,10 +21,13 @@ from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
-from tests.support.stores import new_id, open_lease, put_one
+from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
+from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6")
+pytestmark = pytest.mark.req(
+    "CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "DP-13", "SC-6", "DP-6"
+)
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -92,7 +95,20 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
-    return names | _people(store, by_hand, names) | {"later": LATER[by_hand.name]}
+    return names | _people(store, by_hand, names) | _following(store) | {"later": LATER[by_hand.name]}
+
+
+def _following(store: Store) -> dict[str, str]:
+    """The small world that `tests/support/attacks_on_subscriptions.py` describes."""
+    follow = subscribe(store, "follow", "job.enqueue", kind="import")
+    put_one(store, "import", queue="import")
+    assert feed_all(store, "follow") == 1
+    (made,) = made_of(store)
+    retried = put_one(store, retry_as="new_job", queue="retry")
+    settle(store, take(store, queues=["retry"]), BROKEN)
+    successor = store.run(store.verbs.chain(retried, "*"))[-1].id
+    named = {"subscription": follow.id, "made": made.id, "event": str(made.causation_id)}
+    return named | {"retried": retried, "successor": successor}
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Fault 26 for subscriptions: whoever makes jobs of events is killed with -9, again and again, while transactions commit in
-another order than they began. Each event that is wanted has one job, not none, not two (DP-13)."""
+"""Fault 26 for subscriptions: whoever makes jobs of events is killed with -9, again and again, while transactions
+commit in another order than they began. Each event that is wanted has one job, not none, not two (DP-13)."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def test_each_event_has_one_job_however_often_its_makers_are_killed(
             makers[victim].join(10)
             makers[victim] = maker()
             choice.shuffle(open_ones)
-            for each in open_ones[2:]:
-                each.end()
+            for late in open_ones[2:]:
+                late.end()
             del open_ones[2:]
-        for each in open_ones:
-            each.end()
+        for late in open_ones:
+            late.end()
         until(lambda: sum(events_of(app).values()) >= wanted + told, "they have caught up")
     finally:
-        for each in makers:
-            each.kill()
-            each.join(10)
+        for one in makers:
+            one.kill()
+            one.join(10)
     made = events_of(app)
     assert set(made.values()) == {1}
     assert Counter(key.split()[0] for key in made) == {"follow": wanted, "hear": told}
-    assert {one.name: one.made for one in app.subscriptions.list()} == {"follow": wanted, "hear": told}
+    assert {each.name: each.made for each in app.subscriptions.list()} == {"follow": wanted, "hear": told}
     check_ledger(store)

@@ -7,8 +7,11 @@ from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_subscriptions import DELIVERIES, EXECUTORS, RETRIES
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
+_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS, *_ON_PEOPLE)
+    attack.name: attack
+    for attack in (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE, *AGENTS, *_ON_PEOPLE, *_ON_FOLLOWING)
 }
