@@ -26,11 +26,13 @@ from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.sizes import Size
+from holdfast.domain.subscriptions import SentEvent
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
+from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
 from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
@@ -38,10 +40,12 @@ from holdfast.features.repository import JobRepository
 from holdfast.features.reservations import Reservations, Reserving
 from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
+from holdfast.features.subscriptions import Consumers, Declarations, Following, Subscriptions
 from holdfast.features.templates import Templates
 from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
-from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.insights import Why, why
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.recording import Recorder
@@ -56,6 +60,7 @@ from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound=Kind[..., Any])
 
 
 class App:
@@ -84,6 +89,9 @@ class App:
         self.limits = Limits(self.client)
         self.queues = Queues(self.client)
         self.reservations = Reservations(self.client)
+        self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
+        self.executors = Executors(self.client)
+        self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
         self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
         self.notifier: str | None = None
@@ -113,6 +121,7 @@ class App:
         queue: str = "default",
         priority: int = 0,
         retry: Retry | str | None = None,
+        retry_as: RetryAs | None = None,
         timeout: Duration | None = None,
         tags: Sequence[str] = (),
         limit_key: str | None = None,
@@ -129,18 +138,21 @@ class App:
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
         ``limit_key`` and ``resources`` are what its jobs count against where they are limited (``app.limits``).
+        With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.chain``).
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
-        if at_most_once and retry is not None:
+        if at_most_once and (retry is not None or retry_as is not None):
             raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
         options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
         if limit_key is not None or resources:
             uses(limit_key, resources)  # refused now rather than when the first is enqueued
             options |= Options(limit_key=limit_key, resources=resources)
+        if retry_as is not None:
+            options["retry_as"] = retry_as
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
         gate = asking(requires_approval)
@@ -187,6 +199,14 @@ class App:
         ``@app.job()``, or ``app.schedule("@daily", kind=…)`` (or ``template=…``) for one that is declared elsewhere.
         """
         return ScheduleDecorator(self.scheduler, timing, definition)
+
+    def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
+        """Have events make jobs of this kind: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
+
+        The handler is given the event (``event``), or what a ``payload`` makes of it. A worker that starts puts it down
+        in the database; from then on each event that fits makes one job, whoever is there (``app.subscriptions``).
+        """
+        return self.declared.on(pattern, wanted)
 
     def redact(self, *secrets: str) -> None:
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
@@ -253,6 +273,17 @@ class App:
 
     async def aget(self, job_id: str, *, tenant: str | None = None) -> Job | None:
         return await self.client.arun(self.client.verbs.get(job_id, tenant or self.client.tenant))
+
+    def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
+        """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
+        return self.client.run(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+
+    def why(self, job_id: str, *, tenant: str | None = None) -> Why:
+        """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
+        return self.client.run(why(self.client.verbs, job_id, tenant or self.client.tenant))
+
+    async def awhy(self, job_id: str, *, tenant: str | None = None) -> Why:
+        return await self.client.arun(why(self.client.verbs, job_id, tenant or self.client.tenant))
 
     def jobs(self, **wanted: Any) -> list[Job]:
         """A page of jobs, newest first: ``app.jobs(state="dead_letter", kind="pay", limit=20)``."""
@@ -327,6 +358,10 @@ class App:
     def events(self, consumer: str, *, page: int = 100) -> Iterator[Event]:
         return self.client.events(consumer, page=page)
 
+    def sent_events(self, consumer: str, *, page: int = 100) -> Iterator[SentEvent]:
+        """What applications told (``send_event``), with a place of its own for each consumer, as ``events`` has one."""
+        return self.client.sent_events(consumer, page=page)
+
     def health(self) -> Health:
         return self.client.run(self.client.verbs.health(self.client.tenant))
 
@@ -379,7 +414,9 @@ class App:
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         whose = tenant or self.client.tenant
-        event = Telling(new_id(), check_name(name, "event"), text, known, job)
+        running = current()
+        cause = None if running is None else running.job_id
+        event = Telling(new_id(), check_name(name, "event"), text, known, job, cause)
         return self.client.verbs.send_event(event, self.client.actor, whose)
 
     # --- workflows ---
@@ -462,6 +499,7 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
+        self.declared.put_down(self.subscriptions)
         means = self.means(options.tenant, options.concurrency)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every))
         options = dataclasses.replace(options, extra_duties=duties)
@@ -523,6 +561,7 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
+        await asyncio.to_thread(self.declared.put_down, self.subscriptions)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = (self.scheduler.duty(wanted.tenant, 0),)

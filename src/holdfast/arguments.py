@@ -53,6 +53,10 @@ class Signature:
         self._exact = {name: hints[name] for name in self._adapters if hints.get(name) in _PLAIN}
         self._what = f"payload of {kind}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
         """The payload for this call, or ``InvalidArguments`` that says which argument is wrong."""
         values = self._bound(args, kwargs)

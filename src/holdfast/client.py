@@ -14,6 +14,7 @@ from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import storable
+from holdfast.domain.subscriptions import SentEvent
 from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
@@ -180,6 +181,16 @@ class Client:
             for event in batch:
                 yield event
             if not await self.arun(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+                raise _moved(consumer)
+            place = batch[-1].cursor
+
+    def sent_events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[SentEvent]:
+        """The same for what applications told. A consumer reads the one or the other."""
+        scope = tenant or self.tenant
+        place = self.run(self.verbs.cursor_of(consumer, scope))
+        while batch := self.run(self.verbs.app_events_after(place, page, scope)):
+            yield from batch
+            if not self.run(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
                 raise _moved(consumer)
             place = batch[-1].cursor
 

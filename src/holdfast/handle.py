@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -63,7 +64,29 @@ class Handle(Generic[R]):
         return await self.client.arun(self.client.verbs.history(self.id, self.tenant))
 
     def wait(self, timeout: Duration | None = None) -> Job:
-        """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then."""
+        """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then.
+
+        Of a job whose retries are jobs of their own it is the last one that is waited for, and answered.
+        """
+        tried, left = self, _Left(timeout)
+        while True:
+            job = tried._wait(left(), timeout)
+            successor = self.client.run(tried._successor()) if job.retried else None
+            if successor is None:
+                return job
+            tried = dataclasses.replace(tried, id=successor)
+
+    async def await_end(self, timeout: Duration | None = None) -> Job:
+        """``wait`` for async code."""
+        tried, left = self, _Left(timeout)
+        while True:
+            job = await tried._await_end(left(), timeout)
+            successor = await self.client.arun(tried._successor()) if job.retried else None
+            if successor is None:
+                return job
+            tried = dataclasses.replace(tried, id=successor)
+
+    def _wait(self, timeout: float | None, said: Duration | None) -> Job:
         job = self.job()
         if job.state.finished:
             return job
@@ -77,10 +100,9 @@ class Handle(Generic[R]):
                 if job.state.finished:
                     return job
                 told.wait(pause)
-        raise self._too_late(timeout)
+        raise self._too_late(said)
 
-    async def await_end(self, timeout: Duration | None = None) -> Job:
-        """``wait`` for async code."""
+    async def _await_end(self, timeout: float | None, said: Duration | None) -> Job:
         job = await self.ajob()
         if job.state.finished:
             return job
@@ -101,7 +123,7 @@ class Handle(Generic[R]):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await told.wait()
-        raise self._too_late(timeout)
+        raise self._too_late(said)
 
     @contextlib.contextmanager
     def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
@@ -117,12 +139,12 @@ class Handle(Generic[R]):
 
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
-        self.wait(timeout)
-        return self._returned(self.client.run(self._outcome()))
+        job = self.wait(timeout)
+        return self._returned(job, self.client.run(self.client.verbs.result(job.id, self.tenant)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        await self.await_end(timeout)
-        return self._returned(await self.client.arun(self._outcome()))
+        job = await self.await_end(timeout)
+        return self._returned(job, await self.client.arun(self.client.verbs.result(job.id, self.tenant)))
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
@@ -205,16 +227,15 @@ class Handle(Generic[R]):
         return self.client.verbs.operate("cancel", [self.id], storable(reason), self.client.actor, self.tenant)
 
     @flow(writes=False)
-    def _outcome(self) -> Steps[tuple[Job, Result | None]]:
-        job = yield from self._get().start()
-        result = yield from self.client.verbs.result(self.id, self.tenant).start()
-        return self._found(job), result
+    def _successor(self) -> Steps[str | None]:
+        """The job that was made to retry this one."""
+        tries = yield from self.client.verbs.chain(self.id, self.tenant).start()
+        return next((job.id for job in tries if job.retry_of == self.id), None)
 
-    def _returned(self, outcome: tuple[Job, Result | None]) -> R:
-        job, result = outcome
+    def _returned(self, job: Job, result: Result | None) -> R:
         if job.state is not State.SUCCEEDED:
             error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
-            raise JobFailed(f"job {self.id} is {job.state}{error}")
+            raise JobFailed(f"job {job.id} is {job.state}{error}")
         return self.decode(None if result is None else result.value)
 
     def _found(self, job: Job | None) -> Job:
@@ -240,6 +261,16 @@ class Handle(Generic[R]):
 
     def _too_late(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"job {self.id} had not ended after {timeout}")
+
+
+class _Left:
+    """What is left of a time limit, from when it is made on."""
+
+    def __init__(self, limit: Duration | None) -> None:
+        self._end = None if limit is None else time.monotonic() + seconds(limit, "timeout")
+
+    def __call__(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
 # Where it is not the job's own state that is in the way.

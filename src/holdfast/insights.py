@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.domain.agents import Agent
+from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
+from holdfast.domain.why import Reason, Scene, reasons
 from holdfast.domain.workflows import ParentResult
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
@@ -36,6 +38,8 @@ class Story:
     """The template, the schedule and its time, if it was made from any."""
     parents: list[ParentResult]
     """The jobs of its workflow that it is after."""
+    chain: list[Job]
+    """The tries, where each is a job of its own; it alone otherwise."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -65,7 +69,8 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     gate = gates[0] if gates else None
     made_from = yield from verbs.made_from(job_id, tenant).start()
     parents = [] if job.workflow_id is None else (yield from verbs.parent_results(job_id, tenant).start())
-    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents)
+    chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
+    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +93,31 @@ def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
 
 def _may_wait(job: Job) -> bool:
     return job.state in WAITING or (job.state is State.QUEUED and job.workflow_id is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is: every reason that holds, and what would change it."""
+
+    job: Job
+    reasons: list[Reason]
+
+
+@flow(writes=False)
+def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
+    """Reads by key and by index alone; what is counted is counted up to a limit."""
+    job = yield from verbs.get(job_id, tenant).start()
+    around = None if job is None else (yield from verbs.circumstances(job_id, tenant).start())
+    if job is None or around is None:
+        raise NotFound(f"there is no job {job_id} in tenant {tenant}", fix="Is it another tenant's? Try --all-tenants.")
+    history = yield from verbs.history(job_id, tenant).start()
+    steps = (yield from verbs.steps(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
+    gates: list[Gate] = []
+    if job.state is State.WAITING_FOR_APPROVAL:
+        gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
+    chain = (yield from verbs.chain(job_id, tenant).start()) if job.retried else []
+    successor = next((each for each in chain if each.retry_of == job.id), None)
+    executors = yield from verbs.executors().start()
+    scene = Scene(job, around, history, steps, gates[0] if gates else None, agent, executors, successor)
+    return Why(job, reasons(scene))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
 from holdfast.arguments import Signature
@@ -28,10 +28,13 @@ R = TypeVar("R")
 
 PAYLOAD_LIMIT = 1_048_576
 
+RetryAs = Literal["new_job"]
+
 
 class Options(TypedDict, total=False):
     """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started. ``connection`` is the caller's own: the job exists if the transaction there commits."""
+    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``connection`` is the caller's
+    own: the job exists if the transaction there commits."""
 
     delay: Duration
     run_at: datetime
@@ -51,6 +54,7 @@ class Options(TypedDict, total=False):
     limit_key: str | None
     resources: Sequence[str]
     retry: Retry | str
+    retry_as: RetryAs
     enqueued_by: str
     connection: object
 
@@ -92,6 +96,11 @@ class Kind(Generic[P, R]):
         self.check_options(options)
         given = self.retry_given or "retry" in options
         return dataclasses.replace(self, defaults={**self.defaults, **options}, retry_given=given)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the handler takes, less the context."""
+        return self.signature.names
 
     def check_options(self, options: Options) -> None:
         """Refuse a policy that cannot be kept with the job, or that would begin it twice where once was promised."""
@@ -158,6 +167,7 @@ def make_spec(
         deadline_at=_moment(options.get("deadline"), "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
+        retry_as=check_retry_as(options.get("retry_as")),
         key=_text(options.get("key"), "key"),
         content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
         dedupe=dedupe,
@@ -176,6 +186,12 @@ def make_spec(
     if spec.delay is not None and spec.process_after is not None:
         raise InvalidSetting("give delay or run_at, not both", code="conflicting_options")
     return spec, tenant
+
+
+def check_retry_as(value: object) -> str | None:
+    if value is None or value == "new_job":
+        return value
+    raise InvalidSetting(f"retry_as is new_job, or nothing, not {value!r}", code="invalid_retry")
 
 
 def _without(spec: JobSpec, *names: str) -> dict[str, Any]:

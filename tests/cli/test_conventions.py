@@ -26,6 +26,7 @@ COMMANDS = (
     ("health",),
     ("doctor",),
     ("events",),
+    ("why",),
     ("bench",),
     ("demo",),
     ("jobs",),
@@ -47,10 +48,16 @@ COMMANDS = (
     *(("reservations", verb) for verb in ("list", "release")),
     ("queues",),
     *(("queues", verb) for verb in ("list", "age")),
+    ("subscriptions",),
+    *(("subscriptions", verb) for verb in ("list", "show", "create", "pause", "resume", "delete")),
+    ("consumers",),
+    *(("consumers", verb) for verb in ("list", "reset", "remove")),
+    ("executors",),
+    *(("executors", verb) for verb in ("list", "add", "remove")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
-    *(("limits",), ("reservations",), ("queues",)),
+    *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

@@ -22,13 +22,13 @@ from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
 from tests.support.schedules import add, decided, firing, template
-from tests.support.stores import new_id, open_lease, put_one
+from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
+from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.ways import bring
 from tests.support.workflows import Flow
 
-pytestmark = pytest.mark.req(
-    *("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-8", "SC-9", "DP-14")
-)
+ROWS = "CX-1 CX-3 CX-4 CX-13 SC-5 DP-7 CX-9 CX-16 CX-6 CX-7 HF-6 SC-8 SC-9 DP-14 DP-13 SC-6 DP-6"
+pytestmark = pytest.mark.req(*ROWS.split())
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -99,7 +99,26 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}})
     flow.start()
     names |= {"flow": flow.id, **flow.ids}
-    return names | _people(store, by_hand, names) | _planned(store, by_hand) | {"later": LATER[by_hand.name]}
+    return (
+        names
+        | _people(store, by_hand, names)
+        | _planned(store, by_hand)
+        | _following(store)
+        | {"later": LATER[by_hand.name]}
+    )
+
+
+def _following(store: Store) -> dict[str, str]:
+    """The small world that `tests/support/attacks_on_subscriptions.py` describes."""
+    follow = subscribe(store, "follow", "job.enqueue", kind="import")
+    put_one(store, "import", queue="import")
+    assert feed_all(store, "follow") == 1
+    (made,) = made_of(store)
+    retried = put_one(store, retry_as="new_job", queue="retry")
+    settle(store, take(store, queues=["retry"]), BROKEN)
+    successor = store.run(store.verbs.chain(retried, "*"))[-1].id
+    named = {"subscription": follow.id, "made": made.id, "event": str(made.causation_id)}
+    return named | {"retried": retried, "successor": successor}
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
 
 READS = {
-    *("get_job", "list_jobs", "history", "health", "events_after"),
+    *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
 }
 PRODUCES = {
@@ -34,6 +34,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
+    *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -41,6 +42,8 @@ RESOLVES = {
     *("put_template", "run_schedule"),
     "resume_workflow",
     *("set_limit", "remove_limit", "set_aging"),
+    *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
+    *("add_executor", "remove_executor"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

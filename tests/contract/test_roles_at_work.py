@@ -22,6 +22,7 @@ from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
+from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
@@ -39,10 +40,13 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
+AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
+
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
-    *("steps", "gate", "gates", "votes", "notes"),
+    *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
+    *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
@@ -55,8 +59,13 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
+    *("save_subscription", "feed_subscription", "subscription_failed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
+GOVERNS = {
+    *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
+    *("add_executor", "remove_executor"),
+}
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
@@ -72,6 +81,7 @@ ALLOWED = {
     | REGISTERS
     | PLANS
     | {"cancel_workflow", "resume_workflow"}
+    | GOVERNS
     | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
 }
 
@@ -202,6 +212,26 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
         "queue_settings": lambda: run(v.queue_settings(tenant)),
         "age_queues": lambda: run(v.age_queues()),
+        "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
+        "chain": lambda: run(v.chain(job, tenant)),
+        "circumstances": lambda: run(v.circumstances(job, tenant)),
+        "executors": lambda: run(v.executors()),
+        "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),
+        "remove_executor": lambda: run(v.remove_executor("worker")),
+        "consumers": lambda: run(v.consumers(tenant)),
+        "reset_consumer": lambda: run(v.reset_consumer("c", True, tenant)),
+        "remove_consumer": lambda: run(v.remove_consumer("c", tenant)),
+        "save_subscription": lambda: run(v.save_subscription(AFTER, new_id(), "ada", tenant)),
+        "feed_subscription": lambda: run(v.feed_subscription("after", 5, tenant)),
+        "subscription_failed": lambda: run(v.subscription_failed(new_id(), "why", tenant)),
+        "subscription": lambda: run(v.subscription("after", tenant)),
+        "subscriptions": lambda: run(v.subscriptions(tenant)),
+        "active_subscriptions": lambda: run(v.active_subscriptions(tenant)),
+        "deliveries": lambda: run(v.deliveries(new_id(), tenant, True, 5)),
+        "behind": lambda: run(v.behind(None, True, tenant)),
+        "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
+        "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
+        "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

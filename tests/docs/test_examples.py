@@ -41,6 +41,18 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "20 receipts sent" in said
 
 
+@pytest.mark.req("DP-13", "SC-6", "HF-2")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    assert await load("warehouse").main(url) == {"pack": 2, "label": 3}
+    said = capsys.readouterr().out
+    assert "order 9: there is a living worker, and none serves queue moon (they serve default)" in said
+    assert "label, try 2: failed the printer is jammed (1 to go)" in said
+    assert "label, try 3: succeeded" in said
+    assert "pack paid orders: 1 made" in said
+
+
 @pytest.mark.req("SC-14", "CX-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_pictures(

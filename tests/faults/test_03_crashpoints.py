@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.domain.subscriptions import Subscribing
 from holdfast.stores.base import Verbs
 from holdfast.stores.open import open_store
 from tests.faults.checker import check
@@ -25,7 +26,7 @@ from tests.faults.waiting import all_ended
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.people import asking
-from tests.support.stores import claim, open_lease, put, spec
+from tests.support.stores import claim, new_id, open_lease, put, spec
 from tests.support.transactions import Consumer
 
 pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
@@ -43,6 +44,16 @@ READS |= {"result", "health", "counts", "recalls", "holdings", "agent", "agents"
 READS |= {"steps", "gate", "gates", "votes", "workflow", "workflows", "graph", "named", "parent_results"}
 READS |= {"template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"}
 READS |= {"due_schedules", "fires", "limits", "reservations", "queue_settings"}
+NOT_A_WORKERS |= {
+    "pause_subscription",
+    "resume_subscription",
+    "delete_subscription",
+    "reset_consumer",
+    "remove_consumer",
+}
+NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
+READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
+READS |= {"active_subscriptions", "deliveries", "behind"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
@@ -58,6 +69,9 @@ def prepare(store_url: str) -> list[str]:
         assert claim(store, lease)
         store.run(store.verbs.end_lease(lease, "lost", "*"))
         now = store.run(store.verbs.now())
+        payload = {"payload": {"number": 7}}
+        follow = Subscribing.of("follow", "job.enqueue", "work", kind="spawn", start="beginning", options=payload)  # type: ignore[arg-type]
+        store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
         return [
             lost,
             *put(
@@ -88,16 +102,17 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     consumer.poll()
     rescuer = start(url, folder, burst=False)
     try:
-        all_ended(app, len(ids) + 1)  # and the one child
+        all_ended(app, len(ids) + 2)  # and the one child, and the one that an event made
     finally:
         rescuer.kill()
         rescuer.join(10)
     consumer.drain()
-    (child,) = {event.job_id for event in consumer.seen} - set(ids)
+    others = sorted({event.job_id for event in consumer.seen} - set(ids))
+    assert len(others) == 2
     seen = [(event.seq, event.job_id) for event in consumer.seen]
-    picture = check(url, [*ids, child], folder=folder, within=10.0, seen=seen)
-    ends = [picture.rows[job].state for job in [*ids, child]]
-    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
+    picture = check(url, [*ids, *others], folder=folder, within=10.0, seen=seen)
+    ends = [picture.rows[job].state for job in [*ids, *others]]
+    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 2]
     _steps_were_done_once(app, folder, ids[8])
     steps = [step.verb for step in picture.ledgers[ids[4]]]
     # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, Retry, State
+from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import runs
@@ -21,6 +22,8 @@ from tests.support.stores import put_one
 pytestmark = pytest.mark.req("SC-12", "CX-9", "CX-15")
 
 THREE = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.02, factor=1.0, cap=0.02, jitter=False))
+# Long enough for a successor not to be due, and taken by the victim, before the turn that made it is over.
+SLOWLY = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.3, factor=1.0, cap=0.3, jitter=False))
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
@@ -49,3 +52,30 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     assert found is not None
     assert (found.retries, found.crashes, found.attempt) == (2, lost, 3 + lost)
     assert not runs(folder), "this handler leaves no effects"
+
+
+@pytest.mark.req("SC-6")
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None:
+    """The same where each retry is a job of its own, and the worker's death makes one, too."""
+    if when == "within" and not app.store.embedded:
+        pytest.skip("one statement, committed by the server: it has no inside")
+    job = put_one(app.store, "shout", payload={"text": "no"}, retry=SLOWLY, retry_as="new_job")
+    victim = start(app.store.url, folder, Point("settling", when), burst=True)
+    victim.join(20)
+    assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
+    lost = 0 if when == "after" else 1
+    rescuer = start(app.store.url, folder, burst=False)
+    try:
+        until(lambda: app.chain(job)[-1].state is State.DEAD_LETTER, "the last of them is dead")
+    finally:
+        rescuer.kill()
+        rescuer.join(10)
+    tries = app.chain(job)
+    picture = check(app.store.url, [each.id for each in tries], within=10.0)
+    steps = Counter(step.verb for ledger in picture.ledgers.values() for step in ledger)
+    assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
+    assert len(tries) == 3 + lost
+    assert [each.attempt for each in tries] == [1] * len(tries), "each was begun once"
+    assert [each.state for each in tries] == [*[State.FAILED] * (2 + lost), State.DEAD_LETTER]
+    assert (tries[-1].retries, tries[-1].crashes) == (2, lost)

@@ -338,7 +338,8 @@ STEPS = [
     both("tell it to another tenant", "update app_event set tenant = 'acme' where id = :told", says=_TOLD),
     only_sqlite(
         "replace what was told",
-        "insert or replace into app_event select id, tenant, name, '{}', key, job_id, 'm', sent_at from app_event",
+        "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"
+        " select id, tenant, name, '{}', 'm', sent_at from app_event",
         says="already exists: this was told before",
     ),
     only_sqlite(

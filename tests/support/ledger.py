@@ -40,14 +40,18 @@ def check_ledger(store: Store) -> None:
     for event in read_events(store):
         ledgers[event.job_id].append(event)
     problems = []
-    jobs = list(all_jobs(store))
-    for job in jobs:
-        problems += [f"{job.id} ({job.kind}): {problem}" for problem in _compare(job, ledgers.pop(job.id, []))]
+    jobs = {job.id: job for job in all_jobs(store)}
+    retried = {job.retry_of for job in jobs.values() if job.retry_of is not None}
+    for job in jobs.values():
+        before = None if job.retry_of is None else jobs[job.retry_of]
+        found = _compare(job, ledgers.pop(job.id, []), before, job.id in retried)
+        problems += [f"{job.id} ({job.kind}): {problem}" for problem in found]
     problems += [f"{job_id}: has a ledger but is no job" for job_id in ledgers]
     assert not problems, "\n".join(problems)
 
 
-def _compare(job: Job, events: list[Event]) -> Iterator[str]:
+def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool) -> Iterator[str]:
+    """``before`` is the job of which this one is a retry: the counters go on from there, until it is redriven."""
     try:
         replayed = replay(Step(event.verb, event.from_state, event.to_state) for event in events)
     except ValueError as error:
@@ -61,9 +65,17 @@ def _compare(job: Job, events: list[Event]) -> Iterator[str]:
     redriven = max((n for n, event in enumerate(events) if event.verb == "redrive"), default=0)
     life = events[redriven:]
     lost = sum(event.verb in ("lapse", "crash") and event.to_state == State.FAILED for event in life)
+    if before is not None and not redriven:
+        lost += before.crashes
     if lost != job.crashes:
         yield f"{lost} workers were lost, the job counts {job.crashes}"
     retried = sum((one.verb, two.verb) == ("fail", "retry") for one, two in pairwise(life))
+    if before is not None and not redriven:
+        retried += before.retries
+    if superseded:  # its retry is another job
+        retried += life[-1].verb == "fail"
+        if job.state is not State.FAILED:
+            yield f"it was retried as another job, and is {job.state}"
     if retried != job.retries:
         yield f"{retried} retries were granted, the job counts {job.retries}"
     if any(event.tenant != job.tenant or event.kind != job.kind for event in events):

@@ -28,6 +28,7 @@ def attend(app: App, tenant: str = EVERY_TENANT) -> int:
     """What a worker does about schedules each time it looks; answers for how many schedules."""
     app.client.make_ready()
     duty = app.scheduler.duty(tenant, 0)
+    assert duty.flow is not None
     return duty.count(app.store.run(duty.flow(app.store)))
 
 

@@ -131,3 +131,7 @@ def forward(store: Store, seconds: float = 0.0) -> datetime:
     moment = store.run(store.verbs.now()) + timedelta(seconds=seconds)
     store.run(store.verbs.set_clock(timedelta(0), moment))
     return moment
+
+
+def decide_on(claimed: Claim, outcome: Outcome = DONE) -> Settlement:
+    return decide(claimed, outcome, 1.0)

@@ -16,6 +16,7 @@ from holdfast.cli import (
     decide,
     enqueue,
     events,
+    executors,
     health,
     jobs,
     limits,
@@ -25,7 +26,9 @@ from holdfast.cli import (
     queues,
     reservations,
     send_event,
+    subscriptions,
     tick,
+    why,
     worker,
     workflows,
 )
@@ -134,6 +137,9 @@ app.command(
         "holdfast send-event reviewed @review.json --job ID",
     ),
 )(send_event.send_event)
+app.command("why", epilog=examples("holdfast why 01a1de74-eb8c-70f1-843b-cac5f6817387", "holdfast why ID --json"))(
+    why.why
+)
 app.command("health", epilog=examples("holdfast health --all-tenants"))(health.health)
 app.command("doctor", epilog=examples("holdfast doctor --strict"))(health.doctor)
 app.command(
@@ -269,3 +275,37 @@ keeping.command("list", epilog=examples("holdfast queues list"))(queues.list_que
 keeping.command(
     "age", epilog=examples("holdfast queues age reports --every 10m --most 20", "holdfast queues age reports --never")
 )(queues.age)
+
+following = typer.Typer(help="Have events make jobs: subscriptions.", no_args_is_help=True)
+app.add_typer(following, name="subscriptions")
+following.command("list", epilog=examples("holdfast subscriptions list --all-tenants"))(
+    subscriptions.list_subscriptions
+)
+following.command("show", epilog=examples("holdfast subscriptions show audit"))(subscriptions.show)
+following.command(
+    "create",
+    epilog=examples(
+        "holdfast subscriptions create index --on job.succeeded --kind 'import*' --makes reindex",
+        """holdfast subscriptions create ship --on order.paid --match '{"country": "fr"}' --makes ship \\""",
+        """  --payload '{"order": "$.data.order"}' --from beginning""",
+    ),
+)(subscriptions.create)
+following.command("pause", epilog=examples("holdfast subscriptions pause audit --reason 'too many'"))(
+    subscriptions.pause
+)
+following.command("resume", epilog=examples("holdfast subscriptions resume audit --skip"))(subscriptions.resume)
+following.command("delete")(subscriptions.delete)
+
+reading = typer.Typer(help="Who reads events with a place that is kept for it.", no_args_is_help=True)
+app.add_typer(reading, name="consumers")
+reading.command("list", epilog=examples("holdfast consumers list"))(subscriptions.list_consumers)
+reading.command("reset", epilog=examples("holdfast consumers reset billing --to now"))(subscriptions.reset_consumer)
+reading.command("remove")(subscriptions.remove_consumer)
+
+executing = typer.Typer(help="Who may execute: a list of labels.", no_args_is_help=True)
+app.add_typer(executing, name="executors")
+executing.command("list")(executors.list_executors)
+executing.command("add", epilog=examples("holdfast executors add gpu", "holdfast executors add planner --generator"))(
+    executors.add
+)
+executing.command("remove")(executors.remove)

@@ -122,6 +122,9 @@ def show(
         last = found.attempts[-1]
         if last.traceback and found.job.state is not State.SUCCEEDED:
             write(f"\n{plain(last.traceback).rstrip()}")
+    if len(found.chain) > 1:
+        heading("Tries, each a job of its own")
+        table(("try", "job", "state", "error"), [_try(n, each, job) for n, each in enumerate(found.chain, 1)])
     if found.steps:
         heading("Steps")
         print_steps(found.steps, found.job)
@@ -159,6 +162,12 @@ def _story(job_id: str, url: str | None, tenant: str, schema: str) -> Story:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
         raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
     return found
+
+
+def _try(n: int, each: Job, shown: str) -> list[Cell]:
+    here = " (this one)" if each.id == shown else ""
+    error = line(f"{each.error_code}: {each.error_message}") if each.error_code else ""
+    return [str(n), f"{each.id}{here}", state_text(each.state), error]
 
 
 def _said(progress: Progress | None) -> str | None:
@@ -213,5 +222,7 @@ def _print_facts(found: Story) -> None:
             ("parent", job.parent_id),
             ("workflow", job.workflow_id),
             ("reference", job.external_ref),
+            ("retry of", job.retry_of),
+            ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

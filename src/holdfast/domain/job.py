@@ -54,6 +54,10 @@ class JobSpec:
     external_ref: str | None = None
     uses: tuple[str, ...] = ()
     """What it counts against besides its queue and kind: ``key:…`` and ``resource:…`` (domain/limits.py)."""
+    retry_as: str | None = None
+    """``new_job``: each retry is a job of its own, which names the one before."""
+    depth: int | None = None
+    """How many subscriptions lie behind it; None for none."""
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
 
@@ -167,6 +171,16 @@ class Job:
     source_system: str
     uses: tuple[str, ...] | None = None
     """What it counts against besides its queue and kind: ``key:…`` and ``resource:…``."""
+    retry_as: str | None = None
+    retry_of: str | None = None
+    """The job before it, of which this one is a retry."""
+    depth: int | None = None
+    """How many subscriptions lie behind it; None for none."""
+
+    @property
+    def retried(self) -> bool:
+        """Whether another job may have taken over from it: it failed, and each of its retries is a job."""
+        return self.retry_as is not None and self.state is State.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.domain.job import Sweep
+from holdfast.runtime.feeding import feed
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 
@@ -21,13 +23,15 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """``flow`` answers how much there was; a ``full`` batch is followed by another at once."""
+    """``flow`` answers how much there was; a ``full`` batch is followed by another at once. Where one transaction will
+    not do, ``run`` does all there is, and answers how much it was."""
 
     name: str
     every: float
-    flow: Callable[[Store], Flow[Any]]
+    flow: Callable[[Store], Flow[Any]] | None = None
     count: Callable[[Any], int] = int
     full: int = BATCH
+    run: Callable[[Store], Awaitable[int]] | None = None
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
@@ -37,6 +41,7 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) ->
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant)),
         Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant)),
         Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant)),
+        Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant)),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
     )
 
@@ -45,11 +50,14 @@ async def run_once(duty: Duty, store: Store) -> int:
     """Do what there is to do; answers how much. A store that is away is a reason to try later, not to fail."""
     total = 0
     try:
-        while True:
+        if duty.run is not None:
+            return await duty.run(store)
+        while duty.flow is not None:
             done = duty.count(await store.arun(duty.flow(store)))
             total += done
             if done < duty.full:
-                return total
+                break
+        return total
     except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)
         return total

@@ -48,7 +48,10 @@ class Keeper:
 
     async def _open(self) -> None:
         ttl, tenant = self._options.lease_ttl, self._options.tenant
-        opening = self._store.verbs.open_lease(self.name, ttl, tenant, self._options.executor, self._kinds)
+        options = self._options
+        opening = self._store.verbs.open_lease(
+            self.name, ttl, tenant, options.executor, self._kinds, options.queues, options.concurrency
+        )
         lease = await self._store.arun(opening)
         self.lease = lease.id
         loop = asyncio.get_running_loop()

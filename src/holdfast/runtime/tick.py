@@ -101,7 +101,10 @@ class Tick:
     async def _attend(self) -> None:
         """Each duty once, one batch of it: a large backlog of them is shared by many ticks."""
         for duty in self._duties:
-            duty.count(await self._store.arun(duty.flow(self._store)))
+            if duty.run is not None:
+                await duty.run(self._store)
+            elif duty.flow is not None:
+                duty.count(await self._store.arun(duty.flow(self._store)))
 
     async def _work(self) -> None:
         """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""

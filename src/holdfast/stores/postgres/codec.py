@@ -59,6 +59,7 @@ _OPTIONAL = (
     "parent_id",
     "workflow_id",
     "external_ref",
+    "retry_as",
 )
 
 
@@ -101,6 +102,8 @@ def _shared(spec: JobSpec) -> str:
         text += f',"uses":{json.dumps(spec.uses)}'
     if spec.tags:
         text += f',"tags":{json.dumps(spec.tags)}'
+    if spec.depth is not None:
+        text += f',"depth":{spec.depth}'
     if spec.delay is not None:
         text += f',"delay":{spec.delay!r}'
     if spec.process_after is not None:

@@ -25,6 +25,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH031": (Refused, "job_refused"),
     "ZH032": (InvalidInput, "unknown_parent"),
     "ZH033": (Refused, "generator_only"),
+    "ZH040": (Conflict, "subscription_changed"),
+    "ZH041": (Refused, "executor_refused"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

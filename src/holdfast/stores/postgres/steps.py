@@ -35,8 +35,8 @@ class StepVerbs(Calls, Reader):
     @flow(single=True, repeat=_send_again)
     def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
         job = None if event.job_id is None else parse_id(event.job_id)
-        facts = (event.name, event.data, event.key, job, actor, tenant, event.id)
-        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid", *facts)
+        facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
+        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
         return Sent(str(rows[0][0]), rows[0][1], rows[0][2])
 
 

@@ -16,11 +16,13 @@ from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
+from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
+from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -32,7 +34,17 @@ WEAK_SETTINGS = (
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVerbs, LimitVerbs, Reads):
+class PostgresVerbs(
+    StepVerbs,
+    GateVerbs,
+    AgentVerbs,
+    ScheduleVerbs,
+    WorkflowVerbs,
+    LimitVerbs,
+    SubscriptionVerbs,
+    CircumstanceVerbs,
+    Reads,
+):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
         self.dialect = Dialect(
@@ -101,11 +113,19 @@ class PostgresVerbs(StepVerbs, GateVerbs, AgentVerbs, ScheduleVerbs, WorkflowVer
 
     @flow(single=True)
     def open_lease(
-        self, holder: str, ttl: float, tenant: str, name: str = "worker", kinds: Sequence[str] | None = None
+        self,
+        holder: str,
+        ttl: float,
+        tenant: str,
+        name: str = "worker",
+        kinds: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        slots: int | None = None,
     ) -> Steps[Lease]:
-        known = None if kinds is None else list(kinds)
+        known, served = (None if names is None else list(names) for names in (kinds, queues))
+        facts = (holder, ttl, name, tenant, known, served, slots)
         rows = yield self._call(
-            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[]", holder, ttl, name, tenant, known
+            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s", *facts
         )
         return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
 

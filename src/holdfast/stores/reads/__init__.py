@@ -8,10 +8,21 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.subscriptions import SubscriptionReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
-class Reads(JobReads, GateReads, LedgerReads, OverviewReads, AgentReads, ScheduleReads, WorkflowReads, LimitReads):
+class Reads(
+    JobReads,
+    GateReads,
+    LedgerReads,
+    OverviewReads,
+    AgentReads,
+    ScheduleReads,
+    WorkflowReads,
+    LimitReads,
+    SubscriptionReads,
+):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
 

@@ -41,7 +41,7 @@ def _backoff(retry: RetryPolicy) -> str | None:
 USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
 SPECIAL = (
     "process_after, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
-    " parent_id, workflow_id, external_ref, uses"
+    " parent_id, workflow_id, external_ref, uses, retry_as, depth"
 )
 
 
@@ -75,7 +75,7 @@ def _insert(columns: str) -> str:
 
 _INSERT_USUAL = _insert(USUAL)
 _INSERT_ALL = _insert(f"{USUAL}, {SPECIAL}")
-_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None, None)
+_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None, None, None, None)
 
 
 def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
@@ -96,5 +96,7 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         spec.workflow_id,
         spec.external_ref,
         json.dumps(spec.uses) if spec.uses else None,
+        spec.retry_as,
+        spec.depth,
     )
     return _NOTHING if values == _NOTHING else values

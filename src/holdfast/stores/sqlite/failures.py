@@ -41,6 +41,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Conflict(message, code="workflow_over")
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
+    if message.startswith("executor"):
+        return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):
         return Refused(message, code="broken_invariant")
     if message.startswith(("UNIQUE constraint", "already exists")):

@@ -11,6 +11,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
+from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
@@ -22,6 +23,7 @@ from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
+from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
@@ -42,6 +44,8 @@ class SqliteVerbs(
     LimitVerbs,
     ReservationVerbs,
     AgingVerbs,
+    SubscriptionVerbs,
+    CircumstanceVerbs,
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,

@@ -6,14 +6,16 @@ declare
     v_tagged boolean;
     v_agented boolean;
     v_flowing boolean;
+    v_retried boolean;
     v_queues text[];
     v_agent  agent;
     v_row    record;
     v_bad    record;
 begin
-    select bool_or(a.tags <> '{}'), bool_or(a.agent is not null), bool_or(a.workflow_id is not null),
+    select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
+           bool_or(a.retry_of is not null),
            array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
-      into v_tagged, v_agented, v_flowing, v_queues from added a;
+      into v_tagged, v_agented, v_flowing, v_retried, v_queues from added a;
     if v_flowing is not true then
         insert into job_state (id, tenant, kind, queue, state, priority, position,
                                max_retries, max_crashes, due_at, deadline_at, agent)
@@ -58,8 +60,12 @@ begin
         insert into job_tag (tenant, tag, job_id)
         select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);
     end if;
+    if v_retried then
+        perform take_over(a.id, a.tenant, a.kind, a.retry_of) from added a where a.retry_of is not null;
+    end if;
+    -- A retry was accepted with its first try: if its agent has been disabled since, it waits, as it would have.
     if v_agented then
-        for v_row in select distinct a.tenant, a.agent from added a where a.agent is not null order by 1, 2 loop
+        for v_row in select distinct a.tenant, a.agent from added a where a.agent is not null and a.retry_of is null order by 1, 2 loop
             v_agent := agent_now(v_row.tenant, v_row.agent);
             continue when v_agent.id is null;
             select a.kind, octet_length(a.payload::text) as bytes, r.reason into v_bad
@@ -69,7 +75,7 @@ begin
                        case when v_agent.max_wait is not null
                                  and (a.deadline_at <= agent_deadline(v_agent, null, a.process_after, v_now)) is not true
                             then 'agent_wait_limit' end) as reason) r
-             where a.tenant = v_row.tenant and a.agent = v_row.agent and r.reason is not null limit 1;
+             where a.tenant = v_row.tenant and a.agent = v_row.agent and a.retry_of is null and r.reason is not null limit 1;
             if found then
                 perform refuse_for_agent(v_agent, v_bad.reason, v_bad.kind, v_bad.bytes);
             end if;

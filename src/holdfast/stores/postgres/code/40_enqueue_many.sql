@@ -92,10 +92,12 @@ begin
                    select 'workflow_id', to_json(coalesce(j ->> 'workflow_id', p.workflow_id::text))
                     where coalesce(j ->> 'workflow_id', p.workflow_id::text) is not null
                    union all
+                   select 'depth', to_json(coalesce((j ->> 'depth')::smallint, p.depth)) where p.depth is not null
+                   union all
                    select key, value from json_each(agent_parts(j, a, p_now)) where a.id is not null
                    union all
                    select key, value from json_each(j)
-                    where key not in ('id', 'correlation_id', 'workflow_id')
+                    where key not in ('id', 'correlation_id', 'workflow_id') and (key <> 'depth' or p.depth is null)
                       and (a.id is null or key not in ('max_retries', 'max_crashes', 'backoff', 'deadline_at'))) parts
            ) order by ord), '[]') into v_jobs
       from json_array_elements(p_jobs) with ordinality as e(j, ord)
@@ -174,18 +176,20 @@ begin
 
     insert into job (id, tenant, kind, queue, payload, priority, process_after, deadline_at, max_retries,
                      max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id,
-                     causation_id, parent_id, workflow_id, external_ref, enqueued_by, source_system, created_at, uses)
+                     causation_id, parent_id, workflow_id, external_ref, enqueued_by, source_system, created_at, uses,
+                     retry_as, depth)
     select j.id, v_tenant, j.kind, coalesce(j.queue, 'default'), coalesce(j.payload, '{}'), coalesce(j.priority, 0::smallint),
            coalesce(j.process_after, v_now + make_interval(secs => j.delay)), j.deadline_at,
            coalesce(j.max_retries, 4::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            j.key, j.content_key, coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.parent_id,
-           j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses
+           j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
+           j.retry_as, j.depth
       from rows from (json_to_recordset(jobs) as (
                id uuid, kind text, queue text, payload json, priority smallint, process_after timestamptz,
                delay double precision, deadline_at timestamptz, max_retries smallint, max_crashes smallint,
                backoff jsonb, key text, content_key text, tags text[], agent text, correlation_id text,
                causation_id text, parent_id uuid, workflow_id uuid, external_ref text, enqueued_by text,
-               source_system text, uses text[])) with ordinality as j
+               source_system text, uses text[], retry_as text, depth smallint)) with ordinality as j
      where v_skip = '{}' or not v_skip ? j.ordinality::text;
 
     if not enqueue_many.plain then
@@ -236,17 +240,17 @@ begin
     end if;
     insert into job (id, tenant, kind, queue, payload, priority, process_after, deadline_at, max_retries, max_crashes,
                      backoff, tags, agent, correlation_id, causation_id, workflow_id, external_ref,
-                     enqueued_by, source_system, created_at, uses)
+                     enqueued_by, source_system, created_at, uses, retry_as)
     select i.id, v_tenant, j.kind, coalesce(j.queue, 'default'), i.payload, coalesce(j.priority, 0::smallint),
            coalesce(j.process_after, v_now + make_interval(secs => j.delay)), j.deadline_at,
            coalesce(j.max_retries, 4::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
-           coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses
+           coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses, j.retry_as
       from json_to_record(shared) as j (
                kind text, queue text, priority smallint, process_after timestamptz, delay double precision,
                deadline_at timestamptz, max_retries smallint, max_crashes smallint, backoff jsonb, tags text[],
                agent text, correlation_id text, causation_id text, workflow_id uuid, external_ref text,
-               enqueued_by text, source_system text, uses text[]),
+               enqueued_by text, source_system text, uses text[], retry_as text),
            rows from (unnest(ids), json_array_elements(payloads)) as i(id, payload)
      where v_most is null or octet_length(i.payload::text) <= v_most;
     if v_most is not null then

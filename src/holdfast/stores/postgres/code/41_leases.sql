@@ -2,7 +2,8 @@
 -- write is (lease, attempt). One renewal a process, however many jobs it runs (DP-7).
 create or replace function open_lease(holder text, ttl interval default '30 s', name text default 'worker',
                                       for_tenant text default null, token uuid default null,
-                                      kinds text[] default null)
+                                      kinds text[] default null, queues text[] default null,
+                                      slots integer default null)
 returns table (lease uuid, until timestamptz)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -12,8 +13,9 @@ declare
     v_scope text := enter(open_lease.for_tenant);
 begin
     return query
-    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds)
-    values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now, open_lease.kinds)
+    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)
+    values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now, open_lease.kinds,
+            open_lease.queues, open_lease.slots)
     returning l.id, l.until;
 end $$;
 

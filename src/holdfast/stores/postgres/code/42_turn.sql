@@ -28,7 +28,8 @@ declare
     v_scope    text := enter(turn.for_tenant);
     v_state    state := case when turn.begin then 'in_progress' else 'leased' end;
     v_holder   text;
-    v_name     text;
+    v_label    text;
+    v_may      boolean;   -- execute
     v_locked   boolean := false;
     v_began    timestamptz;
     v_priority smallint;
@@ -49,18 +50,25 @@ begin
         perform pg_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0);
     end if;
     select d.limited into v_limited from dispatch d;
-    select l.holder, l.name, l.ended_at is null and l.until > v_now into v_holder, v_name, live
+    select l.holder, l.name, executes(l.name), l.ended_at is null and l.until > v_now into v_holder, v_label, v_may, live
       from lease l where l.id = turn.lease and l.tenant = v_scope;
     if not found then
         raise exception 'lease % is not known here', turn.lease
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
     end if;
-    if v_name = 'generator' then
+    if v_label = 'generator' then
         raise exception 'lease % is a generator''s: it plans work and takes none', turn.lease using errcode = 'ZH033';
     end if;
     if cardinality(turn.jobs) > 0 then
         select array_agg(s.id) into stale
           from settle_many(turn.lease, turn.jobs, turn.attempts, turn.outcomes, turn.details, v_scope) as s(id);
+    end if;
+    if not v_may then
+        -- Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
+        if coalesce(cardinality(turn.jobs), 0) = 0 and v_left > 0 then
+            perform refuse_executor(v_label);
+        end if;
+        v_left := 0;
     end if;
     pick_us := 0;
     if v_limited and live then

@@ -15,6 +15,7 @@ declare
     v_tenants  text[];
     v_outcomes text[];
     v_details  json[];
+    v_anew     uuid[];   -- retried as new jobs
 begin
     perform act_under(settle_many.lease, settle_many.for_tenant);
     if 'pause' = any (settle_many.outcomes) then
@@ -66,6 +67,12 @@ begin
          where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
         on conflict (job_id) do update set value = excluded.value, ref = excluded.ref;
 
+        if v_outcomes && array['retry', 'crash'] then
+            v_anew := retry_anew(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
+                 from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
+                where o.outcome in ('retry', 'crash');
+        end if;
+
         -- `failed` passes on at once, in the same transaction.
         update job_state s
            set state = case when o.outcome in ('retry', 'crash') then 'retry_waiting' else 'dead_letter' end::state,
@@ -75,7 +82,7 @@ begin
                finished_at = case when o.outcome in ('retry', 'crash') then null else v_now end,
                note = null
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
-         where s.id = o.id and o.outcome in ('retry', 'bury', 'crash');
+         where s.id = o.id and o.outcome in ('retry', 'bury', 'crash') and (v_anew is null or o.id <> all (v_anew));
 
         if v_outcomes && array['pause', 'ask'] then
             perform suspend(array_agg(o.id), array_agg(o.tenant), array_agg(o.detail), v_now)

@@ -65,6 +65,7 @@ declare
     v_scope text := enter(reap_lapsed.for_tenant, 'reaper');
     v_lost  uuid[];
     v_jobs  uuid[];
+    v_anew  uuid[];
 begin
     with lapsed as materialized (
         select l.id from lease l
@@ -97,13 +98,17 @@ begin
            error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
      where s.id = any (v_jobs) and s.state = 'in_progress';
     get diagnostics crashed = row_count;
+    if crashed > 0 then
+        v_anew := retry_anew(array_agg(s.id), array_agg('loss'::text), array_agg(0::float8), v_now) from job_state s
+                where s.id = any (v_jobs) and s.state = 'failed' and s.crashes < s.max_crashes;
+    end if;
     update job_state s
        set state = case when s.crashes < s.max_crashes then 'retry_waiting' else 'dead_letter' end::state,
            crashes = s.crashes + 1,
            due_at = case when s.crashes < s.max_crashes then v_now end,
            finished_at = case when s.crashes < s.max_crashes then null else v_now end,
            note = null
-     where s.id = any (v_jobs) and s.state = 'failed';
+     where s.id = any (v_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
 
     delete from recall r where r.lease = any (v_lost);
     update lease l set swept_at = v_now

@@ -72,6 +72,69 @@ begin
     end loop;
 end $$;
 
+-- The same for what applications told. Its cursors begin with an a, so that neither is taken for the other.
+create or replace function app_events_after(cursor text default null, want integer default 100, for_tenant text default null)
+returns table (seq bigint, id uuid, tenant text, name text, data json, job_id uuid, sent_by text, sent_at timestamptz,
+               cause_id uuid, next_cursor text)
+language plpgsql set search_path from current set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_parts text[] := string_to_array(substr(coalesce(app_events_after.cursor, 'a'), 2), ';');
+    v_floor bigint := coalesce(nullif(v_parts[1], '')::bigint, 0);
+    v_past  pg_snapshot := nullif(v_parts[2], '')::pg_snapshot;
+    v_next  pg_snapshot := nullif(v_parts[3], '')::pg_snapshot;
+    v_seq   bigint := coalesce(nullif(v_parts[4], '')::bigint, 0);
+    v_open  bigint[];
+    v_above bigint;
+    v_last  bigint := 0;
+    v_fresh boolean;
+begin
+    if app_events_after.cursor not like 'a%' then
+        raise exception '% is not a cursor of application events', app_events_after.cursor using errcode = 'ZH010';
+    end if;
+    loop
+        v_fresh := v_next is null;
+        if v_fresh then
+            select last_value into v_last from app_event_seq;
+            select pg_current_snapshot() into v_next;
+            exit when v_next::text = v_past::text;
+        end if;
+        if v_past is not null then
+            select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
+            v_above := pg_snapshot_xmax(v_past)::text::bigint;
+        end if;
+        return query
+        with page as (
+            (select e.* from app_event e
+              where e.seq > greatest(v_seq, v_floor)
+                and (v_past is null or not pg_visible_in_snapshot(e.xid::text::xid8, v_past))
+                and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+                and (v_scope = '*' or e.tenant = v_scope)
+              order by e.seq limit app_events_after.want)
+            union all
+            (select e.* from app_event e
+              where (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 > v_seq and e.seq + 0 <= v_floor
+                and pg_visible_in_snapshot(e.xid::text::xid8, v_next)
+                and (v_scope = '*' or e.tenant = v_scope)
+              order by e.seq + 0 limit app_events_after.want)
+        ), numbered as (
+            select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
+             order by p.seq limit app_events_after.want
+        )
+        select p.seq, p.id, p.tenant, p.name, p.data, p.job_id, p.sent_by, p.sent_at, p.cause_id,
+               'a' || case when p.n = p.total and p.total < app_events_after.want
+                    then greatest(v_floor, p.seq, v_last) || ';' || v_next::text
+                    else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end
+          from numbered p order by p.seq;
+        exit when found or v_fresh;
+        v_floor := greatest(v_floor, v_seq);
+        v_past := v_next;
+        v_next := null;
+        v_seq := 0;
+    end loop;
+end $$;
+
 -- A consumer's place, kept for it (DP-12). Moving on needs the place one came from: of two processes that read as the same
 -- consumer, the second is told.
 create or replace function save_cursor(consumer text, cursor text, was text default null, for_tenant text default null)

@@ -153,7 +153,8 @@ end $$;
 -- Tell jobs something: every job of the tenant that waits for an event of this name with these values goes on, and those
 -- that begin to wait for it later find it.
 create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
-                                      actor text default null, for_tenant text default null, event uuid default null)
+                                      actor text default null, for_tenant text default null, event uuid default null,
+                                      cause uuid default null)
 returns table (id uuid, created boolean, woke integer)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -176,8 +177,9 @@ begin
         raise exception 'an event is sent in one tenant' using errcode = 'ZH010';
     end if;
     perform lock_event_names(array[v_tenant], array[send_event.name], false);
-    insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at)
-    values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now)
+    insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)
+    values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now,
+            send_event.cause)
     on conflict do nothing
     returning e.* into v_event;
     if not found then

@@ -11,7 +11,7 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
        j.created_at, j.process_after, j.deadline_at, j.payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
-       j.enqueued_by, j.source_system, j.uses
+       j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
   FROM job j JOIN job_state s ON s.n = j.n;
 
 -- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).

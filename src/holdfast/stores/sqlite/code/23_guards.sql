@@ -62,7 +62,7 @@ END;
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, process_after, deadline_at, max_retries,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
-    external_ref, enqueued_by, source_system, created_at, uses ON job
+    external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth ON job
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
 END;

@@ -1,7 +1,8 @@
 -- What an agent's registration means for a job about to be enqueued (CX-16). The verb has asked before and answers with
 -- the words; this is for whoever inserts by hand. RAISE takes only a literal before SQLite 3.47.
+-- A retry was accepted with its first try: if its agent has been disabled since, it waits, as it would have.
 DROP TRIGGER IF EXISTS judge_agent;
-CREATE TRIGGER judge_agent AFTER INSERT ON job WHEN NEW.agent IS NOT NULL
+CREATE TRIGGER judge_agent AFTER INSERT ON job WHEN NEW.agent IS NOT NULL AND NEW.retry_of IS NULL
 BEGIN
     SELECT CASE
         WHEN a.disabled_at IS NOT NULL THEN RAISE(ABORT, 'agent disabled: it takes no work until it is enabled')

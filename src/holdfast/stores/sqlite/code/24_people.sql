@@ -138,12 +138,6 @@ BEGIN
     SELECT RAISE(ABORT, 'already exists: this was told before');
 END;
 
-DROP TRIGGER IF EXISTS refuse_app_event_update;
-CREATE TRIGGER refuse_app_event_update BEFORE UPDATE ON app_event
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was told is never changed');
-END;
-
 -- --- leaving ---
 
 -- With their job, as its ledger does; steps also when somebody has them forgotten (rewind).

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.retry_as import retry_anew
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PROMOTE = (
@@ -61,6 +62,10 @@ _RESCUE = (
     " finished_at = CASE WHEN crashes < max_crashes THEN NULL ELSE :now END, note = NULL"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
+_ANEW = (
+    "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
+    " AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
+)
 _SWEPT = (
     "UPDATE lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
     " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id AND s.state IN ('leased', 'in_progress'))"
@@ -110,7 +115,11 @@ class DutyVerbs:
                 yield Statement(_REQUEUE, (ids_json(leased),))
             if begun:
                 yield Statement(_CRASH, (now, ids_json(begun)))
-                yield Statement(_RESCUE, {"now": now, "numbers": ids_json(begun)})
+                rows = yield Statement(_ANEW, (ids_json(begun),))
+                anew: dict[int, str] = {row[0]: row[1] for row in rows}
+                for job_id in anew.values():
+                    yield from retry_anew(job_id, now, None, lost=1)
+                yield Statement(_RESCUE, {"now": now, "numbers": ids_json(n for n in begun if n not in anew)})
             yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
             yield Statement(_SWEPT, (now, leases))
         yield from unsign()

@@ -35,7 +35,7 @@ _PUT_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_PARENT = "SELECT id, correlation_id, workflow_id FROM job WHERE id = ? AND tenant = ?"
+_PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
 
 
 class EnqueueVerb:
@@ -77,15 +77,16 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]
 
 
 def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
-    """A child carries its parent's correlation and workflow unless it has its own (DP-10)."""
+    """A child carries its parent's correlation, workflow and depth unless it has its own (DP-10)."""
     rows = yield Statement(_PARENT, (spec.parent_id, tenant))
     if not rows:
         return None
-    parent, correlation, workflow = rows[0]
+    parent, correlation, workflow, depth = rows[0]
     return dataclasses.replace(
         spec,
         correlation_id=spec.correlation_id or correlation or parent,
         workflow_id=spec.workflow_id or workflow,
+        depth=spec.depth or depth,
     )
 
 

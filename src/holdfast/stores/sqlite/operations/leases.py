@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.errors import StaleLease
+from holdfast.domain.errors import Refused, StaleLease
 from holdfast.domain.job import Claim, Holding, Lease
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
@@ -19,7 +19,8 @@ from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
 _OPEN = (
-    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
     "UPDATE lease SET until = max(until, :until), renewed_at = :now"
@@ -29,7 +30,10 @@ _END = (
     "UPDATE lease SET ended_at = :now, ended_why = :why"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
 )
-_LIVE = "SELECT holder FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+_LIVE = (
+    "SELECT name, NOT EXISTS (SELECT 1 FROM executor) OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name"
+    " AND e.role = 'executor') FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+)
 
 _CLAIMABLE = (
     "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
@@ -87,9 +91,18 @@ _ADD_ARTIFACT = (
 )
 
 
-def live(request: ClaimRequest, now: int) -> Steps[bool]:
+def live(request: ClaimRequest, now: int) -> Steps[tuple[bool, bool]]:
+    """Whether the lease is live, and whether its label may execute: it can have been taken off the list meanwhile."""
     rows = yield Statement(_LIVE, (request.lease, request.tenant, now))
-    return bool(rows)
+    return bool(rows), bool(rows) and bool(rows[0][1])
+
+
+def refused() -> Refused:
+    return Refused(
+        "the label of this lease is not, or not any more, on the list of those that may execute",
+        code="executor_refused",
+        fix="holdfast executors add LABEL",
+    )
 
 
 def anything_for(request: ClaimRequest, now: int) -> Steps[bool]:
@@ -154,12 +167,19 @@ class LeaseVerbs:
 
     @flow()
     def open_lease(
-        self, holder: str, ttl: float, tenant: str, name: str = "worker", kinds: Sequence[str] | None = None
+        self,
+        holder: str,
+        ttl: float,
+        tenant: str,
+        name: str = "worker",
+        kinds: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        slots: int | None = None,
     ) -> Steps[Lease]:
         now = yield from sign(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
-        known = None if kinds is None else ids_json(kinds)
-        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known))
+        known, served = (None if names is None else ids_json(names) for names in (kinds, queues))
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known, served, slots))
         yield from unsign()
         return Lease(lease, from_micros(until))
 
@@ -181,8 +201,11 @@ class LeaseVerbs:
     @flow()
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
         now = yield from act_under(request.lease, request.tenant)
-        if not (yield from live(request, now)):
+        alive, may = yield from live(request, now)
+        if not alive:
             raise StaleLease(f"lease {request.lease} is not live")
+        if not may:
+            raise refused()
         claims = yield from self.take(request, now)
         yield from unsign()
         return claims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Event
+from holdfast.domain.subscriptions import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
@@ -11,6 +12,10 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _AFTER = (
     f"SELECT {Record.columns(Event, skip=('cursor',))}, seq FROM event"
+    " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
+)
+_TOLD_AFTER = (
+    f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM app_event"
     " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
 )
 _ADD_CURSOR = (
@@ -33,6 +38,16 @@ class LedgerVerbs:
         )
         decode = Record.decoder(Event, SqliteCodec())
         return [decode((*row[:-1], str(row[-1]))) for row in rows]
+
+    @flow(writes=False)
+    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
+        """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
+        if cursor and not (cursor[0] == "a" and cursor[1:].isdigit()):
+            raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")
+        seq = int(cursor[1:]) if cursor else 0
+        rows = yield Statement(_TOLD_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        decode = Record.decoder(SentEvent, SqliteCodec())
+        return [decode(row) for row in rows]
 
     @flow()
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:

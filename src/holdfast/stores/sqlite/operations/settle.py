@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.operations.retry_as import retry_anew
 from holdfast.stores.sqlite.operations.steps import due, suspend
 from holdfast.stores.sqlite.operations.writer import act_under, ids_json, unsign
 
@@ -22,7 +23,8 @@ _SUCCEED = (
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
     " error_code = :code, error_message = :message, note = :note, crashes = crashes + :crashed, gate_id = :gate"
-    " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress' RETURNING id"
+    " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress'"
+    " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM job j WHERE j.n = job_state.n) END"
 )
 _PASS_ON = (
     "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
@@ -73,8 +75,10 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                 rows = yield Statement(_END, _ending(item, lease, now))
                 if rows:
                     applied.add(key)
-                    # `failed` passes on at once, in the same transaction.
-                    if item.ending in ("retry", "bury"):
+                    # `failed` passes on at once, in the same transaction; or a new job takes over from it.
+                    if item.ending in ("retry", "crash") and rows[0][0] is not None:
+                        yield from retry_anew(item.id, now, _due(item, now), retried=int(item.ending == "retry"))
+                    elif item.ending in ("retry", "bury"):
                         yield Statement(_PASS_ON, _passing_on(item, now))
                     elif item.pause is not None:
                         yield from suspend(item, now)

@@ -57,8 +57,8 @@ _GO_ON = (
 )
 _WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 _TELL = (
-    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at)"
-    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now)"
+    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
+    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now, :cause)"
 )
 _TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
@@ -114,7 +114,7 @@ class StepVerbs:
             yield from unsign()
             return Sent(before[0][0], False, 0)
         facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
-        yield Statement(_TELL, facts | {"actor": actor, "now": now})
+        yield Statement(_TELL, facts | {"actor": actor, "now": now, "cause": event.cause_id})
         value = _event(event.id, name, event.data, actor, now)
         told, woke, shape = look_at(event.data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):

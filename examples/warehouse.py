@@ -1,0 +1,81 @@
+"""A warehouse: events make jobs, retries are jobs of their own, and `why` says what holds a job up.
+
+    python examples/warehouse.py                                   # on a new SQLite file
+    HOLDFAST_URL=postgresql://… python examples/warehouse.py       # on a database that was migrated
+
+An order that is paid is packed; what was packed is labelled; the label printer jams twice. An order for the moon waits
+in a queue that nobody serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.runtime.worker import WorkerOptions
+
+SOON = holdfast.Retry(max_attempts=4, backoff=holdfast.Backoff(base=0.05, factor=1, cap=0.05))
+
+
+def make_app(url: str) -> holdfast.App:
+    app = holdfast.App(url, name="warehouse", tenant="shop")
+    jams = [1, 2]
+
+    # Exactly one job for each payment in France, whatever dies meanwhile.
+    @app.on("order.paid", match={"country": "fr"}, payload={"order": "$.data.order"}, name="pack paid orders")
+    @app.job()
+    async def pack(order: int) -> str:
+        return f"order {order} is packed"
+
+    # What happens to jobs are events, too. A printer that jammed leaves its job as it was; the next try is another job.
+    @app.on("job.succeeded", kind="pack", name="label what was packed")
+    @app.job(retry=SOON, retry_as="new_job")
+    async def label(event: dict[str, Any]) -> str:
+        if jams:
+            raise RuntimeError(f"the printer is jammed ({jams.pop()} to go)")
+        return f"a label for {event['job_id']}"
+
+    return app
+
+
+async def main(url: str | None = None) -> dict[str, int]:
+    """Tell of two payments, work, and answer how many jobs there are of which kind."""
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/warehouse.db"
+    app = make_app(url)
+    try:
+        worker = app.worker(WorkerOptions(tenant="shop", poll=0.02, promote_every=0.03))  # puts the subscriptions down
+        await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")
+        await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")  # the till stuttered
+        await app.asend_event("order.paid", {"order": 8, "country": "de"})
+        working = asyncio.create_task(worker.run())
+        for _ in range(1000):
+            if await app.ajobs(kind="label", state=holdfast.State.SUCCEEDED):
+                break
+            await asyncio.sleep(0.02)
+
+        stranded = await app.aenqueue("pack", {"order": 9}, queue="moon")
+        for reason in (await app.awhy(stranded.id)).reasons:
+            print(f"order 9: {reason.says}")
+        worker.stop()
+        await working
+        return await asyncio.to_thread(look_back, app)
+    finally:
+        await app.aclose()
+
+
+def look_back(app: holdfast.App) -> dict[str, int]:
+    labels = app.jobs(kind="label")
+    for number, tried in enumerate(app.chain(labels[0].id), 1):
+        print(f"label, try {number}: {tried.state} {tried.error_message or ''}".rstrip())
+    for one in app.subscriptions.list():
+        print(f"{one.name}: {one.made} made")
+    return {"pack": len(app.jobs(kind="pack")), "label": len(labels)}
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

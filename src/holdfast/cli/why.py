@@ -1,0 +1,32 @@
+"""``holdfast why``: why a job is where it is, and what would change it."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.output import emit, line, plain, state_text, write
+from holdfast.cli.session import connect, scope
+from holdfast.insights import why as ask
+
+
+def why(
+    job: options.JobId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Say why a job is where it is and does not run: every reason that holds, and what would change it."""
+    whose = scope(tenant, all_tenants)
+    with connect(url, whose, schema) as client:
+        found = client.run(ask(client.verbs, job, whose))
+    if as_json:
+        emit({"job": found.job.id, "state": found.job.state, "reasons": found.reasons})
+        return
+    write(Text.assemble(f"{line(found.job.kind)}  {found.job.id}  ", state_text(found.job.state)))
+    for reason in found.reasons:
+        write(Text.assemble(("- ", "dim"), plain(reason.says)))
+        if reason.change is not None:
+            write(Text.assemble(("  → ", "dim"), plain(reason.change)))

@@ -1,0 +1,99 @@
+"""The look of a subscription: read what is new, make a job of each event it wants, move its place on.
+
+One transaction, so a crash leaves all of it or nothing (DP-13). Many processes may look at once: one has the
+subscription, the others go on to the next. The events are read before anything is written: where transactions have
+ids, a snapshot taken later would count what this one writes as seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from holdfast.domain.ids import IdMaker
+from holdfast.domain.job import Enqueued, Event, JobSpec
+from holdfast.domain.subscriptions import (
+    Behind,
+    Delivery,
+    Fed,
+    SentEvent,
+    Subscription,
+    cause_of,
+    job_of,
+    key_of,
+)
+from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.reads import Reads
+
+_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+
+
+class Feeding(Reads):
+    def _feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
+        whose = yield from self._hold(name, tenant)
+        if whose is None:
+            return Fed()
+        events = yield from self._events(whose, want)
+        if not events:
+            return Fed()
+        wanted = {key_of(event): event for event in events if whose.wants(event)}
+        if wanted:
+            for key in (yield from self._delivered(whose, list(wanted))):
+                del wanted[key]
+        deliveries = (yield from self._make(whose, wanted)) if wanted else []
+        yield from self._advance(whose, events[-1].cursor, deliveries)
+        made = sum(each.job_id is not None for each in deliveries)
+        return Fed(len(events), made, len(deliveries) - made)
+
+    def _events(self, whose: Subscription, want: int) -> Steps[Sequence[Event] | Sequence[SentEvent]]:
+        read = self.events_after if whose.of_ledger else self.app_events_after
+        return (yield from read(whose.cursor, want, whose.tenant).start())
+
+    def _make(self, whose: Subscription, wanted: dict[str, Event | SentEvent]) -> Steps[list[Delivery]]:
+        """Enqueue, tenant by tenant; what becomes of each event."""
+        causes = {key: cause_of(event) for key, event in wanted.items()}
+        ids = sorted({cause for cause in causes.values() if cause is not None})
+        known = (yield from self._behind(ids)) if ids else {}
+        deliveries: list[Delivery] = []
+        specs: dict[str, dict[str, JobSpec]] = {}
+        for key, event in wanted.items():
+            behind = known.get(causes[key] or "", Behind())
+            made = job_of(whose, event, behind, _new_id())
+            if isinstance(made, JobSpec):
+                specs.setdefault(event.tenant, {})[key] = made
+            else:
+                deliveries.append(Delivery(whose.id, key, event.tenant, None, made, behind.depth + 1))
+        for tenant, jobs in specs.items():
+            answers = yield from self.enqueue(list(jobs.values()), tenant).start()
+            for (key, spec), answer in zip(jobs.items(), answers, strict=True):
+                refusal = None if answer.created else answer.reason or "refused"
+                job_id = spec.id if answer.created else None
+                deliveries.append(Delivery(whose.id, key, tenant, job_id, refusal, spec.depth or 1))
+        return deliveries
+
+    # --- what each store does in its own way ---
+
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
+        raise NotImplementedError
+
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]:
+        raise NotImplementedError
+
+    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
+        raise NotImplementedError
+
+    def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
+        """The subscription to oneself; None when somebody else has it, or it is paused."""
+        raise NotImplementedError
+
+    def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
+        """What is to be known of the jobs that events are about."""
+        raise NotImplementedError
+
+    def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
+        """Of these events, those that have had their fate."""
+        raise NotImplementedError
+
+    def _advance(self, whose: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
+        raise NotImplementedError

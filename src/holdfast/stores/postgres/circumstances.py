@@ -1,0 +1,64 @@
+"""The verbs around a job's circumstances, its chain of retries, and who may execute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import Job
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.reads import Reads
+from holdfast.stores.reads.jobs import JOB_COLUMNS
+
+
+class CircumstanceVerbs(Reads):
+    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
+        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
+
+    @flow(single=True, writes=False)
+    def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
+        text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
+        rows = yield Statement(text, (parse_id(job_id), tenant))
+        return [self._job(row) for row in rows]
+
+    @flow(single=True)
+    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
+        rows = yield self._call("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        if not rows:
+            return None
+        now, note, holder, label, until, held, ahead, workers = rows[0]
+        time = self.dialect.codec.time
+        seen = tuple(
+            WorkerSeen(
+                w["label"],
+                w["holder"],
+                w["tenant"],
+                None if w["kinds"] is None else tuple(w["kinds"]),
+                None if w["queues"] is None else tuple(w["queues"]),
+                w["slots"],
+                w["busy"],
+            )
+            for w in workers or ()
+        )
+        ends = None if until is None else time(until)
+        return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
+
+    @flow(single=True)
+    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
+        columns = Record.columns(Executor)
+        text = f"select {columns} from {self.dialect.schema}add_executor(%s, %s, %s)"
+        rows = yield Statement(text, (label, role, actor))
+        return Record.decoder(Executor, self.dialect.codec)(rows[0])
+
+    @flow(single=True)
+    def remove_executor(self, label: str) -> Steps[bool]:
+        rows = yield self._call("remove_executor", "%s", label)
+        return bool(rows[0][0])
+
+    @flow(writes=False)
+    def executors(self) -> Steps[list[Executor]]:
+        rows = yield from self._ask("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
+        decode = Record.decoder(Executor, self.dialect.codec)
+        return [decode(row) for row in rows]

@@ -1,0 +1,50 @@
+-- What there is around a job, for whoever asks why it does not run (HF-2): what its last step was about, who holds it, who
+-- could take it, and how many are before it. Tokens are not shown, and of other tenants nothing but how many: the ranges
+-- of the claim index that are read are those of the whole queue, and bounded.
+create or replace function circumstances(job uuid, most integer default 1000, for_tenant text default null)
+returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
+               workers jsonb)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(circumstances.for_tenant);
+    v_job   record;
+begin
+    now := clock_now();
+    select s.tenant, s.queue, s.priority, s.position, s.id, s.state, s.due_at, s.lease, s.note into v_job
+      from job_state s where s.id = circumstances.job and (v_scope = '*' or s.tenant = v_scope);
+    if not found then
+        return;
+    end if;
+    note := v_job.note;
+    perform set_config('holdfast.tenant', '*', true);
+    if scope() is null then
+        perform set_config('holdfast.tenant', v_scope, true);
+    end if;
+    if v_job.lease is not null then
+        select l.holder, l.name, l.until, l.ended_at is null and l.until > now into holder, label, held_until, held
+          from lease l where l.id = v_job.lease;
+    end if;
+    if v_job.state = 'queued' and v_job.due_at is null then
+        select count(*) into ahead from (
+            (select 1 from job_state s
+              where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null and s.priority > v_job.priority
+              order by s.priority desc, s.position, s.id limit circumstances.most)
+            union all
+            (select 1 from job_state s
+              where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null and s.priority = v_job.priority
+                and (s.position, s.id) < (v_job.position, v_job.id)
+              order by s.priority desc, s.position, s.id limit circumstances.most)
+            limit circumstances.most) before;
+    end if;
+    select jsonb_agg(jsonb_build_object('label', w.name, 'holder', w.holder, 'tenant', w.tenant, 'kinds', w.kinds,
+                                        'queues', w.queues, 'slots', w.slots, 'busy',
+                     (select count(*) from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')))) into workers
+      from (select l.id, l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots from lease l
+             where l.ended_at is null and l.until > now and (v_scope = '*' or l.tenant in (v_scope, '*'))
+               and (l.kinds is not null or l.queues is not null)
+             order by l.until desc limit 200) w;
+    perform set_config('holdfast.tenant', v_scope, true);
+    return next;
+end $$;

@@ -1,0 +1,65 @@
+"""Who may execute: a list that the database keeps, and refuses by (DP-6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.stores.base import ClaimRequest
+from tests.app.running import work_off
+from tests.support.stores import decide_on
+
+pytestmark = pytest.mark.req("DP-6")
+
+
+def code(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
+    return raised.value.code
+
+
+def test_the_list(app: App) -> None:
+    app.store.migrate()
+    assert app.executors.list() == []
+    one = app.executors.add("gpu")
+    app.executors.add("planner", "generator")
+    assert [(each.label, each.role, each.added_by) for each in app.executors.list()] == [
+        ("gpu", "executor", "tester"),
+        ("planner", "generator", "tester"),
+    ]
+    assert app.executors.add("gpu") == one, "again changes nothing"
+    assert app.executors.add("planner", "executor").role == "executor"
+    app.executors.remove("planner")
+    with pytest.raises(NotFound) as missing:
+        app.executors.remove("planner")
+    assert code(missing) == "executor_not_found"
+    with pytest.raises(InvalidSetting) as bad:
+        app.executors.add("x", "boss")  # type: ignore[arg-type]
+    assert code(bad) == "invalid_role"
+
+
+def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing_more(app: App) -> None:
+    @app.job()
+    def quick() -> None: ...
+
+    handles = [quick.enqueue() for _ in range(3)]
+    store, verbs = app.store, app.store.verbs
+    lease = store.run(verbs.open_lease("w", 60, "*", "odd")).id
+    request = ClaimRequest(lease=lease, queues=("default",), want=1)
+    (claimed,) = store.run(verbs.turn([], request)).claims
+    app.executors.add("gpu")
+    app.executors.add("planner", "generator")
+    for label in ("odd", "planner", "worker"):
+        with pytest.raises(Refused) as refused:
+            store.run(verbs.open_lease("w", 60, "*", label))
+        assert code(refused) == "executor_refused"
+    for take in (lambda: store.run(verbs.turn([], request)), lambda: store.run(verbs.claim(request))):
+        with pytest.raises(Refused) as refused:
+            take()
+        assert code(refused) == "executor_refused"
+    turn = store.run(verbs.turn([decide_on(claimed)], request))
+    assert (turn.claims, turn.stale) == ([], []), "what it has ended is kept"
+    assert handles[0].state() == "succeeded"
+    with pytest.raises(Refused):
+        work_off(app)
+    work_off(app, executor="gpu")
+    assert [handle.state() for handle in handles] == ["succeeded"] * 3

@@ -1,0 +1,71 @@
+"""`@app.job(retry_as="new_job")`: each retry is a job of its own, and whoever waits follows it (SC-6, SC-12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import App, Backoff, Context, Retry, State
+from holdfast.domain.errors import InvalidSetting, JobFailed, WaitTimeout
+from tests.app.running import work_off, working
+
+pytestmark = pytest.mark.req("SC-6", "SC-12")
+
+AT_ONCE = Retry(max_attempts=3, backoff=Backoff(base=0.01, factor=1.0, cap=0.01))
+
+
+def test_whoever_waits_follows_the_chain(app: App) -> None:
+    begun: list[str] = []
+
+    @app.job(retry=AT_ONCE, retry_as="new_job")
+    async def third_time_lucky(ctx: Context) -> int:
+        begun.append(ctx.job_id)
+        if len(begun) < 3:
+            raise ValueError(f"no {len(begun)}")
+        return 7
+
+    handle = third_time_lucky.using(key="once", tags=["x"]).enqueue()
+    with working(app):
+        assert handle.result(15) == 7
+    assert begun[0] == handle.id
+    assert len(set(begun)) == 3
+    for asked in begun:
+        assert [job.id for job in app.chain(asked)] == begun
+    assert [job.state for job in app.chain(handle.id)] == [State.FAILED, State.FAILED, State.SUCCEEDED]
+    assert [job.tags for job in app.chain(handle.id)] == [("x",)] * 3
+    assert handle.state() is State.FAILED, "the job itself is what it is"
+    again = third_time_lucky.using(key="once").enqueue()
+    assert (again.created, again.id, again.result(5)) == (False, begun[-1], 7)
+
+
+async def test_the_same_awaited_and_in_vain(app: App) -> None:
+    @app.job(retry=AT_ONCE, retry_as="new_job")
+    def never() -> None:
+        raise ValueError("no")
+
+    handle = await never.aenqueue()
+    with pytest.raises(WaitTimeout, match=r"after 0\.1"):
+        await handle.await_end(0.1)
+    with working(app), pytest.raises(JobFailed, match="dead_letter") as failed:
+        await handle.aresult(15)
+    last = app.chain(handle.id)[-1]
+    assert last.id in str(failed.value)
+    assert (last.retries, last.attempt, len(app.chain(last.id))) == (2, 1, 3)
+    if not app.store.embedded:
+        await app.store.leave_loop()
+
+
+def test_what_is_no_way_to_retry(app: App) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        app.job(retry_as="new_job", at_most_once=True)
+    assert refused.value.code == "conflicting_options"
+
+    @app.job(retry_as="elsewhere")  # type: ignore[arg-type]
+    def odd() -> None: ...
+
+    with pytest.raises(InvalidSetting) as refused:
+        odd.enqueue()
+    assert refused.value.code == "invalid_retry"
+    job = app.enqueue("by.name", retry_as="new_job").job()
+    assert job.retry_as == "new_job"
+    assert app.chain(job.id) == [job]
+    work_off(app)

@@ -1,0 +1,173 @@
+"""`app.on`, `app.subscriptions`, `app.consumers`: events that make jobs, in a program (DP-12, DP-13)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import App, Retry, State
+from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound
+from holdfast.domain.subscriptions import Subscription
+from holdfast.runtime.feeding import feed
+from holdfast.stores.flow import Steps
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("DP-13", "DP-12")
+
+
+def look(app: App) -> int:
+    """What a worker does beside its jobs."""
+    return asyncio.run(_look(app))
+
+
+async def _look(app: App) -> int:
+    try:
+        return await feed(app.store, tenant="*")
+    finally:
+        await app.store.leave_loop()
+
+
+def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: App, new_app: NewApp) -> None:
+    seen: list[dict[str, Any]] = []
+
+    @app.on("job.succeeded", kind="import_*")
+    @app.job(queue="late", retry=Retry(max_attempts=2, retry_on=ValueError))
+    def follow(event: dict[str, Any]) -> None:
+        seen.append(event)
+
+    @app.on("order.paid", match={"country": "fr"}, payload={"order": "$.data.order"}, name="paid", start="beginning")
+    @app.job(queue="late")
+    def ship(order: int) -> None:
+        app.send_event("order.shipped", {"order": order})
+        seen.append({"order": order})
+
+    @app.job()
+    def import_rows() -> None: ...
+
+    app.send_event("order.paid", {"country": "fr", "order": 7})
+    with working(app, queues=("default", "late")):
+        until(lambda: len(app.subscriptions.list()) == 2, "it was put down")
+        job = import_rows.enqueue()
+        job.wait(10)
+        until(lambda: len(seen) == 2, "both followed")
+    assert {"order": 7} in seen
+    (event,) = [each for each in seen if "job_id" in each]
+    assert (event["job_id"], event["name"]) == (job.id, "job.succeed")
+    (made,) = app.jobs(kind="follow")
+    assert (made.queue, made.max_retries, made.depth) == ("late", 1, 1)
+    one = app.subscriptions.get("follow on job.succeed")
+    assert one is not None
+    assert (one.declared, one.kind, one.made) == (True, "import_*", 1)
+    (told,) = [each for each in app.sent_events("reader") if each.name == "order.shipped"]
+    assert told.cause_id == app.jobs(kind="ship")[0].id, "what a handler tells names its job"
+    assert list(app.sent_events("reader")) == []
+    other = new_app()
+    other.job("follow")(lambda event: None)  # a program that declares nothing leaves what is there
+    work_off(other)
+    assert len(other.subscriptions.list()) == 2
+
+
+def test_create_pause_resume_look_delete(app: App) -> None:
+    app.store.migrate()
+    one = app.subscriptions.create("audit", "job.*", "note", of_kind="pay", queue="audit", priority=2, max_depth=1)
+    assert app.subscriptions.get("audit") == one
+    assert app.subscriptions.list() == [one]
+    app.enqueue("pay")
+    assert app.subscriptions.behind(one) == 1
+    assert look(app) == 1
+    (made,) = app.jobs(kind="note")
+    assert (made.queue, made.priority) == ("audit", 2)
+    (delivery,) = app.subscriptions.deliveries(app.subscriptions.list()[0])
+    assert (delivery.job_id, delivery.refusal) == (made.id, None)
+    assert app.subscriptions.pause("audit", reason="too many").paused_reason == "too many"
+    app.enqueue("pay")
+    assert look(app) == 0
+    assert app.subscriptions.resume("audit", skip=True).paused_at is None
+    assert look(app) == 0
+    app.subscriptions.delete("audit")
+    for missing in (app.subscriptions.delete, app.subscriptions.pause, app.subscriptions.resume):
+        with pytest.raises(NotFound) as refused:
+            missing("audit")
+        assert refused.value.code == "subscription_not_found"
+
+
+def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.store.migrate()
+    app.subscriptions.create("a bad one", "job.enqueue", "bad", of_kind="pay")
+    app.subscriptions.create("good", "job.enqueue", "good", of_kind="pay")
+    app.enqueue("pay")
+    whole = type(app.store.verbs)._make  # type: ignore[attr-defined]
+
+    def broken(self: Any, whose: Subscription, wanted: Any) -> Steps[Any]:
+        if whose.job_kind == "bad":
+            raise ZeroDivisionError("it cannot be made")
+        return (yield from whole(self, whose, wanted))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(app.store.verbs), "_make", broken)
+        assert look(app) == 1
+    bad, good = app.subscriptions.list()
+    assert (bad.failure, good.failure, good.made) == ("it cannot be made", None, 1)
+    assert look(app) == 1, "it is tried again, and what it missed is made"
+    assert app.subscriptions.list()[0].failure is None
+
+
+def test_a_tick_feeds_them_too(app: App) -> None:
+    @app.on("job.succeeded", kind="first", start="beginning")
+    @app.job()
+    def second(event: dict[str, Any]) -> None: ...
+
+    @app.job()
+    def first() -> None: ...
+
+    first.enqueue()
+    assert app.tick().taken == 1
+    assert app.tick().taken == 1
+    assert app.jobs(kind="second")[0].state is State.SUCCEEDED
+
+
+def test_consumers(app: App) -> None:
+    app.enqueue("x")
+    app.send_event("told", {})
+    assert len(list(app.events("billing"))) == len(list(app.sent_events("news"))) == 1
+    app.enqueue("x")
+    behind = {each.name: (each.of, each.behind) for each in app.consumers.list()}
+    assert behind == {"billing": ("jobs", 1), "news": ("application", 0)}
+    app.consumers.reset("billing")
+    assert len(list(app.events("billing"))) == 2
+    app.consumers.reset("news", "beginning")
+    assert len(list(app.sent_events("news"))) == 1
+    app.enqueue("x")
+    app.consumers.reset("billing", "now")
+    assert list(app.events("billing")) == []
+    app.consumers.remove("billing")
+    for missing in (app.consumers.remove, app.consumers.reset):
+        with pytest.raises(NotFound) as refused:
+            missing("billing")
+        assert refused.value.code == "consumer_not_found"
+
+
+def test_what_cannot_be_declared(app: App) -> None:
+    @app.job()
+    def deaf() -> None: ...
+
+    @app.job()
+    def hears(event: dict[str, Any]) -> None: ...
+
+    def code(pattern: str, kind: Any, **wanted: Any) -> str:
+        with pytest.raises(HoldfastError) as refused:
+            app.on(pattern, **wanted)(kind)
+        return refused.value.code
+
+    assert code("job.succeeded", deaf) == "invalid_subscription"
+    assert code("job.succeeded", len) == "invalid_subscription"
+    assert code("job.sucess", hears) == "invalid_pattern"
+    app.on("job.succeeded", payload={})(deaf)
+    app.on("job.failed")(hears)
+    assert code("job.fail", hears) == "duplicate_subscription"
+    with pytest.raises(InvalidSetting):
+        app.subscriptions.create("x", "job.*", "y", nonsense=1)  # type: ignore[call-arg]

@@ -1,0 +1,106 @@
+"""`holdfast subscriptions`, `consumers`, `executors`, `why`: from the shell, on both stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import BROKEN, forward, put_one, settle, take
+from tests.support.subscriptions import feed_all, found, tell
+
+
+@pytest.mark.req("DP-13")
+def test_a_subscription_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+    put_one(store, "import")
+    made = document(
+        holdfast(
+            *("subscriptions", "create", "after", "--on", "job.enqueued", "--kind", "import*", "--makes", "index"),
+            *("--payload", '{"job": "$.job_id"}', "--queue", "late", "--priority", "2", "--delay", "5m"),
+            *("--from", "beginning", "--max-depth", "1", "--json"),
+        )
+    )
+    assert (made["pattern"], made["kind"], made["behind"], made["max_depth"]) == ("job.enqueue", "import*", 1, 1)
+    assert made["job_options"] == {"payload": {"job": "$.job_id"}, "queue": "late", "priority": 2, "delay": 300.0}
+    assert feed_all(store, "after") == 1
+    listed = holdfast("subscriptions", "list").stdout
+    assert "job.enqueue of import*" in listed
+    assert "active" in listed
+    assert document(holdfast("subscriptions", "list", "--json"))[0]["made"] == 1
+    assert "paused" in holdfast("subscriptions", "pause", "after", "--reason", "too [b]many").stdout
+    assert "too [b]many" in holdfast("subscriptions", "show", "after").stdout
+    assert document(holdfast("subscriptions", "resume", "after", "--skip", "--json"))["paused_at"] is None
+
+    again = holdfast("subscriptions", "create", "after", "--on", "job.*", "--makes", "x", "--json")
+    assert (again.exit_code, error_of(again)["code"]) == (4, "subscription_exists")
+    bad = holdfast("subscriptions", "create", "b", "--on", "job.sucess", "--makes", "x", "--json")
+    assert (bad.exit_code, error_of(bad)["code"]) == (2, "invalid_pattern")
+    (job,) = document(holdfast("jobs", "list", "--kind", "index", "--json"))
+    assert "1 subscriptions behind it" in holdfast("jobs", "show", job["id"]).stdout
+    tell(store, "index.done", cause=job["id"])
+    holdfast(
+        "subscriptions", "create", "deep", "--on", "index.*", "--makes", "x", "--max-depth", "1", "--from", "beginning"
+    )
+    feed_all(store, "deep")
+    assert "too_deep" in holdfast("subscriptions", "show", "deep").stdout
+    assert document(holdfast("subscriptions", "show", "deep", "--json"))["refusals"][0]["depth"] == 2
+    assert found(store, "deep").refused == 1
+    assert holdfast("subscriptions", "delete", "after").exit_code == 0
+    for command in ("delete", "show", "pause", "resume"):
+        missing = holdfast("subscriptions", command, "after", "--json")
+        assert (missing.exit_code, error_of(missing)["code"]) == (3, "subscription_not_found")
+
+
+@pytest.mark.req("DP-12")
+def test_consumers_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+    assert "no consumers" in holdfast("consumers", "list").stderr
+    put_one(store)
+    assert holdfast("events", "--consumer", "billing", "--json").exit_code == 0
+    put_one(store)
+    (one,) = document(holdfast("consumers", "list", "--json"))
+    assert (one["name"], one["of"], one["behind"]) == ("billing", "jobs", 1)
+    assert "billing" in holdfast("consumers", "list").stdout
+    assert document(holdfast("consumers", "reset", "billing", "--json")) == {"name": "billing", "to": "beginning"}
+    assert len(document(holdfast("events", "--consumer", "billing", "--json"))) == 2
+    assert holdfast("consumers", "remove", "billing").exit_code == 0
+    missing = holdfast("consumers", "remove", "billing", "--json")
+    assert (missing.exit_code, error_of(missing)["code"]) == (3, "consumer_not_found")
+
+
+@pytest.mark.req("DP-6")
+def test_executors_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+    assert "every label may execute" in holdfast("executors", "list").stderr
+    assert document(holdfast("executors", "add", "planner", "--generator", "--json"))["role"] == "generator"
+    assert holdfast("executors", "add", "gpu").exit_code == 0
+    assert [each["label"] for each in document(holdfast("executors", "list", "--json"))] == ["gpu", "planner"]
+    assert "generator" in holdfast("executors", "list").stdout
+    assert document(holdfast("executors", "remove", "gpu", "--json")) == {"label": "gpu", "removed": True}
+    missing = holdfast("executors", "remove", "gpu", "--json")
+    assert (missing.exit_code, error_of(missing)["code"]) == (3, "executor_not_found")
+
+
+@pytest.mark.req("HF-2", "SC-6")
+def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+    job = put_one(store, retry_as="new_job")
+    told = holdfast("why", job)
+    assert told.exit_code == 0
+    assert "no living worker serves tenant default" in told.stdout
+    assert "→ Start one" in told.stdout
+    settle(store, take(store), BROKEN)
+    found = document(holdfast("why", job, "--json"))
+    assert (found["job"], found["state"]) == (job, "failed")
+    (reason,) = found["reasons"]
+    assert reason["code"] == "retried_as_new_job"
+    assert set(reason) == {"code", "says", "change", "facts"}
+    new = reason["facts"]["retried_as"]
+    for asked in (job, new):
+        shown = holdfast("jobs", "show", asked).stdout
+        assert f"{asked} (this one)" in shown
+        assert job in shown
+        assert new in shown
+        assert [each["id"] for each in document(holdfast("jobs", "show", asked, "--json"))["chain"]] == [job, new]
+    forward(store, 600)
+    assert "its time came" in holdfast("why", new, "--all-tenants").stdout
+    missing = holdfast("why", "01a1de74-eb8c-70f1-843b-cac5f6817387", "--json")
+    assert (missing.exit_code, error_of(missing)["code"]) == (3, "not_found")
+    assert holdfast("why", "nonsense").exit_code == 2

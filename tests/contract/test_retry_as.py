@@ -1,0 +1,215 @@
+"""Retry as a new job: the failed job stays failed, one successor takes over, and all is counted over the chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.domain.agents import Definition
+from holdfast.domain.job import Claim, Job
+from holdfast.domain.outcome import Crashed, Outcome, Succeeded
+from holdfast.domain.settlement import decide
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    BROKEN,
+    FINAL,
+    claim,
+    enqueue,
+    forward,
+    job,
+    open_lease,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    tries,
+    verbs_of,
+    work,
+)
+
+pytestmark = pytest.mark.req("SC-6", "SC-12")
+
+DIED = Crashed("process_died", "its process is gone")
+
+
+def put_new(store: Store, **fields: Any) -> str:
+    return put_one(store, retry_as="new_job", **({"retry": tries(3)} | fields))
+
+
+def chain(store: Store, job_id: str, tenant: str = "*") -> list[Job]:
+    return store.run(store.verbs.chain(job_id, tenant))
+
+
+def due(store: Store) -> Claim:
+    """The next try, when its time has come."""
+    forward(store, 600)
+    store.run(store.verbs.promote_due())
+    return take(store)
+
+
+def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
+    first = put_new(store)
+    claims = [take(store)]
+    settle(store, claims[0], BROKEN)
+    for _ in range(2):
+        claims.append(due(store))
+        settle(store, claims[-1], BROKEN)
+    ids = [each.id for each in claims]
+    assert ids[0] == first
+    assert len(set(ids)) == 3
+    for asked in ids:
+        assert [each.id for each in chain(store, asked)] == ids, "the chain can be walked both ways"
+    tried = chain(store, first)
+    assert [each.retry_of for each in tried] == [None, *ids[:2]]
+    assert [each.state for each in tried] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
+    assert [(each.attempt, each.retries) for each in tried] == [(1, 1), (1, 2), (1, 2)]
+    assert verbs_of(store, first) == ["enqueue", "take", "fail"], "never tried again itself"
+    assert verbs_of(store, ids[-1])[-3:] == ["take", "fail", "bury"]
+    assert work(store) == []
+
+
+@pytest.mark.req("DP-10")
+def test_the_successor_is_what_the_job_was(store: Store) -> None:
+    first = put_new(
+        store,
+        payload={"a": [1.50, "é"]},
+        queue="default",
+        priority=7,
+        tags=("x", "y"),
+        external_ref="e-1",
+        correlation_id="c",
+        causation_id="d",
+        depth=2,
+        retry=tries(9, crashes=5),
+    )
+    settle(store, take(store), BROKEN, jitter=1.0)
+    old, new = chain(store, first)
+    same = ("tenant", "kind", "queue", "payload", "priority", "tags", "external_ref", "correlation_id", "causation_id")
+    for name in (*same, "depth", "retry_as", "max_retries", "max_crashes", "backoff", "source_system", "deadline_at"):
+        assert getattr(new, name) == getattr(old, name), name
+    assert new.enqueued_by == f"retry of {first}"
+    assert new.due_at is not None
+    assert new.due_at > new.created_at, "after the delay of its policy"
+    assert (old.error_code, old.finished_at is not None) == ("broken", True)
+
+
+@pytest.mark.req("DP-8", "CX-10")
+def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Store) -> None:
+    first = put_new(store, retry=tries(9, crashes=2))
+    take(store)
+    forward(store, 60)
+    store.run(store.verbs.reap_lapsed())
+    assert state_of(store, first) is State.FAILED
+    assert verbs_of(store, first)[-1] == "lapse"
+    second = take(store)
+    settle(store, second, DIED)
+    third = due(store)
+    assert [each.crashes for each in chain(store, first)] == [1, 2, 2]
+    lease = third.lease
+    assert lease
+    forward(store, 60)
+    sweep = store.run(store.verbs.reap_lapsed())
+    assert sweep.crashed == 1
+    store.run(store.verbs.reap_lapsed())
+    assert [each.state for each in chain(store, third.id)] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
+    assert job(store, third.id).crashes == 3
+    assert len(chain(store, first)) == 3, "a sweep that comes again finds nothing to do"
+
+
+def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
+    """Both or neither; and of one attempt that is settled twice, the first counts."""
+    first = put_new(store)
+    claimed = take(store)
+    settle(store, claimed, BROKEN)
+    assert settle(store, claimed, BROKEN) == [first]
+    assert settle(store, claimed) == [first]
+    assert len(chain(store, first)) == 2
+    (new,) = by_hand.execute("select id from job where retry_of is not null")
+    assert by_hand.execute("select count(*) from job_state") == [(2,)]
+    plain = put_one(store)
+    for statement, says in (
+        (
+            f"update job_state set state = 'retry_waiting', finished_at = null, due_at = 0 where id = '{first}'",
+            "not run again",
+        ),
+        (f"update job_state set state = 'dead_letter' where id = '{first}'", "not run again"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{first}')", "retried"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'other', '{plain}')", "retry of"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{new[0]}')", "retry of"),
+        (f"insert into job (tenant, kind, retry_of) values ('acme', 'mail.send', '{plain}')", "retry of"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{plain}')", "retry of"),
+        (f"update job set retry_of = null where id = '{new[0]}'", "never changes"),
+    ):
+        if "due_at = 0" in statement and not store.embedded:
+            statement = statement.replace("due_at = 0", "due_at = now()")
+        assert says in (by_hand.refusal(statement) or ""), statement
+
+
+def test_a_batch_of_both_kinds(store: Store) -> None:
+    anew, again, last, fine = (
+        put_new(store),
+        put_one(store, retry=tries(3)),
+        put_new(store, retry=tries(1)),
+        put_new(store),
+    )
+    claims = {each.id: each for each in claim(store, open_lease(store), 10)}
+    lease = next(iter(claims.values())).lease
+    outcomes: dict[str, Outcome] = {anew: BROKEN, again: BROKEN, last: BROKEN, fine: Succeeded()}
+    settlements = [decide(claims[id], outcome, 1.0) for id, outcome in outcomes.items()]
+    assert store.run(store.verbs.settle(lease, settlements, "*")) == []
+    assert [state_of(store, id) for id in outcomes] == ["failed", "retry_waiting", "dead_letter", "succeeded"]
+    assert [len(chain(store, id)) for id in outcomes] == [2, 1, 1, 1]
+
+
+@pytest.mark.req("DP-5", "HK-2")
+def test_keys_stay_with_the_chain(store: Store) -> None:
+    first = put_new(store, key="k-1", content_key="same", dedupe="skip")
+    settle(store, take(store), BROKEN)
+    (_, new) = chain(store, first)
+    by_key, by_content = enqueue(store, spec(key="k-1"), spec(content_key="same", dedupe="skip"))
+    assert (by_key.id, by_key.reason, by_key.state) == (new.id, "duplicate_key", State.QUEUED)
+    assert (by_content.id, by_content.reason) == (new.id, "duplicate_content")
+    settle(store, due(store))
+    (again,) = enqueue(store, spec(content_key="same", dedupe="skip"))
+    assert again.created, "when the chain has ended the content is free again"
+
+
+@pytest.mark.req("CX-16")
+def test_a_retry_is_not_refused_by_an_agent_that_was_disabled_meanwhile(store: Store) -> None:
+    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), "default"))
+    first = put_new(store, agent="planner", retry_given=True)
+    claimed = take(store)
+    store.run(store.verbs.disable_agent("planner", "it loops", "ada", "default"))
+    assert settle(store, claimed, BROKEN) == []
+    assert [each.state for each in chain(store, first)] == [State.FAILED, State.QUEUED]
+    forward(store, 600)
+    store.run(store.verbs.promote_due())
+    assert claim(store, open_lease(store)) == []
+
+
+@pytest.mark.req("DP-15", "JF-5")
+def test_the_dead_letter_of_a_chain_is_redriven_and_goes_on(store: Store) -> None:
+    first = put_new(store, retry=tries(2))
+    settle(store, take(store), BROKEN)
+    settle(store, due(store), BROKEN)
+    dead = chain(store, first)[-1]
+    (answer,) = store.run(store.verbs.operate("redrive", [dead.id], None, "ada", "default"))
+    assert not answer.refused
+    settle(store, take(store), BROKEN)
+    assert len(chain(store, first)) == 3
+    (refused,) = store.run(store.verbs.operate("redrive", [first], None, "ada", "default"))
+    assert (refused.refused, refused.reason) == (True, "not_dead")
+    settle(store, due(store), FINAL)
+    assert [each.state.value for each in chain(store, first)][-1] == "dead_letter"
+
+
+@pytest.mark.req("JF-1")
+def test_a_chain_is_its_tenants(store: Store) -> None:
+    first = put_one(store, retry_as="new_job", tenant="acme")
+    settle(store, take(store), BROKEN)
+    assert len(chain(store, first, "acme")) == 2
+    assert chain(store, first, "umbrella") == []

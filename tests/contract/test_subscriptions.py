@@ -1,0 +1,330 @@
+"""Events that make jobs: exactly one for each event that a subscription wants (DP-13)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from holdfast.domain.agents import Definition
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
+from holdfast.domain.job import Event
+from holdfast.domain.subscriptions import Delivery, Subscribing, Subscription
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, Steps
+from tests.support.by_hand import ByHand
+from tests.support.stores import BROKEN, history, put, put_one, spec, work
+from tests.support.subscriptions import feed, feed_all, found, made_of, refusals, subscribe, tell
+from tests.support.threads import together
+from tests.support.transactions import Transaction
+
+pytestmark = pytest.mark.req("DP-13", "DP-12")
+
+
+@pytest.mark.req("DP-10", "DP-11")
+@pytest.mark.parametrize("page", [1, 1000])
+def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
+    put_one(store, "import")
+    work(store)
+    subscribe(store, "after", "job.succeeded", kind="import*", options={"queue": "late", "priority": 3, "tags": ["x"]})
+    mine, other = put_one(store, "import.rows", correlation_id="c-1"), put_one(store, "mail")
+    work(store, want=2)
+    assert feed_all(store, "after", page) == 1
+    (job,) = made_of(store)
+    (event,) = [each for each in history(store, mine) if each.verb == "succeed"]
+    assert (job.queue, job.priority, job.tags, job.depth) == ("late", 3, ("x",), 1)
+    assert (job.correlation_id, job.causation_id) == ("c-1", str(event.seq))
+    assert (job.enqueued_by, job.source_system) == ("subscription after", "subscription")
+    told = job.payload["event"]
+    assert (told["name"], told["job_id"], told["kind"], told["to_state"]) == (
+        "job.succeed",
+        mine,
+        "import.rows",
+        "succeeded",
+    )
+    assert feed_all(store, "after", page) == 0, "each event once"
+    assert len(made_of(store)) == 1
+    assert other not in {each.payload["event"]["job_id"] for each in made_of(store)}
+    one = found(store, "after")
+    assert (one.made, one.refused, one.failure) == (1, 0, None)
+    assert store.run(store.verbs.behind(one.cursor, True, "default")) == 0
+
+
+def test_it_starts_now_or_at_the_beginning_and_goes_on_where_it_was_paused(store: Store) -> None:
+    put_one(store, "import")
+    subscribe(store, "all", "job.enqueue", kind="import", start="beginning", job_kind="all")
+    subscribe(store, "new", "job.enqueue", kind="import", job_kind="new")
+    put_one(store, "import")
+    assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1)
+    assert store.run(store.verbs.pause_subscription("all", "too many", "ada", "default"))
+    assert store.run(store.verbs.pause_subscription("new", None, "ada", "default"))
+    assert store.run(store.verbs.pause_subscription("new", "again", "bob", "default")), "who was first stands"
+    assert (found(store, "new").paused_by, found(store, "new").paused_reason) == ("ada", None)
+    put_one(store, "import")
+    assert feed(store, "all").seen == 0
+    assert store.run(store.verbs.resume_subscription("all", False, "default"))
+    assert store.run(store.verbs.resume_subscription("new", True, "default"))
+    put_one(store, "import")
+    assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1), "with what was missed, and without"
+    assert not store.run(store.verbs.pause_subscription("none", None, "ada", "default"))
+    assert store.run(store.verbs.delete_subscription("all", "default"))
+    assert not store.run(store.verbs.delete_subscription("all", "default"))
+    assert len(store.run(store.verbs.subscriptions("default"))) == 1
+
+
+def test_what_applications_tell_by_name_and_match(store: Store) -> None:
+    tell(store, "order.paid", '{"country": "fr", "total": 1}')
+    payload = {"id": "$.id", "total": "$.data.total", "none": "$.data.x.y", "price": "$$9", "more": ["$.name", 1]}
+    subscribe(store, "late", "order.*", match={"country": "fr"}, start="beginning", options={"payload": payload})
+    subscribe(store, "new", "order.paid|order.shipped", job_kind="new")
+    for name, data in (("order.paid", '{"country": "de"}'), ("order.shipped", '{"country": "fr", "total": 7.0}')):
+        tell(store, name, data)
+    tell(store, "orders", '{"country": "fr"}')
+    assert (feed_all(store, "late", 1), feed_all(store, "new")) == (2, 2)
+    first, second = made_of(store)
+    assert first.payload | {"id": ""} == {"id": "", "total": 1, "none": None, "price": "$9", "more": ["order.paid", 1]}
+    assert second.payload["total"] == 7.0
+    assert first.causation_id == first.payload["id"]
+    assert [job.payload["event"]["name"] for job in made_of(store, "new")] == ["order.paid", "order.shipped"]
+
+
+def test_a_match_on_the_ledger_is_on_its_meta(store: Store) -> None:
+    subscribe(store, "broke", "job.failed", match={"error_code": "broken"})
+    put_one(store)
+    work(store, BROKEN)
+    assert feed_all(store, "broke") == 1
+    assert made_of(store)[0].payload["event"]["meta"]["error_message"] == "it broke"
+
+
+@pytest.mark.req("CX-15")
+def test_a_crash_after_the_jobs_and_before_the_place_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
+    put(store, spec("import"), spec("import"))
+    verbs = type(store.verbs)
+    whole = verbs._advance  # type: ignore[attr-defined]
+
+    def die(self: object, whose: Subscription, cursor: str, deliveries: list[Delivery]) -> Steps[None]:
+        yield from whole(self, whose, cursor, deliveries)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verbs, "_advance", die)
+        with pytest.raises(KeyboardInterrupt):
+            feed(store, "after")
+    assert made_of(store) == []
+    assert found(store, "after").cursor is None
+    assert feed_all(store, "after") == 2
+    assert len(made_of(store)) == 2
+
+
+def test_many_processes_look_at_once(store: Store) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        subscribe(store, name, "job.enqueue", kind="import", job_kind=f"by.{name}")
+    for _ in range(4):
+        put(store, *(spec("import") for _ in range(5)))
+        together(*(partial(_patient, store, names[n % 3], 7) for n in range(9)))
+    for name in names:
+        while feed(store, name).seen:
+            pass
+        assert len(made_of(store, f"by.{name}")) == 20
+        assert found(store, name).made == 20
+
+
+def _patient(store: Store, name: str, want: int) -> None:
+    for _ in range(3):
+        feed(store, name, want)
+
+
+def test_the_key_keeps_an_event_to_one_job_whatever_the_place_says(store: Store, by_hand: ByHand) -> None:
+    """Somebody has put the place back: what has had its fate is not made again."""
+    subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
+    put(store, spec("import"), spec("import"))
+    assert feed_all(store, "after") == 2
+    by_hand.execute("update subscription set cursor = null")
+    put_one(store, "import")
+    assert feed_all(store, "after") == 1
+    assert len(made_of(store)) == 3
+
+
+def test_without_the_look_for_it_the_key_itself_refuses(
+    store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
+    put_one(store, "import")
+    assert feed_all(store, "after") == 1
+    by_hand.execute("update subscription set cursor = null")
+
+    def blind(self: object, whose: Subscription, events: list[str]) -> Steps[set[str]]:
+        yield from ()
+        return set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store.verbs), "_delivered", blind)
+        with pytest.raises(Conflict):
+            feed(store, "after")
+    assert len(made_of(store)) == 1
+
+
+def test_a_chain_ends_at_its_depth_and_says_so(store: Store) -> None:
+    """A job whose success makes another of the same kind."""
+    one = subscribe(store, "loop", "job.succeeded", kind="echo", job_kind="echo", max_depth=3)
+    put_one(store, "echo")
+    for _ in range(6):
+        work(store, want=10)
+        feed_all(store, "loop")
+    assert [job.depth for job in made_of(store, "echo")] == [None, 1, 2, 3]
+    (refused,) = refusals(store, one)
+    assert (refused.refusal, refused.depth, refused.job_id) == ("too_deep", 4, None)
+    assert (found(store, "loop").made, found(store, "loop").refused) == (3, 1)
+
+
+def test_the_depth_goes_on_through_children_and_events_of_handlers(store: Store) -> None:
+    subscribe(store, "made", "job.enqueue", kind="import", job_kind="made")
+    one = subscribe(store, "deeper", "job.enqueue|job.succeed", kind="child", job_kind="deeper", max_depth=1)
+    two = subscribe(store, "told", "step.done", job_kind="told", max_depth=1)
+    put_one(store, "import")
+    feed_all(store, "made")
+    (made,) = made_of(store, "made")
+    child = put_one(store, "child", parent_id=made.id)
+    assert store.run(store.verbs.get(child, "default")).depth == 1  # type: ignore[union-attr]
+    tell(store, "step.done", cause=made.id)
+    tell(store, "step.done")
+    assert (feed_all(store, "deeper"), feed_all(store, "told")) == (0, 1)
+    assert [each.depth for each in (*refusals(store, one), *refusals(store, two))] == [2, 2]
+
+
+def test_an_event_of_a_transaction_that_commits_late_is_not_missed(store: Store) -> None:
+    if store.embedded:
+        pytest.skip("one writer at a time: nothing commits late")
+    subscribe(store, "after", "job.enqueue", kind="mail.send")
+    late = Transaction(store)
+    (first,) = late.enqueue(1)
+    put_one(store)
+    assert feed_all(store, "after") == 1
+    put_one(store)
+    late.end()
+    assert feed_all(store, "after") == 2
+    assert first in {job.payload["event"]["job_id"] for job in made_of(store)}
+
+
+def test_it_sees_what_it_makes_itself(store: Store) -> None:
+    """On PostgreSQL a lock on its row would give the transaction an id, and its own events would pass for seen."""
+    one = subscribe(store, "self", "job.enqueue", job_kind="again", max_depth=2)
+    put_one(store)
+    assert feed_all(store, "self") == 2
+    assert [each.depth for each in refusals(store, one)] == [3]
+
+
+def test_one_whose_jobs_are_refused_goes_on_and_says_why(store: Store, by_hand: ByHand) -> None:
+    store.run(store.verbs.register_agent(Definition(id="shut", name="Shut"), "default"))
+    one = subscribe(store, "after", "job.enqueue", kind="import", options={"agent": "shut"})
+    store.run(store.verbs.disable_agent("shut", "it loops", "ada", "default"))
+    put_one(store, "import")
+    assert feed_all(store, "after") == 0
+    assert [each.refusal for each in refusals(store, one)] == ["agent_disabled"]
+    store.run(store.verbs.enable_agent("shut", "default"))
+    put_one(store, "import")
+    assert feed_all(store, "after") == 1
+    store.run(store.verbs.subscription_failed(one.id, "it went wrong", "default"))
+    assert found(store, "after").failure == "it went wrong"
+    put_one(store)
+    feed_all(store, "after")
+    assert found(store, "after").failure is None
+
+
+def test_declared_anew_it_keeps_its_place(store: Store) -> None:
+    subscribe(store, "after", "job.enqueue", kind="import", declared=True, job_kind="old")
+    put_one(store, "import")
+    again = Subscribing.of("after", "job.enqueue", "new", kind="*port", declared=True)
+    assert not store.run(store.verbs.save_subscription(again, "019a0000-0000-7000-8000-000000000000", "bob", "default"))
+    assert feed_all(store, "after") == 1
+    assert len(made_of(store, "new")) == 1
+    assert found(store, "after").created_by == "ada"
+    with pytest.raises(Conflict) as refused:
+        subscribe(store, "after", "job.*")
+    assert refused.value.code == "subscription_exists"
+
+
+@pytest.mark.req("JF-1")
+def test_tenants_and_every_tenant(store: Store) -> None:
+    subscribe(store, "mine", "job.enqueue", kind="import", tenant="acme", job_kind="mine")
+    subscribe(store, "mine", "job.enqueue", kind="import", tenant="*", job_kind="all")
+    for tenant in ("acme", "umbrella"):
+        put_one(store, "import", tenant=tenant)
+        tell(store, "x", tenant=tenant)
+    assert (feed_all(store, "mine", tenant="acme"), feed_all(store, "mine", tenant="*")) == (1, 2)
+    assert [len(made_of(store, "all", tenant)) for tenant in ("acme", "umbrella")] == [1, 1]
+    assert [len(made_of(store, "mine", tenant)) for tenant in ("acme", "umbrella")] == [1, 0]
+    assert [one.job_kind for one in store.run(store.verbs.subscriptions("acme"))] == ["mine"]
+    assert len(store.run(store.verbs.subscriptions("*"))) == 2
+    assert store.run(store.verbs.active_subscriptions("umbrella")) == []
+
+
+def _read_told(store: Store, page: int, cursor: str | None = None, tenant: str = "default") -> list[str]:
+    names: list[str] = []
+    while events := store.run(store.verbs.app_events_after(cursor, page, tenant)):
+        names += [event.name for event in events]
+        cursor = events[-1].cursor
+    return names
+
+
+@pytest.mark.req("DP-12")
+def test_application_events_are_read_in_commit_order_and_consumers_have_their_place(store: Store) -> None:
+    for n in range(5):
+        tell(store, f"event {n}")
+    tell(store, "other", tenant="acme")
+    for page in (1, 2, 100):
+        assert _read_told(store, page) == [f"event {n}" for n in range(5)]
+    (first, *_) = store.run(store.verbs.app_events_after(None, 10, "default"))
+    assert _read_told(store, 2, first.cursor) == [f"event {n}" for n in range(1, 5)]
+    for wrong in ("7", "a;b;c", "x"):
+        with pytest.raises(InvalidInput):
+            store.run(store.verbs.app_events_after(wrong, 10, "default"))
+    with pytest.raises(InvalidInput):
+        store.run(store.verbs.events_after(first.cursor, 10, "default"))
+    put(store, spec(), spec(), spec())
+    ledger: list[Event] = store.run(store.verbs.events_after(None, 1, "default"))
+    assert store.run(store.verbs.save_cursor("mailer", ledger[-1].cursor, None, "default"))
+    assert store.run(store.verbs.save_cursor("teller", first.cursor, None, "default"))
+    seen = {each.name: (each.of, each.behind, each.more) for each in store.run(store.verbs.consumers("default"))}
+    assert seen == {"mailer": ("jobs", 2, False), "teller": ("application", 4, False)}
+    for beginning, expected in ((True, [3, 5]), (False, [0, 0])):
+        for name in ("mailer", "teller"):
+            assert store.run(store.verbs.reset_consumer(name, beginning, "default"))
+        assert [each.behind for each in store.run(store.verbs.consumers("default"))] == expected
+    put_one(store)
+    tell(store, "news")
+    assert [each.behind for each in store.run(store.verbs.consumers("*"))] == [1, 1]
+    assert not store.run(store.verbs.reset_consumer("nobody", True, "default"))
+    assert store.run(store.verbs.remove_consumer("mailer", "default"))
+    assert not store.run(store.verbs.remove_consumer("mailer", "default"))
+    assert [each.name for each in store.run(store.verbs.consumers("default"))] == ["teller"]
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "job.succeded", "job.zz*", "job.fail|order.paid", "job.", "a" * 600, 7])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidSetting):
+        Subscribing.of("x", pattern, "y")
+
+
+def test_bad_input_and_what_the_database_refuses(store: Store) -> None:
+    for fields in (
+        {"max_depth": 0},
+        {"start": "yesterday"},
+        {"match": 7},
+        {"options": {"nope": 1}},
+        {"options": {"payload": 7}},
+    ):
+        with pytest.raises(InvalidSetting):
+            Subscribing.of("x", "job.*", "y", **fields)
+    assert Subscribing.of("x", "job.started", "y").pattern == "job.take|job.start"
+    assert Subscribing.of("x", "job.dead_letter", "y", kind="*").kind is None
+    flow: Flow[bool] = store.verbs.save_subscription(
+        Subscribing(name=" ", pattern="job.*", job_kind="x"), "019a0000-0000-7000-8000-000000000001", "ada", "default"
+    )
+    with pytest.raises(Refused):
+        store.run(flow)
+    assert issubclass(Refused, HoldfastError)

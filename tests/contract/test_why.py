@@ -1,0 +1,246 @@
+"""Why a job is where it is: every reason that holds, and what would change it (HF-2)."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.agents import Definition
+from holdfast.domain.circumstances import AHEAD
+from holdfast.domain.errors import NotFound
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
+from holdfast.domain.why import REASONS, Reason
+from holdfast.insights import Why, why
+from holdfast.stores.base import Reschedule, Store
+from tests.support.by_hand import ByHand
+from tests.support.people import asking, ballot
+from tests.support.stores import (
+    BROKEN,
+    FINAL,
+    claim,
+    forward,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    tries,
+    work,
+)
+
+pytestmark = pytest.mark.req("HF-2")
+
+
+def ask(store: Store, job_id: str, tenant: str = "default") -> Why:
+    return store.run(why(store.verbs, job_id, tenant))
+
+
+def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:
+    return [reason.code for reason in ask(store, job_id, tenant).reasons]
+
+
+def only(store: Store, job_id: str, code: str) -> Reason:
+    """The one reason there is."""
+    found = ask(store, job_id).reasons
+    assert [reason.code for reason in found] == [code], found
+    return found[0]
+
+
+def reason(store: Store, job_id: str, code: str, tenant: str = "default") -> Reason:
+    (found,) = [each for each in ask(store, job_id, tenant).reasons if each.code == code]
+    return found
+
+
+def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: Any) -> str:
+    facts: dict[str, Any] = {"kinds": ("mail.send",), "queues": ("default",), "slots": 4} | serves
+    return store.run(store.verbs.open_lease(f"worker of {tenant}", 3600, tenant, label, **facts)).id
+
+
+def test_it_is_over(store: Store) -> None:
+    done = put_one(store)
+    work(store)
+    assert "in try 1 by worker-1" in only(store, done, "succeeded").says
+
+    dead = put_one(store, retry=tries(2))
+    work(store, BROKEN)
+    forward(store, 600)
+    store.run(store.verbs.promote_due())
+    work(store, BROKEN)
+    found = only(store, dead, "dead_letter")
+    assert "all of its 2 tries failed; the last time broken: it broke" in found.says
+    assert f"redrive {dead}" in (found.change or "")
+    final = put_one(store)
+    work(store, FINAL)
+    assert "no other try can help" in only(store, final, "dead_letter").says
+    poison = put_one(store, retry=tries(3, crashes=0))
+    work(store, Crashed("process_died", "gone"))
+    assert "was lost 1 times, and 0 are allowed" in only(store, poison, "dead_letter").says
+
+    cancelled, own = put_one(store), put_one(store)
+    store.run(store.verbs.operate("cancel", [cancelled], "not wanted", "ada", "default"))
+    assert "by ada" in only(store, cancelled, "cancelled").says
+    assert only(store, cancelled, "cancelled").says.endswith("not wanted")
+    work(store, Cancelled("enough"))
+    assert "by its own handler" in only(store, own, "cancelled").says
+    store.run(store.verbs.operate("discard", [final], "no use", "bob", "default"))
+    assert "discarded by bob" in only(store, final, "discarded").says
+
+    late = put_one(store, deadline_at=store.run(store.verbs.now()) + timedelta(seconds=5))
+    forward(store, 10)
+    assert "deadline_over" in codes(store, late)
+    store.run(store.verbs.expire_overdue())
+    assert "deadline" in only(store, late, "deadline_passed").says
+
+    old = put_one(store, retry_as="new_job")
+    settle(store, take(store), BROKEN)
+    (_, new) = store.run(store.verbs.chain(old, "default"))
+    found = only(store, old, "retried_as_new_job")
+    assert f"retried as job {new.id}, which is queued" in found.says
+    assert found.change is not None
+    assert f"holdfast why {new.id}" in found.change
+    with pytest.raises(NotFound):
+        ask(store, old, "acme")
+
+
+def test_somebody_has_it(store: Store) -> None:
+    running, waiting = put(store, spec(), spec())
+    lease = open_lease(store, "worker-7", ttl=30)
+    claim(store, lease)
+    claim(store, lease, begin=False)
+    found = only(store, running, "running")
+    assert "in try 1" in found.says
+    assert "by worker-7" in found.says
+    assert "lease is good until" in found.says
+    assert "worker-7 has taken it and not begun it" in only(store, waiting, "leased").says
+    forward(store, 60)
+    for job_id, then in ((running, "taken up again"), (waiting, "queued again")):
+        gone = only(store, job_id, "lease_lapsed")
+        assert "that worker is gone" in gone.says
+        assert then in (gone.change or "")
+    store.run(store.verbs.reap_lapsed())
+    assert "worker_lost" in reason(store, running, "retry_waiting").says
+
+
+def test_it_waits_for_a_time(store: Store) -> None:
+    later = put_one(store, delay=100)
+    assert "its time has not come" in only(store, later, "not_due").says
+    store.run(store.verbs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
+    assert "as ada decided" in only(store, later, "not_due").says
+    store.run(store.verbs.operate("cancel", [later], None, "ada", "default"))
+
+    again = put_one(store)
+    work(store, BROKEN)
+    found = only(store, again, "retry_waiting")
+    assert "broken: it broke" in found.says
+    assert "1 of 4 retries" in found.says
+    assert found.facts["error_code"] == "broken"
+    store.run(store.verbs.operate("cancel", [again], None, "ada", "default"))
+
+    asleep, stopped = put_one(store), put_one(store)
+    work(store, Snoozed(60, "rate limited"))
+    work(store, Snoozed(60, "worker_stopped"))
+    assert "its handler put it off (rate limited)" in only(store, asleep, "snoozed").says
+    assert "its worker stopped and handed it back" in only(store, stopped, "snoozed").says
+    forward(store, 120)
+    assert codes(store, asleep) == ["snoozed", "due", "no_worker"], "all that holds, not the first"
+
+
+def test_it_waits_in_a_durable_call(store: Store) -> None:
+    calls: list[tuple[dict[str, Any], str, str]] = [
+        ({"kind": "sleep", "name": "sleep", "delay": 90}, "sleeping", "its handler sleeps until"),
+        (
+            {"kind": "event", "name": "paid", "wanted": {"invoice": 7}},
+            "waiting_for_event",
+            "event paid with invoice = 7",
+        ),
+        (
+            {"kind": "step", "name": "charge", "delay": 9, "tries": 2, "error": {"type": "X", "message": "declined"}},
+            "step_retry",
+            "its step charge failed 2 times (declined)",
+        ),
+    ]
+    for pause, code, says in calls:
+        job_id = put_one(store)
+        work(store, Paused({"n": 1, "tries": 1} | pause, []))
+        assert says in only(store, job_id, code).says
+    gate = asking(store, approvers=("ada", "bob"), quorum=2, summary="Pay 7,000?", not_requester=True)
+    store.run(store.verbs.decide_gate(gate.id, ballot("ada"), "default"))
+    found = only(store, gate.job_id, "waiting_for_approval")
+    assert "Pay 7,000?" in found.says
+    assert "ada, bob may decide, but not" in found.says
+    assert "1 of 2 approvals" in found.says
+    assert f"approvals approve {gate.id}" in (found.change or "")
+    denied = asking(store)
+    store.run(store.verbs.decide_gate(denied.id, ballot("eve", verdict="deny"), "default"))
+    assert "denied by eve" in only(store, denied.job_id, "denied").says
+    unheard = asking(store, expires_in=5)
+    forward(store, 10)
+    store.run(store.verbs.attend_gates())
+    assert "nobody decided" in only(store, unheard.job_id, "gate_expired").says
+
+
+def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
+    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), "default"))
+    job_id = put_one(store, agent="planner")
+    store.run(store.verbs.disable_agent("planner", "it loops", "ada", "default"))
+    assert "agent_disabled" in codes(store, job_id)
+    claim(store, open_lease(store))
+    found = only(store, job_id, "agent_disabled")
+    assert "disabled by ada" in found.says
+    assert found.says.endswith("it loops")
+    assert found.change == "holdfast agents enable planner"
+    parked = put_one(store)
+    never = "4102444800000000" if store.embedded else "'2100-01-01'"
+    for held, says in (("parents", "waits for jobs that must end"), ("limit", "a limit"), ("moon", "held back (moon)")):
+        note = json.dumps({"held": held})
+        by_hand.execute(f"update job_state set due_at = {never}, note = '{note}' where id = '{parked}'")
+        assert says in only(store, parked, "held").says
+        assert only(store, parked, "held").facts == {"held": held}
+
+
+@pytest.mark.req("DP-6", "JF-1")
+def test_nobody_takes_it(store: Store) -> None:
+    job_id = put_one(store)
+    assert "no living worker serves tenant default" in only(store, job_id, "no_worker").says
+    serve(store, tenant="acme")
+    assert codes(store, job_id) == ["no_worker"], "of other tenants' workers a tenant hears nothing"
+    assert "other tenants (acme)" in reason(store, job_id, "other_tenants_workers", "*").says
+    serve(store, queues=("mail", "late"))
+    assert "none serves queue default (they serve late, mail)" in only(store, job_id, "no_worker_for_queue").says
+    serve(store, kinds=("other",))
+    assert "none has a handler for mail.send" in only(store, job_id, "no_worker_for_kind").says
+    lease = serve(store, slots=1)
+    assert codes(store, job_id) == ["next"]
+    store.run(store.verbs.add_executor("gpu", "executor", "ada"))
+    assert "labels that may not execute (worker)" in reason(store, job_id, "executor_refused").says
+    store.run(store.verbs.remove_executor("gpu"))
+    claim(store, lease)
+    behind, urgent = put_one(store), put_one(store, priority=5)
+    assert "all of their 1 slots in use" in only(store, urgent, "workers_busy").says
+    found = {each.code: each for each in ask(store, behind).reasons}
+    assert found.keys() == {"workers_busy", "jobs_ahead"}
+    assert "1 job is before it" in found["jobs_ahead"].says
+    assert found["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
+    serve(store, slots=8)
+    assert codes(store, urgent) == ["next"]
+
+
+def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
+    serve(store)
+    for _ in range(3):
+        put(store, *(spec() for _ in range(AHEAD // 2)))
+    last = put_one(store)
+    assert f"{AHEAD:,} or more jobs are before it" in only(store, last, "jobs_ahead").says
+
+
+def test_every_reason_stands_alone(store: Store) -> None:
+    """Each has a function of its own, in one list; a job that was just enqueued has none but that nobody takes it."""
+    assert len(REASONS) == len({look.__name__ for look in REASONS}) >= 20
+    job_id = put_one(store)
+    assert codes(store, job_id) == ["no_worker"]
+    work(store, Failed("odd", "x" * 5000))
+    assert codes(store, job_id) == ["retry_waiting"]
