@@ -27,8 +27,10 @@ from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.ways import bring
 from tests.support.workflows import Flow
 
-ROWS = "CX-1 CX-3 CX-4 CX-13 SC-5 DP-7 CX-9 CX-16 CX-6 CX-7 HF-6 SC-8 SC-9 DP-14 DP-13 SC-6 DP-6"
-pytestmark = pytest.mark.req(*ROWS.split())
+pytestmark = [
+    pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6"),
+    pytest.mark.req("SC-8", "SC-9", "DP-14", "DP-13", "SC-6", "DP-6"),
+]
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -117,7 +119,7 @@ def _following(store: Store) -> dict[str, str]:
     retried = put_one(store, retry_as="new_job", queue="retry")
     settle(store, take(store, queues=["retry"]), BROKEN)
     successor = store.run(store.verbs.chain(retried, "*"))[-1].id
-    named = {"subscription": follow.id, "made": made.id, "event": str(made.causation_id)}
+    named = {"subscription": follow.id, "follower": made.id, "event": str(made.causation_id)}
     return named | {"retried": retried, "successor": successor}
 
 

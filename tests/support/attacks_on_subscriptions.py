@@ -1,6 +1,6 @@
 """Attacks on what became of events, on retries that are jobs, and on who may execute (DP-13, SC-6, DP-6).
 
-`:subscription` made `:made` of event `:event`; `:retried` failed, and `:successor` took over from it.
+`:subscription` made `:follower` of event `:event`; `:retried` failed, and `:successor` took over from it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _LEASE = (
 _LISTED = "insert into executor (label, role, added_by, added_at) values ('{}', '{}', 'ada', " + NOW + ")"
 
 DELIVERIES = [
-    both("let an event make a second job", f"{_DELIVERY} values (:subscription, :event, 'default', :made, 1, {NOW})",
+    both("let an event make a second job", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
          says=("already exists", "delivery_pkey")),
     both("invent the job of an event", f"{_DELIVERY} values (:subscription, '0', 'default', :unknown, 1, {NOW})",
          says=("made a job that is not there", "which is not there")),
-    both("take another's job for an event's", f"{_DELIVERY} values (:subscription, '0', 'acme', :made, 1, {NOW})",
+    both("take another's job for an event's", f"{_DELIVERY} values (:subscription, '0', 'acme', :follower, 1, {NOW})",
          says=("made a job that is not there", "which is not there")),
     both("forget that an event was dealt with", "delete from delivery where event = :event", says=_NEVER),
     both("change what became of an event", "update delivery set refusal = 'x', job_id = null", says=_NEVER),
@@ -31,8 +31,8 @@ DELIVERIES = [
     both("give a subscription to another tenant", "update subscription set tenant = 'acme' where id = :subscription",
          says=("immutable: what a subscription is called", "what it is called and whose it is never changes")),
     both("let chains become endless", "update subscription set max_depth = 1000", says="depth_bounded"),
-    each("count fewer subscriptions behind a job", "update job set depth = null where id = :made",
-         "update job set depth = null where id = :made", says="never changes"),
+    each("count fewer subscriptions behind a job", "update job set depth = null where id = :follower",
+         "update job set depth = null where id = :follower", says="never changes"),
 ]  # fmt: skip
 
 RETRIES = [
