@@ -43,8 +43,7 @@ def main(url: str | None = None) -> list[str]:
         app.templates.put("news", "newsletter", {"title": "Spring", "language": "fr"})
         app.schedules.create("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
         kit.drain()  # a worker starts: what the code declares is in the database now
-        for schedule in app.schedules.list():
-            said.append(f"{schedule.name}: {schedule.timed.words} ({schedule.zone})")
+        said += [f"{each.name}: {each.timed.words} ({each.zone})" for each in app.schedules.list()]
 
         for _ in range(24):
             kit.travel("1h")
