@@ -149,3 +149,14 @@ def test_every_example_has_a_test() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     for path in EXAMPLES.glob("*.py"):
         assert f'load("{path.stem}")' in here, f"{path.name} is not run by any test"
+
+
+@pytest.mark.req("SC-8", "SC-9")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_schedules(request: pytest.FixtureRequest, store: str) -> None:
+    """A day passes: the report at nine in Paris, stock every six hours, one newsletter from the newest version."""
+    said = load("schedules").main(request.getfixturevalue("postgres_url") if store == "postgres" else None)
+    assert "08:00 report: succeeded" in said
+    assert sum("take_stock: succeeded" in line for line in said) == 3
+    assert "11:00 spring: succeeded" in said
+    assert said[-2:] == ["Mon 29 Mar 09:00 CEST", "Tue 30 Mar 09:00 CEST"]

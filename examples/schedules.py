@@ -1,0 +1,65 @@
+"""A shop's clockwork: schedules in code, a template, and a day that passes in a second.
+
+    python examples/schedules.py                             # on a private SQLite file
+    python examples/schedules.py --url postgresql://…        # on a PostgreSQL server, in a schema of its own
+
+The test kit moves the clock, so that a day's work can be seen at once: the report at nine in Paris, the stock taken
+every six hours, and a newsletter made from a template at its own time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+import holdfast
+from holdfast.testing import Kit
+
+app = holdfast.App("sqlite:///shop.db", name="shop")
+
+
+@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris", missed="once", overlap="skip")
+@app.job()
+def report(scope: str = "yesterday") -> str:
+    return f"{scope} in numbers"
+
+
+@app.schedule("every 6h", jitter="1m")
+@app.job()
+def take_stock() -> str:
+    return "all there"
+
+
+@app.job()
+def newsletter(title: str, language: str = "en") -> str:
+    return f"{title} ({language})"
+
+
+def main(url: str | None = None) -> list[str]:
+    said: list[str] = []
+    with Kit(app, url) as kit:
+        kit.travel_to(datetime(2027, 3, 26, 0, 0, tzinfo=UTC))  # a Friday
+        app.templates.put("news", "newsletter", {"title": "Spring"})
+        app.templates.put("news", "newsletter", {"title": "Spring", "language": "fr"})
+        app.schedules.create("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
+        kit.drain()  # a worker starts: what the code declares is in the database now
+        said += [f"{each.name}: {each.timed.words} ({each.zone})" for each in app.schedules.list()]
+
+        for _ in range(24):
+            kit.travel("1h")
+            kit.drain()
+        for schedule in app.schedules.list():
+            for fire in reversed(app.schedules.history(schedule.name)):
+                job = app.get(fire.job_id) if fire.job_id else None
+                said.append(f"{fire.due_at:%H:%M} {schedule.name}: {job.state if job else fire.status}")
+
+        said += [f"{each.local:%a %d %b %H:%M %Z}" for each in app.schedules.preview("report", 2)]
+    for line in said:
+        print(line)
+    return said
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A day of a shop's schedules, in a second.")
+    parser.add_argument("--url", help="A PostgreSQL server; else a private SQLite file.")
+    main(parser.parse_args().url)

@@ -1,0 +1,82 @@
+"""Many schedules: those that are due are found by an index, and the others are not read (SC-9)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Rows, Statement, drive
+from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.schedules import MONDAY
+from tests.support.stores import forward
+
+pytestmark = pytest.mark.req("SC-9")
+
+MANY, DUE = 5_000, 30
+COLUMNS = (
+    "(id, tenant, name, timing, zone, kind, anchor_at, next_fire_at, attend_at, created_by, created_at, updated_by,"
+    " updated_at)"
+)
+
+
+def fill(store: Store, by_hand: ByHand) -> None:
+    """Far more than can be due; of those that are, one is for another kind."""
+    now = forward(store)
+    early, late = now.timestamp() - 5, now.timestamp() + 86_400
+    if isinstance(by_hand, PostgresByHand):
+        numbers = f"generate_series(1, {MANY}) n"
+        ident, when = "uuid7()", f"to_timestamp(case when n <= {DUE} then {early} else {late} end)"
+        made = f"to_timestamp({MONDAY.timestamp()})"
+    else:
+        numbers = f"(with recursive s(n) as (select 1 union all select n + 1 from s where n < {MANY}) select n from s)"
+        ident, when = "printf('%036d', n)", f"case when n <= {DUE} then {int(early * 1e6)} else {int(late * 1e6)} end"
+        made = str(int(MONDAY.timestamp() * 1e6))
+    by_hand.execute(
+        f"insert into schedule {COLUMNS} select {ident}, 'default', 's' || n, '@daily', 'UTC',"
+        f" case when n = 1 then 'other' else 'report' end, {made}, {when}, {when}, 'ada', {made}, 'ada', {made}"
+        f" from {numbers}"
+    )
+    by_hand.execute("analyze schedule")
+
+
+def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None:
+    fill(store, by_hand)
+    store.run(store.verbs.open_lease("theirs", 3600, "*", kinds=["other"]))
+    began = time.perf_counter()
+    _, due, anybody = store.run(store.verbs.due_schedules(["report"], 200, "*"))
+    print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - began) * 1000:.1f} ms")
+    assert (len(due), anybody) == (DUE - 1, False)
+
+    plans: list[str] = []
+
+    def execute(statement: Statement) -> Rows:
+        params: Any = statement.params
+        if "attend_at" in statement.sql:
+            plans.append(_plan(by_hand, statement.sql, params))
+        return by_hand_rows(by_hand, statement)
+
+    by_hand.begin()
+    drive(store.verbs.due_schedules(["report"], 200, "*").start(), execute)
+    by_hand.rollback()
+    assert len(plans) == 2
+    for plan in plans:
+        assert "schedule_attend" in plan, plan
+        assert "SCAN s\n" not in plan, plan
+        assert "Seq Scan on schedule" not in plan, plan
+
+
+def by_hand_rows(by_hand: ByHand, statement: Statement) -> Rows:
+    if isinstance(by_hand, PostgresByHand):
+        cursor = by_hand.connection.execute(statement.sql, statement.params)
+        return list(cursor.fetchall())
+    return list(by_hand.execute(statement.sql, statement.params))  # type: ignore[arg-type]
+
+
+def _plan(by_hand: ByHand, query: str, params: Any) -> str:
+    if isinstance(by_hand, PostgresByHand):
+        rows = by_hand.connection.execute(f"explain {query}", params).fetchall()
+        return "\n".join(str(row[0]) for row in rows)
+    return "\n".join(str(row[-1]) for row in by_hand.execute(f"explain query plan {query}", params)) + "\n"
