@@ -137,3 +137,15 @@ def test_every_example_has_a_test() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     for path in EXAMPLES.glob("*.py"):
         assert f'load("{path.stem}")' in here, f"{path.name} is not run by any test"
+
+
+@pytest.mark.req("DP-14", "SC-17")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    example = load("magazine")
+    stands = await example.main(request.getfixturevalue(f"{store}_url"))
+    assert set(stands.values()) == {"succeeded"}
+    said = capsys.readouterr().out
+    assert "the issue is partially_failed, its pages are partially_failed" in said
+    assert "held back: book, print, post" in said
+    assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
