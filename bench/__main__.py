@@ -1,5 +1,5 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), and beside jobs that wait (waiting)."""
+durable steps (steps), beside jobs that wait (waiting), and in workflows (workflows)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, floor, longrun, report, waiting, writes
-from bench.bars import Bar, bars, of_waiting, of_writes
+from bench import chart, facts, floor, flows, longrun, report, waiting, writes
+from bench.bars import Bar, bars, of_waiting, of_workflows, of_writes
 from bench.console import note
 from bench.peers import run as peers
 from bench.peers.backends import Backends
@@ -20,8 +20,9 @@ from bench.peers.catalog import BY_NAME, DURABLE, MAIN, OURS, Subject
 from bench.peers.workloads import QUICK, WORKLOADS, Sizes
 from bench.quiet import Patience
 from bench.timing import Row
+from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting")
+GROUPS = ("floor", "peers", "steps", "waiting", "workflows")
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -35,12 +36,13 @@ class Measured:
     results: peers.Results | None = None
     writes: list[writes.Writes] = field(default_factory=list)
     waiting: list[waiting.Beside] = field(default_factory=list)
+    workflows: list[Beside] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
     def bars(self) -> list[Bar]:
         found = [] if self.results is None else bars(self.results)
-        return [*found, *of_writes(self.writes), *of_waiting(self.waiting)]
+        return [*found, *of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -161,6 +163,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             sizes = waiting.QUICK if options.quick else waiting.Sizes()
             sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
             measured.waiting = waiting.run(backends, options.store, sizes, _patience(options))
+        if "workflows" in groups:
+            measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured

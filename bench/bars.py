@@ -90,6 +90,13 @@ def of_waiting(measured: Sequence[Beside]) -> list[Bar]:
     return [Bar(f"{each.store}, beside jobs that wait: {each.what}", each.ratio, 1.1, False) for each in measured]
 
 
+def of_workflows(measured: Sequence[Beside]) -> list[Bar]:
+    bars = {"claim": 1.3, "fan-in": 1.5}
+    return [
+        Bar(f"{each.store}, workflows: {each.what}", each.ratio, bars[each.what.split()[0]], False) for each in measured
+    ]
+
+
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
     peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
     known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]

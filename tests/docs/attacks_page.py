@@ -14,14 +14,16 @@ from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 
 _JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned", "asking", "asked")
 _LEASES = ("lease", "holding", "other", "ended")
+_FLOW = ("flow", "parent", "child")
 NAMES = {
     name: f"00000000-0000-7000-8000-{number:012d}"
-    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown"), start=1)
+    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown", *_FLOW), start=1)
 }
 
 _NOW = "(select now from present)"
@@ -53,6 +55,7 @@ def setup() -> list[str]:
         ),
         *REGISTERED,
         *_people(),
+        *PLANNED,
     ]
 
 
@@ -156,6 +159,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
     "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),
+    "Workflows": (
+        "A job waits until its parents have ended; what is planned stays, triggers keep the rest.",
+        WORKFLOWS,
+    ),
 }
 
 

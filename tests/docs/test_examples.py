@@ -160,3 +160,15 @@ def test_schedules(request: pytest.FixtureRequest, store: str) -> None:
     assert sum("take_stock: succeeded" in line for line in said) == 3
     assert "11:00 spring: succeeded" in said
     assert said[-2:] == ["Mon 29 Mar 09:00 CEST", "Tue 30 Mar 09:00 CEST"]
+
+
+@pytest.mark.req("DP-14", "SC-17")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    example = load("magazine")
+    stands = await example.main(request.getfixturevalue(f"{store}_url"))
+    assert set(stands.values()) == {"succeeded"}
+    said = capsys.readouterr().out
+    assert "the issue is partially_failed, its pages are partially_failed" in said
+    assert "held back: book, print, post" in said
+    assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said

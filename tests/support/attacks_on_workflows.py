@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support.attack import both, only_postgres, only_sqlite
+from tests.support.attack import NOW, both, only_postgres, only_sqlite
 
 # `:flow` is a workflow of two jobs: `:child` waits for `:parent`.
+PLANNED = (
+    "insert into workflow (id, tenant, kind, generator, enqueued_by, source_system, created_at)"
+    f" values (:flow, 'default', 'publish', 'planner', 'by hand', 'sql', {NOW})",
+    "insert into dependency (child, parent, tenant, on_failure) values (:child, :parent, 'default', 'skip')",
+    "insert into node (job_id, tenant, workflow_id, name) values (:parent, 'default', :flow, 'parent')",
+    "insert into node (job_id, tenant, workflow_id, name, unmet) values (:child, 'default', :flow, 'child', 1)",
+    "insert into job (id, tenant, kind, workflow_id) values (:parent, 'default', 'mail.send', :flow)",
+    "insert into job (id, tenant, kind, workflow_id) values (:child, 'default', 'mail.send', :flow)",
+)
+
 _BY_TRIGGERS = ("nodes are written by triggers only", "written by triggers only")
 _PLANNED = ("what was planned never changes", "what was planned never changes")
 

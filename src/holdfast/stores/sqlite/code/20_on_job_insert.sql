@@ -29,9 +29,10 @@ BEGIN
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
 
--- Whatever carries the id of a workflow joins it. Those that were planned have their node already.
+-- Whatever carries the id of a workflow joins it. Those that were planned have their node already, and are counted.
 DROP TRIGGER IF EXISTS on_workflow_job;
 CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);

@@ -31,6 +31,8 @@ END;
 -- The counts of a workflow follow from how its nodes stand.
 DROP TRIGGER IF EXISTS count_standing;
 CREATE TRIGGER count_standing AFTER UPDATE OF standing ON node WHEN OLD.standing <> NEW.standing
+     -- What has just moved is counted together.
+     AND NOT EXISTS (SELECT 1 FROM moved m WHERE m.job_id = NEW.job_id AND m.was = OLD.standing AND m.now_is = NEW.standing)
 BEGIN
     UPDATE workflow
        SET open = open - (OLD.standing = 'open') + (NEW.standing = 'open'),
@@ -45,12 +47,13 @@ BEGIN
     INSERT INTO ready (job_id) SELECT NEW.job_id WHERE OLD.standing = 'skipped' AND NEW.standing = 'open' ON CONFLICT DO NOTHING;
 END;
 
-DROP TRIGGER IF EXISTS count_met;
-CREATE TRIGGER count_met AFTER UPDATE OF met ON dependency WHEN OLD.met = 0 AND NEW.met = 1
-BEGIN
-    UPDATE node SET unmet = unmet - 1 WHERE job_id = NEW.child;
-    INSERT INTO ready (job_id) SELECT job_id FROM node WHERE job_id = NEW.child AND unmet = 0 ON CONFLICT DO NOTHING;
-END;
+-- By what has moved, not the other way round: a planner that knows nothing of either might read all nodes there are.
+-- Who waits for something that has just ended, and how often, as far as its end is one for them.
+DROP VIEW IF EXISTS newly_met;
+CREATE VIEW newly_met AS
+SELECT d.child, count(*) AS times FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
+ WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue'))
+ GROUP BY d.child;
 
 -- What comes to stand behind something that has just failed, directly or not.
 DROP VIEW IF EXISTS behind;
@@ -94,18 +97,36 @@ DROP TRIGGER IF EXISTS advance;
 CREATE TRIGGER advance AFTER INSERT ON round
 BEGIN
     -- What became of them. One that is skipped stays so when it is cancelled at last.
-    UPDATE moved SET was = o.standing, now_is = CASE s.state WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed'
-               WHEN 'dead_letter' THEN 'dead' WHEN 'cancelled' THEN 'cancelled' ELSE 'open' END
-      FROM node o, job_state s WHERE o.job_id = moved.job_id AND s.id = moved.job_id;
+    UPDATE moved SET was = (SELECT o.standing FROM node o WHERE o.job_id = moved.job_id),
+           now_is = (SELECT CASE s.state WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' WHEN 'dead_letter' THEN 'dead'
+                                 WHEN 'cancelled' THEN 'cancelled' ELSE 'open' END FROM job_state s WHERE s.id = moved.job_id);
     DELETE FROM moved WHERE was IS NULL OR was = 'skipped' OR (was = now_is AND was <> 'open');
     INSERT INTO moved (job_id, was, now_is) SELECT id, 'open', 'skipped' FROM behind WHERE true ON CONFLICT DO NOTHING;
-    UPDATE node SET standing = m.now_is,
-           stops = m.now_is IN ('failed', 'dead', 'cancelled')
-               AND (fatal = 1 OR EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id AND d.on_failure = 'stop'))
-      FROM moved m WHERE m.job_id = node.job_id AND m.was <> m.now_is;
-    UPDATE dependency SET met = 1 FROM moved m
-     WHERE m.job_id = dependency.parent AND met = 0
-       AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND on_failure = 'continue'));
+    UPDATE node SET standing = (SELECT m.now_is FROM moved m WHERE m.job_id = node.job_id), stops = 0
+     WHERE job_id IN (SELECT job_id FROM moved WHERE was <> now_is);
+    UPDATE node SET stops = 1
+     WHERE job_id IN (SELECT job_id FROM moved WHERE was <> now_is AND now_is IN ('failed', 'dead', 'cancelled'))
+       AND (fatal = 1 OR EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id AND d.on_failure = 'stop'));
+    UPDATE workflow
+       SET open = open + c.n_open, succeeded = succeeded + c.n_succeeded, failed = failed + c.n_failed, dead = dead + c.n_dead,
+           cancelled = cancelled + c.n_cancelled, skipped = skipped + c.n_skipped,
+           finished_at = CASE WHEN workflow.open + c.n_open = 0 THEN coalesce(finished_at, (SELECT now FROM present)) END
+      FROM (SELECT o.workflow_id, sum(m.now_is = 'open') - sum(m.was = 'open') AS n_open,
+                   sum(m.now_is = 'succeeded') - sum(m.was = 'succeeded') AS n_succeeded,
+                   sum(m.now_is = 'failed') - sum(m.was = 'failed') AS n_failed,
+                   sum(m.now_is = 'dead') - sum(m.was = 'dead') AS n_dead,
+                   sum(m.now_is = 'cancelled') - sum(m.was = 'cancelled') AS n_cancelled,
+                   sum(m.now_is = 'skipped') - sum(m.was = 'skipped') AS n_skipped
+              FROM moved m CROSS JOIN node o ON o.job_id = m.job_id GROUP BY o.workflow_id) c
+     WHERE c.workflow_id = workflow.id
+       AND workflow.id IN (SELECT o.workflow_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id);
+    INSERT INTO ready (job_id, times) SELECT child, times FROM newly_met;
+    UPDATE node SET unmet = unmet - (SELECT r.times FROM ready r WHERE r.job_id = node.job_id)
+     WHERE job_id IN (SELECT job_id FROM ready WHERE times > 0);
+    UPDATE dependency SET met = 1
+     WHERE met = 0 AND (child, parent) IN (
+               SELECT d.child, d.parent FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
+                WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue')));
 
     -- Redriven: what is behind nothing bad any more comes back, unless something else has stopped it all.
     UPDATE workflow SET stopped = EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = workflow.id AND o.stops = 1)

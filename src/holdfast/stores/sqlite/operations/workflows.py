@@ -29,6 +29,10 @@ _ACTIVE = (
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval') ORDER BY s.id"
 )
 _DEAD = "SELECT job_id FROM node WHERE workflow_id = ? AND standing = 'dead' ORDER BY job_id"
+_COUNT = (
+    "UPDATE workflow SET total = total + :total, open = open + :open, skipped = skipped + :total - :open,"
+    " finished_at = CASE WHEN open + :open = 0 THEN :now END WHERE id = :id"
+)
 _CANCELLED = "UPDATE workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
 
 
@@ -119,6 +123,8 @@ def _plan(
         ],
         many=True,
     )
+    counted = {"total": len(nodes), "open": standing.count(Standing.OPEN), "now": now, "id": flow_id}
+    yield Statement(_COUNT, counted)
     answers = yield from add([node.job for node in nodes], tenant, now)
     refused = next((answer for answer in answers if not answer.created), None)
     if refused is not None:

@@ -1,0 +1,79 @@
+"""A magazine is put together: pages are fetched at once, rendered when they are all there, printed and posted.
+
+One page cannot be fetched at first. What is behind it waits, the rest goes on, and when the page is there the workflow
+is resumed from just that job. Run it with ``python examples/magazine.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import holdfast
+from holdfast import Retry
+
+missing = {3}
+
+
+def declare(app: holdfast.App) -> None:
+    once = Retry(max_attempts=1)
+
+    @app.job(retry=once)
+    def fetch(page: int) -> str:
+        if page in missing:
+            raise FileNotFoundError(f"page {page} is not there yet")
+        return f"page {page}"
+
+    @app.job(retry=once)
+    async def render(ctx: holdfast.Context, title: str) -> str:
+        pages = (await ctx.aresults()).of(fetch)  # list[str], in the order in which they were added
+        return f"{title}: {', '.join(pages)}"
+
+    @app.job(retry=once)
+    def post(ctx: holdfast.SyncContext, copies: int) -> str:
+        return f"{copies} × {ctx.results()['print']}"
+
+    @app.job("print", retry=once)
+    def print_(ctx: holdfast.SyncContext) -> str:
+        return ctx.results().one(render)
+
+    @app.job(retry=once)
+    def advertise() -> str:
+        return "out soon"
+
+
+async def main(url: str) -> dict[str, str]:
+    app = holdfast.App(url, name="magazine")
+    declare(app)
+    fetch, render, post, advertise = (app.kinds[name].kind for name in ("fetch", "render", "post", "advertise"))
+
+    wf = app.workflow("issue", key="2027-01")
+    cover = wf.add(fetch, 0, name="cover")
+    pages = wf.group("pages", *(fetch.prepare(n) for n in range(1, 5)))
+    book = wf.add(render, "January", after=[cover, pages], name="book")
+    printed = wf.add("print", after=book, name="print")
+    wf.add(post, 500, after=printed, name="post")
+    wf.add(advertise, after=printed, on_failure="continue", name="advertise")
+    run = await wf.astart()
+
+    await app.atick(limit=100)
+    graph = await app.workflows.ashow(run.id)
+    print(f"the issue is {graph.workflow.status}, its pages are {graph.parts()['pages']}")
+    print("held back:", ", ".join(node.label for node in graph.nodes if node.standing == "skipped"))
+
+    missing.clear()
+    resumed = await app.workflows.aresume(run.id, reason="the page has come")
+    print(f"resumed {resumed.jobs} job")
+    await app.atick(limit=100)
+    workflow = await run.await_end(timeout=10)
+    print(f"the issue is {workflow.status}: {workflow.succeeded} of {workflow.total} jobs")
+    last = next(node for node in (await app.workflows.ashow(run.id)).nodes if node.label == "post")
+    result = await app.client.arun(app.client.verbs.result(last.job_id, "default"))
+    print(result.value if result else "")
+    counts = {node.label: node.standing for node in (await app.workflows.ashow(run.id)).nodes}
+    await app.aclose()
+    return counts
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "sqlite:///magazine.db"))
