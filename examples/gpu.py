@@ -39,17 +39,19 @@ async def main(url: str | None = None) -> dict[str, int]:
     try:
         await app.limits.aset(resource="*", concurrency=2)  # two on each GPU
         await app.limits.aset(key="*", concurrency=1)  # one of each customer
+        handles = []
         for scene in range(16):
             gpu, customer = f"gpu-{scene % 2}", f"customer-{scene % 5}"
-            await render.using(resources=(gpu,), limit_key=customer).aenqueue(scene, gpu, customer)
+            renders = render.using(resources=(gpu,), limit_key=customer)
+            handles.append(await renders.aenqueue(scene, gpu, customer))
         worker = app.worker(WorkerOptions(queues=("renders",), concurrency=10, poll=0.05, promote_every=0.1))
         serving = asyncio.create_task(worker.run())
         async with app.reserve("gpu-1", wait="30s", reason="a look at the fan"):
             reserved = True
             await asyncio.sleep(0.1)
             reserved = False
-        while app.jobs(state=holdfast.State.QUEUED) or app.jobs(state=holdfast.State.IN_PROGRESS):
-            await asyncio.sleep(0.05)
+        for handle in handles:
+            await handle.await_end("30s")
         worker.stop()
         await serving
         done = len(app.jobs(state=holdfast.State.SUCCEEDED))

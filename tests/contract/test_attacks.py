@@ -16,6 +16,7 @@ from holdfast.stores.open import open_store
 from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED
+from tests.support.attacks_on_limits import LIMITED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
@@ -24,7 +25,9 @@ from tests.support.people import approve, asking, ballot, entry, keep_token, say
 from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6")
+pytestmark = pytest.mark.req(
+    *("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-10", "SC-16")
+)
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
@@ -92,7 +95,10 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
-    return names | _people(store, by_hand, names) | {"later": LATER[by_hand.name]}
+    names["later"] = LATER[by_hand.name]
+    for statement in LIMITED:
+        by_hand.execute(statement, _used(names, statement))
+    return names | _people(store, by_hand, names)
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:

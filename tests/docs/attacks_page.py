@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 
@@ -52,6 +53,7 @@ def setup() -> list[str]:
             for name in ("log", "report")
         ),
         *REGISTERED,
+        *LIMITED,
         *_people(),
     ]
 
@@ -156,6 +158,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
     "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),
+    "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
 }
 
 

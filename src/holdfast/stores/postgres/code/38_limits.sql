@@ -483,3 +483,18 @@ create or replace trigger judge_delete after delete on place
     referencing old table as gone for each statement execute function judge_place_delete();
 create or replace trigger refuse_update before update on place for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on place for each statement execute function refuse_change();
+
+-- While something is limited the switch says so; without its row nobody would look.
+create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
+begin
+    if tg_op <> 'UPDATE' then
+        raise exception 'dispatch has one row' using errcode = 'ZH002';
+    elsif exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active')) then
+        raise exception 'dispatch: something is limited or reserved' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on dispatch for each row
+    when (old.limited and not new.limited) execute function judge_dispatch();
+create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
+create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();

@@ -42,6 +42,15 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a place is taken and given up, never changed');
 END;
 
+-- While something is limited the switch says so; without its row nobody would look.
+DROP TRIGGER IF EXISTS judge_dispatch_update;
+CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
+WHEN OLD.limited AND NOT NEW.limited
+     AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active'))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: something is limited or reserved');
+END;
+
 DROP TRIGGER IF EXISTS refuse_dispatch_delete;
 CREATE TRIGGER refuse_dispatch_delete BEFORE DELETE ON dispatch
 BEGIN
