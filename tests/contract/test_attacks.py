@@ -25,9 +25,10 @@ from tests.support.people import approve, asking, ballot, entry, keep_token, say
 from tests.support.stores import new_id, open_lease, put_one
 from tests.support.ways import bring
 
-pytestmark = pytest.mark.req(
-    *("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6", "SC-10", "SC-16")
-)
+pytestmark = [
+    pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6"),
+    pytest.mark.req("SC-10", "SC-16"),
+]
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
 
