@@ -7,7 +7,6 @@ import pytest
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.reservations import Ask, Reservation, Standing
 from holdfast.stores.base import Store
-from tests.support.by_hand import ByHand
 from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
 
 pytestmark = pytest.mark.req("SC-10")
@@ -101,25 +100,3 @@ def test_a_tenant_keeps_nobody_else_away_and_everybody_is_kept_by_all(store: Sto
     assert reserve(store, all_of_them, tenant=EVERY_TENANT).state == "waiting"
     assert release(store, own, tenant="b") is False
     assert {each.tenant for each in every(store, "a").values()} == {"a", "*"}
-
-
-@pytest.mark.req("SC-10", "CX-4")
-def test_the_database_itself_keeps_to_one_and_to_its_history(store: Store, by_hand: ByHand) -> None:
-    gpu = ask("resource", "gpu-0")
-    reserve(store, gpu)
-    insert = (
-        "insert into reservation (id, tenant, scope, name, state, holder, asked_at, reserved_at, expires_at)"
-        " select :new, tenant, scope, name, 'active', 'me', asked_at, reserved_at, expires_at"
-        " from reservation where id = :id"
-    )
-    ids = {"id": gpu.id, "new": new_id()}
-    assert by_hand.refusal(insert, ids) is not None
-    for attack in (
-        "update reservation set state = 'waiting' where id = :id",
-        "update reservation set holder = 'me' where id = :id",
-        "update reservation set reserved_at = asked_at, name = 'x' where id = :id",
-        "delete from reservation where id = :id",
-    ):
-        assert by_hand.refusal(attack, {"id": gpu.id}) is not None, attack
-    release(store, gpu)
-    assert by_hand.refusal("update reservation set ended_why = 'x' where id = :id", {"id": gpu.id}) is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
@@ -54,6 +55,7 @@ def setup() -> list[str]:
             for name in ("log", "report")
         ),
         *REGISTERED,
+        *LIMITED,
         *_people(),
         *PLANNED,
     ]
@@ -163,6 +165,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         "A job waits until its parents have ended; what is planned stays, triggers keep the rest.",
         WORKFLOWS,
     ),
+    "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
 }
 
 

@@ -53,6 +53,16 @@ async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     assert "pack paid orders: 1 made" in said
 
 
+@pytest.mark.req("SC-16", "SC-10")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    most = await load("gpu").main(request.getfixturevalue(f"{store}_url"))
+    assert {name: count for name, count in most.items() if count > (2 if name.startswith("gpu") else 1)} == {}
+    said = capsys.readouterr().out
+    assert "16 scenes rendered" in said
+    assert "resource gpu-1 was reserved" in said
+
+
 @pytest.mark.req("SC-14", "CX-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_pictures(

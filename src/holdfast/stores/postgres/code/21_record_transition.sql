@@ -12,6 +12,7 @@ declare
     v_actor text := actor();
     v_xid   bigint;
     v_bad   record;
+    v_freed uuid[];
 begin
     -- A duty that found nothing comes here too, and must not cost a transaction id and a write.
     if not exists (select from new_rows) then
@@ -55,8 +56,10 @@ begin
     end if;
 
     if (select d.limited from dispatch d) then
-        perform free_places(array(select n.id from new_rows n join old_rows o on o.id = n.id
-                                   where o.lease is not null and n.lease is null));
+        v_freed := array(select n.id from new_rows n join old_rows o on o.id = n.id where o.lease is not null and n.lease is null);
+        if v_freed <> '{}' then
+            perform free_places(v_freed);
+        end if;
     end if;
 
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap

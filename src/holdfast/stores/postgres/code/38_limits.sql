@@ -15,43 +15,51 @@ begin
 end $$;
 
 -- What is counted together, as text: ["default","key","customer-7"].
-create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql immutable
+create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql stable
 return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
 
 create or replace function bucket_key(p_bucket text) returns bigint language sql stable
 return hashtextextended(concat_ws(chr(31), 'holdfast.limit', current_schema(), p_bucket), 0);
 
 -- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
--- What is reserved is a limit of none.
+-- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
 create or replace function limits_on(p_rows tid[])
-returns table (ord bigint, job_id uuid, tenant text, scope text, name text, concurrency integer, rate integer,
+returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
                per double precision, burst integer)
-language sql stable set search_path from current set enable_seqscan = off as $$
+language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+    return query
     with picked as materialized (
-        select r.ord, s.id, s.tenant, s.queue, s.kind, s.agent, (select j.uses from job j where j.id = s.id) as uses
+        select r.ord, s.id, s.tenant, s.queue, s.kind, coalesce(s.agent, '') as agent,
+               coalesce((select j.uses from job j where j.id = s.id), '{}') as uses
           from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
-    ), wanted as materialized (
-        select p.ord, p.id, p.tenant, w.scope, w.name from picked p
-         cross join lateral (
-            values ('all', '*'), ('queue', p.queue), ('kind', p.kind), ('tenant', p.tenant), ('agent', p.agent)
-            union all
-            select split_part(u, ':', 1), substr(u, strpos(u, ':') + 1) from unnest(p.uses) u) w(scope, name)
-         where w.name is not null
+    ), alike as materialized (
+        select distinct p.tenant, p.queue, p.kind, p.agent, p.uses from picked p
     ), ruled as materialized (
-        select d.tenant as of_tenant, d.scope, d.name, x.* from (select distinct w.tenant, w.scope, w.name from wanted w) d
-         cross join lateral (values ('*'), (d.tenant)) whose(tenant)
+        select a.queue, a.kind, a.agent, a.uses, a.tenant as of_tenant, bucket(x.tenant, w.scope, w.name) as bucket,
+               x.tenant, w.scope, w.name, x.concurrency, x.rate, x.per, x.burst
+          from alike a
+         cross join lateral (
+            values ('all', '*'), ('queue', a.queue), ('kind', a.kind), ('tenant', a.tenant), ('agent', nullif(a.agent, ''))
+            union all
+            select split_part(u, ':', 1), substr(u, strpos(u, ':') + 1) from unnest(a.uses) u) w(scope, name)
+         cross join lateral (values ('*'), (a.tenant)) whose(tenant)
          cross join lateral (
             (select l.tenant, l.concurrency, l.rate, l.per, l.burst from job_limit l
-              where l.tenant = whose.tenant and l.scope = d.scope and l.name in (d.name, '*')
+              where l.tenant = whose.tenant and l.scope = w.scope and l.name in (w.name, '*')
               order by l.name = '*' limit 1)
             union all
             select r.tenant, 0, null, null, null from reservation r
-             where d.scope = 'resource' and r.tenant = whose.tenant and r.scope = 'resource' and r.name = d.name
+             where w.scope = 'resource' and r.tenant = whose.tenant and r.scope = 'resource' and r.name = w.name
                and r.state = 'active' and r.expires_at > clock_now()) x
+         where w.name is not null
     )
-    select w.ord, w.id, r.tenant, w.scope, w.name, r.concurrency, r.rate, r.per, r.burst
-      from wanted w join ruled r on r.of_tenant = w.tenant and r.scope = w.scope and r.name = w.name
-$$;
+    select p.ord, p.id, r.bucket, r.tenant, r.scope, r.name, r.concurrency, r.rate, r.per, r.burst
+      from picked p join ruled r on r.of_tenant = p.tenant and r.queue = p.queue and r.kind = p.kind and r.agent = p.agent
+       and r.uses = p.uses;
+end $$;
 
 create or replace function tokens_now(p_tokens double precision, p_at timestamptz, p_rate integer, p_per double precision,
                                       p_burst integer, p_now timestamptz) returns double precision language sql immutable
@@ -133,7 +141,7 @@ end $$;
 -- tokens are taken. The rest is parked, except what is under a limit that somebody else is counting just now while this
 -- turn must not wait.
 create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean) returns tid[]
-language plpgsql set search_path from current
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on as $$
 declare
     v_ords    bigint[];
@@ -142,49 +150,46 @@ declare
     v_limits  limited[];
     v_rooms   jsonb := '{}';
     v_fits    boolean := true;
-    v_asked   record;
+    v_not_got text[];
     v_row     record;
-    v_room    integer;
     v_put_off bigint[] := '{}';   -- which rows
     v_by      text[] := '{}';
     v_busy    bigint[] := '{}';
     v_full    text;
 begin
-    select array_agg(l.ord), array_agg(l.job_id), array_agg(bucket(l.tenant, l.scope, l.name)),
+    select array_agg(l.ord), array_agg(l.job_id), array_agg(l.bucket),
            array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
       into v_ords, v_jobs, v_buckets, v_limits from limits_on(p_rows) l;
     if v_ords is null then
         return p_rows;
     end if;
-    for v_asked in
-        -- Where something is both limited and reserved, that it is reserved counts. The order is that of room_for_queue.
-        select u.bucket, count(*) as times, u.tenant, u.scope, u.name, min(u.concurrency) as concurrency, max(u.rate) as rate,
-               max(u.per) as per, max(u.burst) as burst
+    -- Each limit once, in the order of room_for_queue. Then, in a statement of its own, what those who had the locks
+    -- before have left. Where something is both limited and reserved, that it is reserved counts.
+    select array_agg(k.bucket) filter (where not k.got), coalesce(bool_and(k.got), true) into v_not_got, v_fits from (
+        select g.bucket, case when p_wait then pg_advisory_xact_lock(bucket_key(g.bucket)) is not null
+                              else pg_try_advisory_xact_lock(bucket_key(g.bucket)) end as got
+          from (select distinct u.scope not in ('all', 'queue') as rest, u.tenant <> '*' as one, u.tenant, u.scope, u.bucket
+                  from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+                 order by 1, 2, 3, 4, 5) g) k;
+    select jsonb_object_agg(r.bucket, case when r.bucket = any (v_not_got) then -1 else r.room end),
+           v_fits and bool_and(r.room >= r.times) into v_rooms, v_fits from (
+        select u.bucket, count(*) as times, least(
+                   min(u.concurrency) - (select count(*) from place p
+                        where p.tenant = u.tenant and p.scope = u.scope and p.name = u.name),
+                   (select floor(tokens_now(max(m.tokens), max(m.at), max(u.rate), max(u.per), max(u.burst), p_now) + 1e-9)
+                      from meter m where m.tenant = u.tenant and m.scope = u.scope and m.name = u.name
+                    having max(u.rate) is not null)) as room
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
-         group by u.bucket, u.tenant, u.scope, u.name
-         order by u.scope not in ('all', 'queue'), u.tenant <> '*', u.tenant, u.scope, u.bucket
-    loop
-        if p_wait then
-            perform pg_advisory_xact_lock(bucket_key(v_asked.bucket));
-        elsif not pg_try_advisory_xact_lock(bucket_key(v_asked.bucket)) then
-            v_rooms := v_rooms || jsonb_build_object(v_asked.bucket, -1);
-            v_fits := false;
-            continue;
-        end if;
-        v_room := room_in(v_asked.tenant, v_asked.scope, v_asked.name, v_asked.concurrency, v_asked.rate, v_asked.per,
-                          v_asked.burst, p_now);
-        v_rooms := v_rooms || jsonb_build_object(v_asked.bucket, v_room);
-        v_fits := v_fits and v_room >= v_asked.times;
-    end loop;
+         group by u.bucket, u.tenant, u.scope, u.name) r;
     if not v_fits then
         for v_row in
             select u.ord, array_agg(u.bucket) as buckets from unnest(v_ords, v_buckets) u(ord, bucket) group by u.ord order by u.ord
         loop
             select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
-             order by (v_rooms ->> b)::integer limit 1;
+             order by (v_rooms ->> b)::integer = -1 desc limit 1;
             if v_full is null then
                 select v_rooms || jsonb_object_agg(b, (v_rooms ->> b)::integer - 1) into v_rooms from unnest(v_row.buckets) b;
-            elsif (v_rooms ->> v_full)::integer < 0 then
+            elsif v_full = any (v_not_got) then
                 v_busy := v_busy || v_row.ord;
             else
                 v_put_off := v_put_off || v_row.ord;
@@ -224,60 +229,82 @@ end $$;
 
 -- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything.
 create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
-language sql stable set search_path from current as $$
-    select array_agg(r.tenant) from reservation r
-     where r.state = 'active' and r.expires_at > p_now
-       and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
-$$;
+language plpgsql stable set search_path from current as $$
+begin
+    return (select array_agg(r.tenant) from reservation r
+             where r.state = 'active' and r.expires_at > p_now
+               and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue));
+end $$;
 
--- Let as many go on as a limit has room for now, in queue order; answers how many.
-create or replace function unpark(p_tenant text, p_scope text, p_name text, p_now timestamptz, p_want integer default 1000)
+-- Let as many go on as these limits have room for now, each in queue order; answers how many.
+create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
 returns integer
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
-    v_limit  job_limit;
-    v_room   integer;
+    v_jobs   uuid[];
     v_queues text[];
-    v_count  integer;
+    v_count  integer := 0;
 begin
-    select * into v_limit from job_limit l
-     where l.tenant = p_tenant and l.scope = p_scope and l.name in (p_name, '*') order by l.name = '*' limit 1;
-    v_room := least(p_want, room_in(p_tenant, p_scope, p_name, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, p_now));
-    if v_room <= 0 or exists (select from reservation r where p_scope = 'resource' and r.tenant = p_tenant
-            and r.scope = 'resource' and r.name = p_name and r.state = 'active' and r.expires_at > p_now) then
-        return 0;
+    select array_agg(k.id) into v_jobs from (
+        select n.id from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+         cross join lateral (
+            select s.id from job_state s
+             where s.held_by = bucket(u.tenant, u.scope, u.name) and s.held_by is not null and s.due_at is not null
+               and s.state = 'queued' and not reserved(u.tenant, u.scope, u.name, p_now)
+             order by s.priority desc, s.position, s.id
+             limit least(p_want, coalesce((
+                select greatest(room_in(u.tenant, u.scope, u.name, l.concurrency, l.rate, l.per, l.burst, p_now), 0)
+                  from job_limit l where l.tenant = u.tenant and l.scope = u.scope and l.name in (u.name, '*')
+                 order by l.name = '*' limit 1), p_want))
+               for update skip locked) n
+         limit p_want) k;
+    if v_jobs is not null then
+        with freed as (
+            update job_state s set due_at = null, note = null, held_by = null where s.id = any (v_jobs) returning s.queue
+        )
+        select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
+        perform rouse(q) from unnest(v_queues) q;
     end if;
-    with back as materialized (
-        select s.id from job_state s
-         where s.held_by = bucket(p_tenant, p_scope, p_name) and s.held_by is not null and s.due_at is not null
-           and s.state = 'queued'
-         order by s.priority desc, s.position, s.id limit v_room for update skip locked
-    ), freed as (
-        update job_state s set due_at = null, note = null, held_by = null from back where s.id = back.id returning s.queue
-    )
-    select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
-    perform rouse(q) from unnest(v_queues) q;
-    if p_scope in ('all', 'queue') then
-        -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
-        perform rouse(case p_scope when 'queue' then p_name else '' end);
-    end if;
+    -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
+    perform rouse(w.queue) from (
+        select distinct case u.scope when 'queue' then u.name else '' end as queue
+          from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name) where u.scope in ('all', 'queue')) w;
     return v_count;
+end $$;
+
+create or replace function unpark(p_tenant text, p_scope text, p_name text, p_now timestamptz, p_want integer default 1000)
+returns integer language sql set search_path from current
+return unpark_all(array[p_tenant], array[p_scope], array[p_name], p_now, p_want);
+
+create or replace function reserved(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+language plpgsql stable set search_path from current as $$
+begin
+    return p_scope = 'resource' and exists (select from reservation r where r.tenant = p_tenant and r.scope = 'resource'
+        and r.name = p_name and r.state = 'active' and r.expires_at > p_now);
 end $$;
 
 -- These jobs have left a worker's hands.
 create or replace function free_places(p_jobs uuid[]) returns void
-language plpgsql set search_path from current as $$
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
-    v_now timestamptz := clock_now();
-    v_one record;
+    v_tenants text[];
+    v_scopes  text[];
+    v_names   text[];
 begin
-    for v_one in
-        with freed as (delete from place p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name)
-        select distinct f.tenant, f.scope, f.name from freed f order by 1, 2, 3
-    loop
-        perform unpark(v_one.tenant, v_one.scope, v_one.name, v_now);
-    end loop;
+    with freed as (delete from place p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
+    once as (select distinct f.tenant, f.scope, f.name from freed f)
+    select array_agg(o.tenant), array_agg(o.scope), array_agg(o.name) into v_tenants, v_scopes, v_names from once o
+     where o.scope in ('all', 'queue')   -- and was full: somebody may be asleep over it. (What is freed still counts here.)
+           and (select count(*) from place p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
+               >= (select l.concurrency from job_limit l where l.tenant = o.tenant and l.scope = o.scope
+                      and l.name in (o.name, '*') order by l.name = '*' limit 1)
+        or exists (select from job_state s where s.held_by = bucket(o.tenant, o.scope, o.name) and s.held_by is not null
+                      and s.due_at is not null and s.state = 'queued');
+    if v_tenants is not null then
+        perform unpark_all(v_tenants, v_scopes, v_names, clock_now());
+    end if;
 end $$;
 
 -- Set a limit, or another in place of the one there is. What runs already counts; what is above the limit runs to its end.
@@ -339,7 +366,7 @@ begin
 end $$;
 
 -- What the texts of all buckets of a scope begin with.
-create or replace function bucket_prefix(p_tenant text, p_scope text) returns text language sql immutable
+create or replace function bucket_prefix(p_tenant text, p_scope text) returns text language sql stable
 return left(bucket(p_tenant, p_scope, ''), -3);
 
 -- Look at limits that jobs are parked for, one after the other from where the last look ended, and let go on whoever can.
@@ -456,3 +483,18 @@ create or replace trigger judge_delete after delete on place
     referencing old table as gone for each statement execute function judge_place_delete();
 create or replace trigger refuse_update before update on place for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on place for each statement execute function refuse_change();
+
+-- While something is limited the switch says so; without its row nobody would look.
+create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
+begin
+    if tg_op <> 'UPDATE' then
+        raise exception 'dispatch has one row' using errcode = 'ZH002';
+    elsif exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active')) then
+        raise exception 'dispatch: something is limited or reserved' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on dispatch for each row
+    when (old.limited and not new.limited) execute function judge_dispatch();
+create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
+create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();

@@ -1,8 +1,10 @@
--- A job has left a worker's hands, whoever made the step: its places are free (SC-16), and for each the next job that is
+-- A job leaves a worker's hands, whoever makes the step: its places become free (SC-16), and for each the next job that is
 -- parked for it goes on, unless the limit was lowered meanwhile. Whether there is room is counted again when it is taken.
-DROP TRIGGER IF EXISTS free_places;
-CREATE TRIGGER free_places AFTER UPDATE OF lease ON job_state
+-- Two triggers, since nearly always nobody is parked, and an update that finds nothing costs as much as the settling.
+DROP TRIGGER IF EXISTS unpark_next;
+CREATE TRIGGER unpark_next BEFORE UPDATE OF lease ON job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch)
+     AND EXISTS (SELECT 1 FROM job_state k WHERE k.held_by IS NOT NULL AND k.due_at IS NOT NULL AND k.state = 'queued')
 BEGIN
     UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN (
         SELECT (SELECT s.n FROM job_state s
@@ -10,11 +12,17 @@ BEGIN
                    AND s.due_at IS NOT NULL AND s.state = 'queued'
                  ORDER BY s.priority DESC, s.position LIMIT 1)
           FROM place p
-         WHERE p.job_id = NEW.id
+         WHERE p.job_id = OLD.id
            AND (SELECT count(*) FROM place q WHERE q.tenant = p.tenant AND q.scope = p.scope AND q.name = p.name)
                <= coalesce((SELECT l.concurrency FROM job_limit l
                              WHERE l.tenant = p.tenant AND l.scope = p.scope AND (l.name = p.name OR l.name = '*')
                              ORDER BY l.name = '*' LIMIT 1), 1000000));
+END;
+
+DROP TRIGGER IF EXISTS free_places;
+CREATE TRIGGER free_places AFTER UPDATE OF lease ON job_state
+WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch)
+BEGIN
     DELETE FROM place WHERE job_id = NEW.id;
 END;
 
@@ -32,6 +40,15 @@ DROP TRIGGER IF EXISTS refuse_place_update;
 CREATE TRIGGER refuse_place_update BEFORE UPDATE ON place
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a place is taken and given up, never changed');
+END;
+
+-- While something is limited the switch says so; without its row nobody would look.
+DROP TRIGGER IF EXISTS judge_dispatch_update;
+CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
+WHEN OLD.limited AND NOT NEW.limited
+     AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active'))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: something is limited or reserved');
 END;
 
 DROP TRIGGER IF EXISTS refuse_dispatch_delete;

@@ -25,8 +25,10 @@ _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
     " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
 )
-_TENANTS = "SELECT min(tenant), max(tenant) FROM job"
+_TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
 _USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
+_SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
+FEW = 100
 # Of a limit for one name and one for each the first counts: it comes last here, and replaces the other.
 _RULES = (
     "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN job_limit l"
@@ -101,11 +103,17 @@ def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
 
 def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
     """The numbers of those that have room, in the order given; their places are taken, and the rest is parked."""
-    used = {n: json.loads(uses) for n, uses in (yield Statement(_USES, (ids_json(each.n for each in picked),)))}
-    wanted = {each.n: _wanted(each, used.get(each.n, ())) for each in picked}
-    rules = yield from _rules({what for names in wanted.values() for what in names}, now)
+    used: dict[int, str] = dict((yield Statement(_USES, (ids_json(each.n for each in picked),))))  # type: ignore[arg-type]
+    # Most of them are alike: what is looked up is looked up once for all that are.
+    alike = [(each.tenant, each.queue, each.kind, each.agent, used.get(each.n)) for each in picked]
+    wanted = {what: _wanted(*what) for what in set(alike)}
+    rules = yield from _rules({each for names in wanted.values() for each in names}, now)
     if not rules:
-        return set(wanted)
+        return {each.n for each in picked}
+    limits = {
+        what: [bucket for each in names for bucket in _buckets(each) if bucket in rules]
+        for what, names in wanted.items()
+    }
     rooms = {}
     for bucket, rule in rules.items():
         rooms[bucket] = yield from room_in(bucket, rule, now)
@@ -113,8 +121,8 @@ def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
     places: list[tuple[str, str, str, str]] = []
     spent: Counter[Bucket] = Counter()
     parked: dict[Bucket, list[int]] = {}
-    for each in picked:
-        under = [bucket for what in wanted[each.n] for bucket in _buckets(what) if bucket in rules]
+    for each, what in zip(picked, alike, strict=True):
+        under = limits[what]
         full = next((bucket for bucket in under if rooms[bucket] <= 0), None)
         if full is not None:
             parked.setdefault(full, []).append(each.n)
@@ -174,15 +182,15 @@ def _tokens(bucket: Bucket, rule: Rule, now: int) -> Steps[float]:
     return tokens(None, 0.0, rule) if not rows else tokens(rows[0][0], (now - rows[0][1]) / SECOND, rule)
 
 
-def _wanted(job: Candidate, uses: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Whatever a limit might count it by: its tenant, a scope and a name."""
-    names = [("all", EACH), ("queue", job.queue), ("kind", job.kind), ("tenant", job.tenant)]
-    if job.agent is not None:
-        names.append(("agent", job.agent))
-    for use in uses:
+def _wanted(tenant: str, queue: str, kind: str, agent: str | None, uses: str | None) -> list[tuple[str, str, str]]:
+    """Whatever a limit might count such a job by: its tenant, a scope and a name."""
+    names = [("all", EACH), ("queue", queue), ("kind", kind), ("tenant", tenant)]
+    if agent is not None:
+        names.append(("agent", agent))
+    for use in json.loads(uses) if uses is not None else ():
         scope, _, name = use.partition(":")
         names.append((scope, name))
-    return [(job.tenant, scope, name) for scope, name in names]
+    return [(tenant, scope, name) for scope, name in names]
 
 
 def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
@@ -194,11 +202,21 @@ def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucke
     """The limits on them. What is reserved is a limit of none."""
     asked = list(wanted)
     found: dict[Bucket, Rule] = {}
-    params = {"wanted": json.dumps(asked), "now": now}
-    for key, tenant, *limits in (yield Statement(_RULES, params)):
-        _, scope, name = asked[key]
-        found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
-    for key, tenant in (yield Statement(_RESERVED, params)):
+    some = yield Statement(_SOME_RULES, (FEW,))
+    if len(some) < FEW:  # sooner compared here
+        known = {(tenant, scope, name): limits for tenant, scope, name, *limits in some}
+        for what in asked:
+            for bucket in _buckets(what):
+                limits = known.get(bucket) or known.get((bucket.tenant, bucket.scope, EACH))
+                if limits is not None:
+                    found[bucket] = Rule(bucket.scope, bucket.name, *limits)
+    else:
+        for key, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(asked)})):
+            _, scope, name = asked[key]
+            found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+    if not any(scope == "resource" for _, scope, _ in asked):
+        return found
+    for key, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(asked), "now": now})):
         _, scope, name = asked[key]
         found[Bucket(tenant, scope, name)] = Rule(scope, name, 0)
     return found
