@@ -16,10 +16,21 @@ from tests.support.given_server import GivenServer
 from tests.support.ledger import check_ledger
 from tests.support.servers import PostgresServer
 
+TESTS = Path(__file__).parent
+
 # A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
+FIRST = ("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "migration", "app")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from holdfast.errors import InvalidSetting
 from tests.app.running import work_off
 from tests.support.stores import forward
 
-SLOW = Retry(max_attempts=2, backoff=Backoff(base=3600, jitter=False, cap=3600))
+LATER = Backoff(base=3600, jitter=False, cap=3600)
+SLOW = Retry(max_attempts=2, backoff=LATER)
 
 
 def end(app: App, kind: Kind[[], Any] | Handle[Any]) -> Job:
@@ -152,11 +153,11 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
 @pytest.mark.parametrize(
     ("policy", "error", "state"),
     [
-        (Retry(give_up_on=(ValueError,)), ValueError("x"), State.DEAD_LETTER),
-        (Retry(give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
-        (Retry(retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
-        (Retry(retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
-        (Retry(retry_on=(OSError,)), Retry(after=60), State.RETRY_WAITING),  # asked for in so many words
+        (Retry(backoff=LATER, give_up_on=(ValueError,)), ValueError("x"), State.DEAD_LETTER),
+        (Retry(backoff=LATER, give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
+        (Retry(backoff=LATER, retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
+        (Retry(backoff=LATER, retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
+        (Retry(backoff=LATER, retry_on=(OSError,)), Retry(after=60), State.RETRY_WAITING),  # asked for in so many words
     ],
 )
 def test_a_kind_tells_by_its_type_what_is_worth_another_try(
@@ -168,12 +169,12 @@ def test_a_kind_tells_by_its_type_what_is_worth_another_try(
 
     assert end(app, fails).state is state
     # A policy of its own for one job does not change what its kind knows.
-    assert end(app, fails.using(retry=Retry(max_attempts=9))).state is state
+    assert end(app, fails.using(retry=Retry(max_attempts=9, backoff=LATER))).state is state
 
 
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize(
-    ("policy", "state"), [({"give_up_on": TimeoutError}, State.DEAD_LETTER), ({}, State.RETRY_WAITING)]
+    ("policy", "state"), [({"give_up_on": TimeoutError}, State.DEAD_LETTER), ({"backoff": LATER}, State.RETRY_WAITING)]
 )
 def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> None:
     @app.job(retry=Retry(**policy), timeout=0.05)

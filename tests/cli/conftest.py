@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import typer.main
 from typer.testing import CliRunner, Result
 
 from holdfast import config
@@ -17,6 +19,9 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 
 SQLITE, POSTGRES = "sqlite", "postgres"
+
+# To make the commands anew takes longer than most of them do.
+get_command = functools.cache(typer.main.get_command)
 
 SHOP = """
 import asyncio, time
@@ -71,6 +76,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Holdfast:
     """The command line with nothing in the environment."""
     for name in (config.URL_VARIABLE, config.TENANT_VARIABLE, "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("typer.testing._get_command", get_command)
 
     def run(*arguments: str, input: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, arguments, input=input, prog_name="holdfast", catch_exceptions=False)

@@ -10,6 +10,7 @@ from holdfast.domain.transitions import TRANSITIONS, Transition, Verb
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger, read_events
+from tests.support.people import asking, gate
 from tests.support.stores import (
     BROKEN,
     FINAL,
@@ -26,7 +27,7 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.ways import bring
+from tests.support.ways import bring, decide_by_hand
 
 pytestmark = pytest.mark.req("CX-4")
 
@@ -135,13 +136,44 @@ STEPS_BY_HAND = {
 def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHand, step: str) -> None:
     """After the test the whole ledger is replayed: the verb must fit the step."""
     state, change, verb = STEPS_BY_HAND[step]
-    job_id = bring(store, by_hand, state).id
+    brought = bring(store, by_hand, state)
+    job_id = brought.id
+    if brought.gate is not None:
+        decide_by_hand(by_hand, brought.gate, "approve" if verb == "approve" else "deny")
     count = len(history(store, job_id))
     by_hand.execute(f"update job_state set {change} where id = :id", {"id": job_id})
     events = history(store, job_id)
     assert len(events) == count + 1
     assert (events[-1].verb, events[-1].from_state) == (verb, state)
     assert events[-1].actor not in ("", "tester", "worker-1")
+
+
+@pytest.mark.req("CX-1", "CX-7")
+def test_a_gate_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
+    forward(store)
+    asked = asking(store, expires_in=10.0)
+    close = "update gate set state = 'expired', decided_at = (select now from present) where id = :gate"
+    assert by_hand.refusal(close, {"gate": asked.id}) is not None
+    forward(store, 10)
+    by_hand.execute(close, {"gate": asked.id})
+    by_hand.execute(
+        "update job_state set state = 'failed', gate_id = null, finished_at = (select now from present),"
+        " error_code = 'gate_expired', error_message = 'n' where id = :id",
+        {"id": asked.job_id},
+    )
+    assert history(store, asked.job_id)[-1].verb == "expire"
+
+
+@pytest.mark.req("CX-11")
+def test_a_job_that_is_cancelled_by_hand_takes_its_question_back(store: Store, by_hand: ByHand) -> None:
+    asked = asking(store)
+    by_hand.execute(
+        "update job_state set state = 'cancelled', gate_id = null, finished_at = (select now from present)"
+        " where id = :id",
+        {"id": asked.job_id},
+    )
+    assert gate(store, asked.id).state == "withdrawn"
+    assert history(store, asked.job_id)[-1].verb == "cancel"
 
 
 def test_a_change_that_is_no_transition_leaves_no_event(store: Store, by_hand: ByHand) -> None:

@@ -70,6 +70,21 @@ def test_health_counts_what_there_is(store: Store) -> None:
 
 
 @pytest.mark.req("DP-19")
+def test_a_job_waits_since_it_may_be_begun(store: Store) -> None:
+    """Not since it was made: one that slept for a day, or was for later, has waited for nobody."""
+    forward(store)
+    put_one(store, delay=1000)
+    forward(store, 1000)
+    store.run(store.verbs.promote_due())
+    assert health(store).oldest_queued_age_s == 0.0
+    work(store, LATER)
+    forward(store, 1_000_000)
+    store.run(store.verbs.promote_due())
+    forward(store, 5)
+    assert health(store).oldest_queued_age_s == 5.0
+
+
+@pytest.mark.req("DP-19")
 def test_jobs_without_a_worker_want_attention(store: Store) -> None:
     forward(store)
     put_one(store)

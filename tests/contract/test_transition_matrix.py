@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.domain.gates import VerdictWord
 from holdfast.domain.states import FINISHED, HELD, State
 from holdfast.domain.transitions import PAIRS, is_legal
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease
-from tests.support.ways import Brought, bring
+from tests.support.ways import Brought, bring, decide_by_hand
 
 pytestmark = pytest.mark.req("CX-1", "DP-1")
 
@@ -27,10 +28,8 @@ update job_state
 """
 
 
-# What people would have to say for a job to leave its gate: that, and the gate closed as they said.
-VERDICTS = {State.QUEUED: ("approve", "approved"), State.FAILED: ("deny", "denied")}
-VOTE = "insert into vote (gate_id, tenant, person, verdict, how, at) select :gate, 'default', 'ada', :verdict, 'x', now"
-CLOSE = "update gate set state = :state, decided_at = (select now from present) where id = :gate"
+# What somebody has to say before a job can leave its gate this way.
+VERDICTS: dict[State, VerdictWord] = {State.QUEUED: "approve", State.FAILED: "deny"}
 
 
 def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[str, object]:
@@ -57,10 +56,8 @@ def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) 
     events = len(history(store, brought.id))
     for target in State:
         by_hand.begin()
-        if source == State.WAITING_FOR_APPROVAL and target in VERDICTS:
-            verdict, closed = VERDICTS[target]
-            by_hand.execute(f"{VOTE} from present", {"gate": brought.gate, "verdict": verdict})
-            by_hand.execute(CLOSE, {"gate": brought.gate, "state": closed})
+        if brought.gate is not None and target in VERDICTS:
+            decide_by_hand(by_hand, brought.gate, VERDICTS[target])
         params = fields(source, target, brought, fresh) | {"id": brought.id}
         refusal = by_hand.refusal(UPDATE, params)
         if source == target or is_legal(source, target):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
 from holdfast.domain.errors import HoldfastError
+from holdfast.domain.gates import GateFilter
 from holdfast.domain.job import Event, Job
 from holdfast.domain.states import State
 from holdfast.domain.transitions import Step, replay
@@ -70,7 +71,8 @@ class Comparison:
 
     def check(self) -> None:
         """All jobs, all news; one scope and one of the other jobs after another in their turn."""
-        touched = self._check_events()
+        touched = self._check_events() | self.model.touched
+        self.model.touched.clear()
         self._turn += 1
         jobs = list(self.model.jobs)
         chosen = jobs[self._turn % len(jobs)] if jobs else None
@@ -109,8 +111,11 @@ class Comparison:
 
     def _check_overview(self, scope: str) -> None:
         reasons = set()
+        asked = GateFilter(tenant=scope, state=None, limit=1000)
         for player in self.players.values():
             where = f"{player} in {scope}"
+            if self.model.gates:
+                same(player.gates(asked), views.gates_of(self.model, asked), f"the gates of {where}")
             same(player.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
             health = player.health(scope)
             same(replace(health, reasons=()), views.health_of(self.model, scope), f"health of {where}")
@@ -127,6 +132,10 @@ class Comparison:
         same(player.result(job_id, own), views.result_of(job), f"the result on {player}")
         same(player.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {player}")
         same(player.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {player}")
+        same(player.steps(job_id, own), views.steps_of(job), f"the steps on {player}")
+        for gate in self.model.gates.values():
+            if gate.seen.job_id == job_id:
+                same(player.votes(gate.seen.id, own), self.model.votes_of(gate), f"the votes on {player}")
         # What the ledger says is where the job is, and no job was begun without an attempt (SC-4).
         assert replay(Step(event.verb, event.from_state, event.to_state) for event in history) is job.state
         begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
@@ -140,6 +149,7 @@ class Comparison:
         assert player.history(job_id, foreign) == []
         assert player.attempts(job_id, foreign) == []
         assert player.checkpoints(job_id, foreign) == []
+        assert player.steps(job_id, foreign) == []
 
 
 def unplaced(jobs: Iterable[Job]) -> list[Job]:

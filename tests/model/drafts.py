@@ -10,11 +10,13 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from holdfast.domain.agents import Definition
+from holdfast.domain.gates import Question
 from holdfast.domain.ids import uuid7
 from holdfast.domain.job import Dedupe, JobSpec
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
 from holdfast.domain.settlement import Ending
+from holdfast.domain.steps import Pause, StepEntry
 
 USUAL = RetryPolicy()
 START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")
@@ -161,4 +163,73 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 )
 endings: st.SearchStrategy[Ending] = st.sampled_from(
     ["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
+)
+
+# -- what handlers wait for ----------------------------------------------------------------------------------------
+
+# Each call has its place in the handler, so that a place is always the same call.
+EVENTS = {"paid": 2, "shipped": 3}
+GATES = {"release": 4, "refund": 6}
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Why an attempt ends to go on later, in words that do not depend on what is there yet."""
+
+    kind: Literal["sleep", "event", "step", "ask"]
+    name: str
+    delay: float | None
+    offset: float | None
+    match: tuple[tuple[str, object], ...] = ()
+    since: float = 0.0
+    patch: bool = False
+    question: tuple[tuple[str, object], ...] = ()
+
+    def outcome(self, now: datetime, gate_id: str) -> Paused:
+        steps = [StepEntry(7, "new way", "patch", took=0.5).to_json()] if self.patch else []
+        return Paused(self._pause(now, gate_id).to_json(), steps)
+
+    def _pause(self, now: datetime, gate_id: str) -> Pause:
+        until = _from(now, self.offset)
+        delay = None if until is not None else self.delay
+        match self.kind:
+            case "sleep":
+                return Pause(1, "nap", "sleep", delay=delay or 0.0, until=until)
+            case "event":
+                wanted = dict(self.match)
+                return Pause(
+                    EVENTS[self.name], self.name, "event", delay=delay, until=until, wanted=wanted, since=self.since
+                )
+            case "step":
+                return Pause(5, "charge", "step", delay=delay or 0.0, tries=2, error={"type": "x", "message": "busy"})
+            case "ask":
+                name = "release" if self.name == "paid" else "refund"
+                asked = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
+                return Pause(GATES[name], name, "approval", gate=asked.to_json(gate_id, name, None))
+
+
+matches = st.sampled_from([(), (), (("order", 7),), (("order", None),), (("order", 7), ("shop", "a"))])
+told = st.sampled_from(['{"order": 7}', '{"order": 7.0, "shop": "a"}', "{}", '{"order": null}', '{"order": "7"}'])
+people = st.sampled_from(["ada", "bob", "eve", "user-0", "user-1", "", None])
+questions = st.tuples(
+    st.sampled_from([(), (("approvers", ("ada", "bob")), ("quorum", 2)), (("approvers", ("ada",)),)]),
+    st.sampled_from([(), (("escalate_after", 60.0), ("escalate_to", ("eve",)))]),
+    st.sampled_from([(), (("not_requester", True),)]),
+    st.sampled_from([(), (("on_deny", "resume"),)]),
+    st.sampled_from(
+        [(), (("expires_in", 60.0),), *((("expires_in", 2.5), ("on_expire", how)) for how in ("approve", "remind"))]
+    ),
+    st.sampled_from([(), (("remind_every", 31.0),)]),
+    st.sampled_from([(), (), (("form", {"type": "object", "required": ["limit"]}),)]),
+).map(lambda parts: tuple(option for part in parts for option in part))
+waits = st.builds(
+    Wait,
+    kind=st.sampled_from(["ask", "event", "ask", "event", "sleep", "step"]),
+    name=st.sampled_from(sorted(EVENTS)),
+    delay=st.none() | delays,
+    offset=st.sampled_from([None, None, -1.0, 3.0]),
+    match=matches,
+    since=st.sampled_from([0.0, 0.0, 100.0]),
+    patch=st.booleans(),
+    question=questions,
 )

@@ -24,19 +24,18 @@ from tests.model.drafts import (
     delays,
     drafts,
     kinds,
-    outcomes,
     plain_drafts,
     queues,
     reasons,
     scopes,
     tenants,
 )
-from tests.model.mischief import Mischief
+from tests.model.durable import Durable
 from tests.model.seat import UNKNOWN
 
 MOVES = {
     "claim": 6,
-    "settle": 5,
+    "settle": 6,
     "enqueue": 3,
     "time_passes": 4,
     "run_duties": 4,
@@ -54,6 +53,12 @@ MOVES = {
     "step_by_hand": 1,
     "meddle_by_hand": 1,
     "cut_the_power": 1,
+    "save_steps": 2,
+    "send_event": 3,
+    "decide": 4,
+    "issue_token": 1,
+    "rewind": 1,
+    "list_gates": 1,
 }
 
 PLACES: list[Where] = ["first", "last", "before", "before", "after", "after"]
@@ -63,7 +68,7 @@ ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
 wants = st.sampled_from([1, 2, 1000, 1000])
 
 
-class StoresMachine(Mischief):
+class StoresMachine(Durable):
     @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=4), tenant=tenants)
     def begin(self, batch: Sequence[Draft], tenant: str) -> None:
         self.send([self.spec(draft, tenant) for draft in batch], tenant)
@@ -142,8 +147,7 @@ class StoresMachine(Mischief):
         batch: list[Settlement] = []
         for job in self.model.held_by(lease, State.IN_PROGRESS):
             if not batch or data.draw(st.booleans()):
-                outcome = data.draw(outcomes, label=job.id)
-                batch.append(decide(views.claim_of(job), outcome, random01))
+                batch.append(decide(views.claim_of(job), self.outcome(data, job.id), random01))
         scope = self.model.leases[lease].tenant
         if data.draw(st.booleans(), label="and go on"):
             want = data.draw(st.integers(0, 3), label="want")
@@ -177,6 +181,8 @@ class StoresMachine(Mischief):
         self.play(lambda side: side.promote_due(due, scope))
         late = _unambiguous(want, [job.spec.deadline_at for job in self.model.overdue(scope)])
         self.play(lambda side: side.expire_overdue(late, scope))
+        gates = _unambiguous(want, [gate.next for gate in self.model.gates_due(scope)])
+        self.play(lambda side: side.attend_gates(gates, scope))
         unswept = sum(not lease.swept for lease in self.model.leases.values())
         lost = want if unswept <= want else 1000
         self.play(lambda side: side.reap_lapsed(lost, scope))

@@ -17,12 +17,13 @@ from holdfast.domain.job import Claim, Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
+from tests.model.people import People
 from tests.model.registry import Registry
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(Registry):
+class Model(People, Registry):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -171,6 +172,8 @@ class Model(Registry):
             self.step(job, "snooze", holder, item.note, due=later)
         elif item.ending == "cancel":
             self.step(job, "cancel", holder, item.note)
+        elif item.ending in ("pause", "ask"):
+            self.suspend(job, item, holder)
         elif item.ending == "crash":
             self.crash(job, "crash", holder, item.note, later)
         else:

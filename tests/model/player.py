@@ -6,17 +6,20 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.domain.agents import Agent, Definition
+from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Store, Verbs
+from holdfast.domain.steps import Saved, Step, StepEntry
+from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.reads import Dialect
+from tests.support.stores import new_id
 
 T = TypeVar("T")
 
@@ -61,6 +64,8 @@ class Player:
         self.store: Store = open_store(url)
         self.leases: dict[str, str] = {}
         self.cursor: str | None = None
+        self.told: dict[str, str] = {}
+        """What the test calls the events, by the ids this store gave them."""
 
     @property
     def verbs(self) -> Verbs:
@@ -154,6 +159,38 @@ class Player:
     ) -> list[Verdict]:
         return self.store.run(self.verbs.reschedule(ids, when, reason, actor, tenant))
 
+    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> list[Saved]:
+        """In the order in which they were offered."""
+        places = {(job_id, entry.n): place for place, (job_id, _, entry) in enumerate(entries)}
+        answers = self.store.run(self.verbs.save_steps(self.token(lease), entries, tenant))
+        named = [replace(answer, value=self._named(answer.value)) for answer in answers]
+        return sorted(named, key=lambda answer: places[answer.job_id, answer.n])
+
+    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> int | None:
+        return self.store.run(self.verbs.rewind(job_id, to, actor, tenant))
+
+    def send_event(
+        self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
+    ) -> Sent:
+        sent = self.store.run(self.verbs.send_event(Telling(new_id(), name, data, key, job_id), actor, tenant))
+        return replace(sent, id=self.told.setdefault(sent.id, label))
+
+    def _named(self, value: Any) -> Any:
+        """An event with the name the test has for it."""
+        known = isinstance(value, dict) and value.get("id") in self.told
+        return value | {"id": self.told[value["id"]]} if known else value
+
+    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Answer:
+        return self.store.run(self.verbs.decide_gate(gate_id, ballot, tenant))
+
+    def keep_gate_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> str | None:
+        return self.store.run(self.verbs.keep_gate_token(gate_id, token_hash, person, ttl, actor, tenant))
+
+    def attend_gates(self, want: int, tenant: str) -> int:
+        return self.store.run(self.verbs.attend_gates(want, tenant))
+
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
         return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
 
@@ -207,6 +244,16 @@ class Player:
 
     def result(self, job_id: str, tenant: str) -> Result | None:
         return self.store.run(self.verbs.result(job_id, tenant))
+
+    def steps(self, job_id: str, tenant: str) -> list[Step]:
+        found = self.store.run(self.verbs.steps(job_id, tenant))
+        return [replace(step, value=self._named(step.value)) for step in found]
+
+    def gates(self, wanted: GateFilter) -> list[Gate]:
+        return self.store.run(self.verbs.gates(wanted))
+
+    def votes(self, gate_id: str, tenant: str) -> list[Vote]:
+        return self.store.run(self.verbs.votes(gate_id, tenant))
 
     def counts(self, tenant: str) -> dict[State, int]:
         return self.store.run(self.verbs.counts(tenant))

@@ -65,7 +65,8 @@ class Seat(RuleBasedStateMachine):
         """When something falls due, passes its deadline, or lapses."""
         jobs = [moment for job in self.model.jobs.values() for moment in (job.due_at, job.spec.deadline_at)]
         leases = [lease.until for lease in self.model.leases.values()]
-        return [moment for moment in (*jobs, *leases) if moment is not None]
+        gates = [gate.next for gate in self.model.gates.values() if gate.seen.state == "open"]
+        return [moment for moment in (*jobs, *leases, *gates) if moment is not None]
 
     def ids(self, *states: State) -> list[str]:
         return [job.id for job in self.model.jobs.values() if job.state in states]

@@ -12,7 +12,7 @@ from holdfast.domain.transitions import Verb
 from tests.model.conftest import Make
 from tests.model.machine import StoresMachine
 
-pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7")
+pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7")
 
 QUICK = settings(
     max_examples=25,
@@ -23,8 +23,8 @@ QUICK = settings(
 )
 LONG = settings(QUICK, max_examples=1_000, stateful_step_count=60)
 
-# No verb of the stores takes these steps yet.
-ELSEWHERE = {Verb.ASK, Verb.APPROVE, Verb.DENY, Verb.CLEAN}
+# No verb of the stores takes this step yet.
+ELSEWHERE = {Verb.CLEAN}
 
 
 def play(make: Make, how: settings) -> Counter[str]:

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import Definition
+from holdfast.domain.gates import Ballot, VerdictWord
 from holdfast.domain.order import Move
 from holdfast.domain.policies import RetryPolicy
-from holdfast.domain.settlement import Ending, Settlement
+from holdfast.domain.settlement import Ending, Settlement, decide
 from holdfast.domain.states import State
+from holdfast.domain.steps import StepEntry
 from holdfast.domain.transitions import Verb
 from holdfast.stores.base import ClaimRequest, Reschedule
+from tests.model import views
 from tests.model.comparison import Comparison
 from tests.model.conftest import Make
-from tests.model.drafts import START, Draft
+from tests.model.drafts import START, Draft, Wait
+from tests.model.drafts import job_id as gate_id
 from tests.model.model import Model
 from tests.model.player import Player
 from tests.model.test_machine import ELSEWHERE
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
 AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
 TWICE = RetryPolicy(max_attempts=2, max_crashes=1)
 AT_ONCE = Reschedule()
+VERDICTS: tuple[VerdictWord, ...] = ("approve", "deny")
 
 
 class Tour:
@@ -72,9 +77,32 @@ class Tour:
         item = Settlement(job_id, self.model.jobs[job_id].attempt, ending, 1.0, error, error)
         self.play(lambda side: side.settle(self.lease, [item], "*"))
 
+    def let_go(self, job_id: str, kind: Any, name: str = "paid", **how: Any) -> str:
+        """End an attempt to wait; answers the id of the gate, if that is what it waits for."""
+        self.numbers += 1
+        gate = gate_id(500_000 + self.numbers, self.model.now)
+        wait = Wait(kind, name, how.pop("delay", 5.0), how.pop("offset", None), **how)
+        item = decide(views.claim_of(self.model.jobs[job_id]), wait.outcome(self.model.now, gate), 0.0)
+        self.play(lambda side: side.settle(self.lease, [item], "*"))
+        return gate
+
+    def say(self, gate: str, person: str, verdict: VerdictWord = "approve", token: str | None = None) -> None:
+        ballot = Ballot(verdict, person, "tour", None, None, token)
+        self.play(lambda side: side.decide_gate(gate, ballot, "a"))
+
+    def send(self, name: str = "paid", data: str = "{}", key: str | None = None, job: str | None = None) -> None:
+        self.pass_time(0.000001)
+        label = f"event-{len(self.model.told)}"
+        self.play(lambda side: side.send_event(label, name, data, key, job, "somebody", "a"))
+
+    def save(self, job_id: str, *entries: StepEntry) -> None:
+        attempt = self.model.jobs[job_id].attempt
+        self.play(lambda side: side.save_steps(self.lease, [(job_id, attempt, entry) for entry in entries], "*"))
+
     def wait(self, seconds: float = 1.0) -> None:
         self.pass_time(seconds)
         self.play(lambda side: side.promote_due(1000, "*"))
+        self.play(lambda side: side.attend_gates(1000, "*"))
         self.play(lambda side: side.expire_overdue(1000, "*"))
         self.play(lambda side: side.reap_lapsed(1000, "*"))
 
@@ -150,7 +178,80 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.take()
     tour.wait(60.0)
     assert (tour.state(held), tour.state(begun)) == (State.QUEUED, State.RETRY_WAITING)
+    tour.open_lease()
+    for priority, verdict in enumerate(VERDICTS, 1):
+        asked = tour.put(priority=priority)
+        tour.take()
+        tour.say(tour.let_go(asked, "ask"), "ada", verdict)
     assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
+
+
+@pytest.mark.req("HF-6")
+def test_steps_and_waits_at_every_stage(tour: Tour) -> None:
+    """Told before it waits, while it waits, while it runs again, after it was told; kept, tried again, forgotten."""
+    job = tour.put(retry=TWICE)
+    tour.take()
+    tour.save(job, StepEntry(5, "charge", "step", "1e23"))
+    tour.save(job, StepEntry(5, "charge", "step", "2"))
+    tour.let_go(job, "event", match=(("order", 7),), patch=True)
+    tour.send(data='{"order": 8}', key="k")
+    tour.send(data='{"order": 7}', key="k")
+    tour.reschedule(job)
+    tour.take()
+    tour.send(data='{"order": 7.0}')
+    tour.let_go(job, "event", match=(("order", 7),))
+    assert tour.state(job) is State.QUEUED
+    tour.take()
+    tour.let_go(job, "event", "shipped", delay=None)
+    tour.send("shipped", job=tour.put(priority=-5))
+    tour.send("shipped")
+    assert tour.state(job) is State.QUEUED
+    tour.take()
+    tour.let_go(job, "sleep", offset=3.0)
+    tour.wait(3.0)
+    tour.take()
+    tour.let_go(job, "step", delay=2.5)
+    tour.wait(2.5)
+    tour.take()
+    tour.end(job, "bury")
+    tour.play(lambda side: side.rewind(job, 3, "somebody", "a"))
+    tour.operate("redrive", job)
+    tour.take()
+    tour.let_go(job, "event", "shipped", since=100.0)
+    assert tour.state(job) is State.QUEUED
+
+
+@pytest.mark.req("CX-7")
+def test_gates_at_every_stage(tour: Tour) -> None:
+    """Half decided, decided by time, reminded of, escalated, withdrawn by a cancel and by a deadline; with tokens."""
+    two = (("approvers", ("ada", "bob")), ("quorum", 2), ("escalate_after", 60.0), ("escalate_to", ("eve",)))
+
+    def ask(*question: tuple[str, object], **facts: Any) -> tuple[str, str]:
+        job = tour.put(priority=tour.numbers, **facts)  # before those that go on meanwhile
+        tour.take()
+        return job, tour.let_go(job, "ask", question=question)
+
+    job, gate = ask(*two, ("on_deny", "resume"))
+    tour.play(lambda side: side.keep_gate_token(gate, "h", "bob", 30.0, "somebody", "a"))
+    for person, token in (("mallory", None), ("ada", None), ("ada", None), ("", "h"), ("bob", "h"), ("ada", "no")):
+        tour.say(gate, person, token=token)
+    assert tour.state(job) is State.QUEUED
+    tour.take()
+    job, gate = ask(*two, ("expires_in", 120.0), ("remind_every", 31.0))
+    for _ in range(4):
+        tour.wait(31.0)
+        tour.say(gate, "eve")
+    assert tour.model.gates[gate].seen.state == "expired"
+    tour.open_lease()
+    for how in ("approve", "remind"):
+        ask(("expires_in", 2.5), ("on_expire", how), ("not_requester", True))
+        tour.wait(2.5)
+    stopped, _ = ask()
+    tour.operate("cancel", stopped)
+    late, _ = ask(deadline=1.0)
+    tour.wait(1.0)
+    assert tour.state(late) is State.FAILED
+    assert {gate.seen.state for gate in tour.model.gates.values()} == {"open", "approved", "expired", "withdrawn"}
 
 
 @pytest.mark.req("SC-3")

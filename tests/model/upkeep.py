@@ -27,7 +27,7 @@ class Upkeep(World):
 
     def overdue(self, scope: str) -> list[ModelJob]:
         """What ``expire_overdue`` would expire, the longest overdue first."""
-        waiting = (State.QUEUED, State.RETRY_WAITING)
+        waiting = (State.QUEUED, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL)
         found = [job for job in self.within(scope) if job.state in waiting and self.late(job)]
         return sorted(found, key=lambda job: job.spec.deadline_at or self.now)
 

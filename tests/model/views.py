@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.domain.policies import EXPONENTIAL
 from holdfast.domain.states import State
+from holdfast.domain.steps import Step
 from holdfast.stores.base import Health, JobFilter
+from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World
 
 OUTCOMES = {
@@ -20,6 +23,7 @@ OUTCOMES = {
     "lapse": "crashed",
     "crash": "crashed",
     "snooze": "suspended",
+    "ask": "suspended",
     "cancel": "cancelled",
 }
 
@@ -132,6 +136,22 @@ def result_of(job: ModelJob) -> Result | None:
     return None if job.result is None else Result(json.loads(job.result), None)
 
 
+def steps_of(job: ModelJob) -> list[Step]:
+    return [step for _, step in sorted(job.steps.items())]
+
+
+def gates_of(people: People, wanted: GateFilter) -> list[Gate]:
+    """Those that were asked first at the top, by their ids."""
+    found = [gate.seen for gate in people.gates.values() if wanted.tenant in (EVERY_TENANT, gate.seen.tenant)]
+    if wanted.state is not None:
+        found = [gate for gate in found if gate.state == wanted.state]
+    if wanted.job_id is not None:
+        found = [gate for gate in found if gate.job_id == wanted.job_id]
+    if wanted.approver is not None:
+        found = [gate for gate in found if not gate.approvers or wanted.approver in gate.people]
+    return sorted(found, key=lambda gate: gate.id)[: wanted.limit]
+
+
 def listed(world: World, wanted: JobFilter) -> list[Job]:
     """Newest first, and ids are what says how new (CX-14)."""
     found = [job_of(job) for job in world.within(wanted.tenant)]
@@ -150,15 +170,22 @@ def counts_of(world: World, scope: str) -> dict[State, int]:
     return {state: states.count(state) for state in set(states)}
 
 
-def health_of(world: World, scope: str) -> Health:
+def _ready_since(job: ModelJob) -> datetime:
+    if job.attempt:
+        return job.events[-1].at
+    return max(job.created_at, job.process_after or job.created_at)
+
+
+def health_of(world: People, scope: str) -> Health:
     """Without the reasons: they are words for people."""
     jobs = world.within(scope)
     waiting = [job for job in jobs if job.claimable]
     dead = sum(job.state is State.DEAD_LETTER for job in jobs)
     seen = [each for each in world.leases.values() if scope == EVERY_TENANT or each.tenant in (scope, "*")]
     alive = sum(world.live(lease) for lease in seen)
-    oldest = min((job.created_at for job in waiting), default=None)
+    oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
+    asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
     worrying = dead or (waiting and not alive) or (age is not None and age > 300)
     return Health(
         len(waiting),
@@ -169,4 +196,6 @@ def health_of(world: World, scope: str) -> Health:
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
         "attention" if worrying else "ok",
+        gate_open=len(asked),
+        oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
     )

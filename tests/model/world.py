@@ -12,9 +12,11 @@ from holdfast.domain.agents import Agent
 from holdfast.domain.errors import StaleLease
 from holdfast.domain.job import EVERY_TENANT, JobSpec
 from holdfast.domain.states import FINISHED, HELD, State
-from holdfast.domain.transitions import TRANSITIONS
+from holdfast.domain.steps import Step
+from holdfast.domain.transitions import TRANSITIONS, Transition, Verb
 
-TARGETS = {(step.source, step.verb.value): step.target for step in TRANSITIONS}
+# Of two steps of one name the first is the usual one; the other has to be asked for.
+TARGETS = {(step.source, step.verb.value): step.target for step in reversed(TRANSITIONS)}
 
 
 @dataclass
@@ -52,6 +54,8 @@ class ModelJob:
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
     artifacts: dict[tuple[int, str], tuple[datetime, str]] = field(default_factory=dict)
     events: list[ModelEvent] = field(default_factory=list)
+    gate: str | None = None
+    steps: dict[int, Step] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -111,9 +115,14 @@ class World:
         actor: str,
         note: dict[str, Any] | None = None,
         due: datetime | None = None,
+        target: State | None = None,
     ) -> None:
         """Take a step of the table (a ``KeyError`` if it has none) and write it down."""
-        source, job.state = job.state, TARGETS[job.state, verb]
+        source, job.state = job.state, target or TARGETS[job.state, verb]
+        if Transition(source, Verb(verb), job.state) not in TRANSITIONS:
+            raise KeyError(verb)
+        if source is State.WAITING_FOR_APPROVAL and job.gate is not None:
+            self.leave_gate(job)
         if verb in ("take", "start"):
             job.attempt += 1
             job.started_at = self.now
@@ -128,6 +137,9 @@ class World:
         if due is not None and job.state is State.RETRY_WAITING:
             meta["due_at"] = moment(due)
         job.events.append(ModelEvent(verb, source, job.state, job.attempt, self.now, actor, meta))
+
+    def leave_gate(self, job: ModelJob) -> None:
+        """For whoever knows of gates."""
 
     def within(self, scope: str) -> list[ModelJob]:
         return [job for job in self.jobs.values() if scope in (EVERY_TENANT, job.tenant)]

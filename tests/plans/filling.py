@@ -9,6 +9,8 @@ The numbers of the rows decide what they are, in bands, the same on both stores:
     retrying   + 9,500           retry_waiting, not due
     late       + 500             queued, past their deadline
     held       + 5,000           under 50 leases, five of which have lapsed; half of them begun
+    waiting    + 50,000          for an event, each for one of its own (`filling_people.py`)
+    asking     + 50,000          people; of one in a hundred the gate has expired
 
 The other leases, up to 20,000, are over: outside workers have one for each job.
 Nearly all belong to tenant `a`; one in a thousand to `b`. Each has one event, which leads straight to where it is.
@@ -23,6 +25,7 @@ from pathlib import Path
 import psycopg
 
 from holdfast.stores.open import open_store
+from tests.plans import filling_people
 
 FINISHED = 1_000_000
 CLAIMABLE = FINISHED + 20_000
@@ -31,9 +34,11 @@ DUE = FUTURE + 500
 RETRYING = DUE + 9_500
 LATE = RETRYING + 500
 HELD = LATE + 5_000
+WAITING = HELD + 50_000
+ASKING = WAITING + 50_000
 LEASES = 20_000
 
-BIG = ("job", "job_state", "job_tag", "event")
+BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate", "vote")
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
 FACTS = f"""
@@ -47,12 +52,14 @@ FACTS = f"""
 STATE = f"""
     case when n <= {FINISHED} then case when n % 100 = 1 then 'dead_letter' else 'succeeded' end
          when n <= {DUE} then 'queued' when n <= {RETRYING} then 'retry_waiting' when n <= {LATE} then 'queued'
-         when n % 2 = 0 then 'leased' else 'in_progress' end
+         when n <= {HELD} then case when n % 2 = 0 then 'leased' else 'in_progress' end
+         when n <= {WAITING} then 'retry_waiting' else 'waiting_for_approval' end
 """
 ERROR = f"case when n <= {FINISHED} and n % 100 = 1 then 'broken' end"
 # Years since 1970, turned into what a store keeps times in.
 DUE_YEAR = f"""
-    case when n <= {CLAIMABLE} or n > {RETRYING} then null when n > {FUTURE} and n <= {DUE} then 2024 else 2100 end
+    case when n <= {CLAIMABLE} or n > {RETRYING} and n <= {HELD} or n > {WAITING} then null
+         when n > {FUTURE} and n <= {DUE} then 2024 else 2100 end
 """
 DEADLINE_YEAR = f"""
     case when n > {RETRYING} and n <= {LATE} then 2024 when n > {FINISHED} and n % 10 = 0 then 2100 end
@@ -67,18 +74,20 @@ POSTGRES = (
            tenant, kind, queue, '{{}}', priority, make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
            case when n % 10009 = 0 then array['rare', 'common'] when n % 5 = 0 then array['common'] else '{{}}' end,
            agent, correlation_id, 'filler', 'tests', to_timestamp(1700000000 + n / 1000.0)
-      from (select n, {FACTS} from generate_series(1, {HELD}) n) f
+      from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
     """,
     f"""
     insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, finished_at, error_code, error_message, agent, note)
+                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
     select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
            make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
-           case when n > {LATE} then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
+           case when n > {LATE} and n <= {HELD}
+                then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
+           case when n > {WAITING} then {filling_people.POSTGRES_GATE} end,
            case when n <= {FINISHED} then to_timestamp(1700000000 + n / 1000.0) end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}'::jsonb end
-      from (select n, {FACTS} from generate_series(1, {HELD}) n) f
+      from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
     """,
     "insert into job_tag (tenant, tag, job_id) select tenant, unnest(tags), id from job where tags <> '{}'",
     """
@@ -92,11 +101,12 @@ POSTGRES = (
            case when n >= 50 then now() end, case when n >= 50 then 'settled' end, case when n >= 50 then now() end
       from generate_series(0, {LEASES}) n
     """,
-    f"select setval('position_seq', {HELD})",
+    f"select setval('position_seq', {ASKING})",
+    *filling_people.postgres(HELD, WAITING, ASKING),
 )
 
 _ID = "printf('%08x-%04x-7000-8000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
-_NUMBERS = f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {HELD})"
+_NUMBERS = f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {ASKING})"
 _FACTS = f"(select n, {FACTS} from numbers)"
 
 
@@ -121,10 +131,11 @@ SQLITE = (
     "insert into job_tag (tenant, tag, job_id) select tenant, 'rare', id from job where n % 10009 = 0",
     f"""
     insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, finished_at, error_code, error_message, agent, note)
+                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,
-           case when n > {LATE} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
+           case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
+           case when n > {WAITING} then {filling_people.SQLITE_GATE} end,
            case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}' end
       from job
@@ -140,6 +151,7 @@ SQLITE = (
            case when n >= 50 then 0 end, case when n >= 50 then 'settled' end, case when n >= 50 then 0 end
       from numbers
     """,
+    *filling_people.sqlite(HELD, WAITING, ASKING),
 )
 
 

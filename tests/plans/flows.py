@@ -7,18 +7,28 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.job import JobSpec
 from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
-from holdfast.stores.base import ClaimRequest, JobFilter, Verbs
+from holdfast.domain.steps import StepEntry
+from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow
-from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE
+from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 
 
 def job_id(number: int) -> str:
     milliseconds = 1_700_000_000_000 + number
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7000-8000-{number:012x}"
+
+
+def gate_id(number: int) -> str:
+    return job_id(number).replace("-8000-", "-9000-")
+
+
+def telling(name: str, data: str, key: str | None = None) -> Telling:
+    return Telling(gate_id(6_000_000), name, data, key)
 
 
 def lease_id(number: int) -> str:
@@ -79,6 +89,53 @@ def writes(verbs: Verbs) -> dict[str, Flow[Any]]:
     }
 
 
+def people(verbs: Verbs) -> dict[str, tuple[str | None, Flow[Any]]]:
+    """What has to do with waiting, with the index that finds what it is about; ten jobs at most."""
+
+    def settle(ending: Any, pause: dict[str, Any], **more: Any) -> Flow[Any]:
+        settlements = [
+            Settlement(each, 1, ending, pause=pause | {name: make(n) for name, make in more.items()})
+            for n, each in enumerate(RUNNING)
+        ]
+        return verbs.settle(BEGUN, settlements, "*")
+
+    def gate(number: int) -> dict[str, Any]:
+        return Question(summary="May it?", approvers=("ada",)).to_json(gate_id(5_000_000 + number), "release", None)
+
+    sleep = {"n": 3, "name": "nap", "kind": "sleep", "delay": 5.0}
+    event = {"n": 3, "name": "told", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
+    entries = [(each, 1, StepEntry(1, "charge", "step", "1")) for each in RUNNING]
+    asking = gate_id(WAITING + 7)
+    return {
+        "save steps": ("step_pkey", verbs.save_steps(BEGUN, entries, "*")),
+        "sleep": (None, settle("pause", sleep)),
+        "wait": ("app_event_by_name", settle("pause", event)),
+        "ask": (None, settle("ask", sleep | {"kind": "approval"}, gate=gate)),
+        "send an event": ("waiting", verbs.send_event(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
+        "send one for nobody": ("waiting", verbs.send_event(telling("paid", '{"order": -1}'), "me", "a")),
+        "send one with a key": ("app_event_by_key", verbs.send_event(telling("other", "{}", "k"), "me", "a")),
+        "approve": ("gate_pkey", verbs.decide_gate(asking, Ballot("approve", "ada", "test"), "a")),
+        "deny": ("gate_pkey", verbs.decide_gate(asking, Ballot("deny", "ada", "test"), "a")),
+        "keep a token": ("gate_pkey", verbs.keep_gate_token(asking, "h", "ada", 60.0, "me", "a")),
+        "hashes": ("gate_token_by_gate", verbs.gate_hashes(asking, "a")),
+        "cancel": (None, verbs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
+        "rewind": ("step_pkey", verbs.rewind(job_id(1), 1, "me", "a")),
+    }
+
+
+def inbox(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+    """Pages of fifty gates of tenant `a`."""
+    wanted: dict[str, tuple[str, dict[str, Any]]] = {
+        "what is open": ("gate_inbox", {}),
+        "a page far behind": ("gate_inbox", {"after": gate_id(WAITING + 40_000)}),
+        "what was approved": ("gate_by_state", {"state": "approved"}),
+        "what was denied": ("gate_by_state", {"state": "denied"}),
+        "of one job": ("gate_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
+        "what somebody may decide": ("gate_inbox", {"approver": "ada"}),
+    }
+    return {name: (index, verbs.gates(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
+
+
 # Every third is of the same queue and priority, so the last two stand next to each other.
 MOVED, ASIDE, BESIDE = job_id(FINISHED + 8), job_id(FINISHED + 9_998), job_id(FINISHED + 10_001)
 PLACES = {
@@ -123,6 +180,7 @@ def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "promote for a tenant": ("not_yet_due", verbs.promote_due(100, "a")),
         "expire": ("past_deadline", verbs.expire_overdue(100)),
         "reap": ("held", verbs.reap_lapsed(100)),
+        "attend": ("gate_due", verbs.attend_gates(100)),
         "resume": ("waiting_by_agent", verbs.resume_agent("sleeper", 100, "a")),
     }
 
@@ -169,4 +227,7 @@ def reads(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "attempts": ("event_by_job", verbs.attempts(one, "a")),
         "checkpoints": ("checkpoint", verbs.checkpoints(one, "a")),
         "result": ("result", verbs.result(one, "a")),
+        "steps": ("step_pkey", verbs.steps(job_id(HELD + 7), "a")),
+        "gate": ("gate_pkey", verbs.gate(gate_id(WAITING + 7), "a")),
+        "votes": ("vote_pkey", verbs.votes(gate_id(WAITING + 7), "a")),
     }

@@ -53,6 +53,7 @@ def test_the_tables_are_large(connection: Connection) -> None:
 
 @pytest.mark.parametrize("name", flows.claims(VERBS))
 def test_a_claim_walks_the_index_in_queue_order(connection: Connection, name: str) -> None:
+    """Beside a million that have ended, and a hundred thousand that wait for events and for people."""
     seen = used(connection, flows.claims(VERBS)[name])
     claimed = len(seen.answer)
     assert claimed == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
@@ -71,6 +72,27 @@ def test_a_write_finds_its_jobs_by_their_ids(connection: Connection, name: str) 
     assert seen.answer is not False
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 200
+
+
+@pytest.mark.req("HF-6", "CX-5", "CX-7")
+@pytest.mark.parametrize("name", flows.people(VERBS))
+def test_what_has_to_do_with_waiting_reads_its_own(connection: Connection, name: str) -> None:
+    """Beside fifty thousand who wait for an event and as many who wait for people."""
+    index, flow = flows.people(VERBS)[name]
+    seen = used(connection, flow)
+    assert seen.scanned == {}
+    assert index is None or 0 < seen.by_index[index] <= 40, seen.by_index
+    assert sum(seen.by_index.values()) < 500, seen.by_index
+
+
+@pytest.mark.req("CX-5")
+@pytest.mark.parametrize("name", flows.inbox(VERBS))
+def test_the_inbox_reads_its_page(connection: Connection, name: str) -> None:
+    index, flow = flows.inbox(VERBS)[name]
+    plan = explained(connection, flow)
+    assert index in plan.indexes, plan.text
+    assert not plan.kinds & {"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
+    assert plan.rows_read <= 2 * PAGE + 1, plan.text  # each with what was said of it
 
 
 @pytest.mark.req("SC-3")
@@ -132,4 +154,4 @@ def test_health_does_not_look_at_what_is_finished(connection: Connection) -> Non
     seen = used(connection, VERBS.health("a"))
     assert seen.answer.backlog == 20_480
     assert seen.scanned == {}
-    assert sum(seen.by_index.values()) < 250_000
+    assert sum(seen.by_index.values()) < 350_000

@@ -18,6 +18,7 @@ from holdfast.domain.steps import Pause, StepEntry
 from holdfast.stores.base import ClaimRequest, Telling
 from holdfast.stores.open import open_store
 from tests.plans.explained import used
+from tests.support.people import waits
 from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
 pytestmark = pytest.mark.req("JF-3")
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.req("JF-3")
 HELD, ENDED = 600, 100
 
 
-@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "start", "release"])
+@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
 def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
@@ -40,6 +41,7 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
             "turn": verbs.turn(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
             "save_checkpoint": verbs.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
             "save_steps": verbs.save_steps(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
+            "wait": verbs.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
             "start": verbs.start(lease, ids, "*"),
             "release": verbs.release(lease, ids, "*"),
         }

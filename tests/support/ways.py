@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.domain.gates import VerdictWord
 from holdfast.domain.job import Claim
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
@@ -25,6 +26,13 @@ from tests.support.stores import (
 
 # The retention sweep, which comes later, brings its own verb for this step.
 CLEAN = "update job_state set state = 'cleaned' where id = :id"
+
+
+VOTE = (
+    "insert into vote (gate_id, tenant, person, verdict, how, at)"
+    " select id, tenant, 'ada', :verdict, 'by hand', (select now from present) from gate where id = :gate"
+)
+CLOSE = "update gate set state = :state, decided_at = (select now from present) where id = :gate"
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,12 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
     _end(store, held, state, gate)
     assert state_of(store, job_id) == state
     return Brought(job_id, lease, gate)
+
+
+def decide_by_hand(by_hand: ByHand, gate: str, verdict: VerdictWord) -> None:
+    """What has to be there before a job can leave its gate: a word of somebody's, and the gate closed by it."""
+    by_hand.execute(VOTE, {"gate": gate, "verdict": verdict})
+    by_hand.execute(CLOSE, {"gate": gate, "state": "approved" if verdict == "approve" else "denied"})
 
 
 def _end(store: Store, held: Claim, state: State, gate: str | None) -> None:

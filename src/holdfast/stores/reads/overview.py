@@ -15,6 +15,13 @@ SECOND = timedelta(seconds=1)
 # The second half says in which of two indexes a state is looked for (see pages.py).
 _NOT_HELD = "s.state not in ('leased', 'in_progress')"
 _CLAIMABLE = f"s.state = 'queued' and s.due_at is null and {_NOT_HELD}"
+# A job that has run before waits since it came back, not since it was made. Looked up one by one: for a join all jobs
+# might be read, the finished ones too.
+_READY_SINCE = (
+    "case when s.attempt > 0 then (select e.at from {event} e where e.job_id = s.id order by e.seq desc limit 1)"
+    " else (select case when j.process_after > j.created_at then j.process_after else j.created_at end"
+    " from {job} j where j.id = s.id) end"
+)
 
 
 class OverviewReads(Reader):
@@ -35,9 +42,7 @@ class OverviewReads(Reader):
             f" (select count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {own}),"
             f" (select count(*) from {{job_state}} s where s.state = 'dead_letter'"
             f"   and {_NOT_HELD} and {own}),"
-            # Looked up one by one: for a join all jobs might be read, the finished ones too.
-            f" (select min((select j.created_at from {{job}} j where j.id = s.id)) from {{job_state}} s"
-            f"   where {_CLAIMABLE} and {own}),"
+            f" (select min({_READY_SINCE}) from {{job_state}} s where {_CLAIMABLE} and {own}),"
             f" (select count(*) from {{lease}} l where l.ended_at is null and l.until > :now and {leases}),"
             f" (select count(*) from {{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')}),"
             f" (select min(g.opened_at) from {{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')})"

@@ -36,7 +36,10 @@ begin
         'in_progress', (select count(*) from job_state s where s.state in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope)),
         'dead_letter_open', (select count(*) from job_state s
                      where s.state = 'dead_letter' and s.state not in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope)),
-        'oldest_queued_age_s', (select extract(epoch from v_now - min(j.created_at))::float8
+        'oldest_queued_age_s', (select extract(epoch from v_now - min(
+                         -- A job that has run before waits since it came back, not since it was made.
+                         case when s.attempt = 0 then greatest(j.created_at, j.process_after)
+                              else (select e.at from event e where e.job_id = s.id order by e.seq desc limit 1) end))::float8
                      from job_state s join job j on j.id = s.id
                     where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)),
         'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
