@@ -152,7 +152,7 @@ PLACES = {
 def whys(verbs: Verbs) -> dict[str, Flow[Any]]:
     """Why a job waits, and what there is around it: beside a million that have ended."""
     return {
-        "why it is claimable": why(verbs, job_id(CLAIMABLE), "a"),
+        "why it is claimable": why(verbs, job_id(FINISHED + 7), "a"),
         "why it runs": why(verbs, RUNNING[0], "*"),
         "why it waits": why(verbs, job_id(HELD + 7), "a"),
         "why it is over": why(verbs, job_id(7), "a"),

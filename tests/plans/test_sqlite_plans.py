@@ -129,7 +129,9 @@ def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> 
 @pytest.mark.parametrize("name", flows.whys(VERBS))
 def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> None:
     seen = run(connection, flows.whys(VERBS)[name])
-    assert seen.scans == []
+    tiny = "SCAN s USING INDEX subscription_named"
+    walks = {"SCAN b", "SCAN f", "SCAN t", "SCAN back", "SCAN forth"}  # over what a chain has come to so far
+    assert set(seen.scans) <= walks | {tiny}
     assert seen.steps < 60_000
 
 
