@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from holdfast import App
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.base import ClaimRequest
-from tests.app.running import work_off
+from tests.app.running import work_off, working
+from tests.app.waiting import until
 from tests.support.stores import decide_on
 
 pytestmark = pytest.mark.req("DP-6")
@@ -63,3 +66,25 @@ def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing
         work_off(app)
     work_off(app, executor="gpu")
     assert [handle.state() for handle in handles] == ["succeeded"] * 3
+
+
+def test_a_worker_that_is_taken_off_the_list_ends_what_it_runs_and_leaves(app: App) -> None:
+    going = threading.Event()
+
+    @app.job()
+    def hold() -> str:
+        going.wait(20)
+        return "done"
+
+    app.store.migrate()
+    app.executors.add("gpu")
+    handle = hold.enqueue()
+    with working(app, executor="gpu") as beside:
+        until(lambda: handle.state() == "in_progress", "it runs")
+        app.executors.add("other")
+        app.executors.remove("gpu")
+        hold.enqueue()
+        going.set()
+        assert handle.result(10) == "done"
+        until(lambda: not beside.alive, "it has left")
+    assert app.jobs()[0].state == "queued"

@@ -137,7 +137,7 @@ def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
             "not run again",
         ),
         (f"update job_state set state = 'dead_letter' where id = '{first}'", "not run again"),
-        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{first}')", "retried"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{first}')", "retr"),
         (f"insert into job (tenant, kind, retry_of) values ('default', 'other', '{plain}')", "retry of"),
         (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{new[0]}')", "retry of"),
         (f"insert into job (tenant, kind, retry_of) values ('acme', 'mail.send', '{plain}')", "retry of"),

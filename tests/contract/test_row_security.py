@@ -29,11 +29,13 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
+from tests.support.subscriptions import feed, subscribe
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch"}
+# The list of executors is everybody's: it has rows of '*' alone (and a test of its own, below).
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
@@ -79,6 +81,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
             store.run(store.verbs.put_template(template(), "ada", tenant))
             store.run(store.verbs.fire_schedules([decided(add(store, tenant), firing())], tenant))
+            subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
+            assert feed(store, "after", 1, tenant).made == 1
+        store.run(store.verbs.add_executor("worker", "executor", "ada"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
@@ -133,11 +138,23 @@ def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
                 f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
             )
             assert refusal is not None, table
-            guards = [
+            guards = {
                 *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
-                *("no such schedule", "could have been made from", "one after the other"),
-            ]
+                *("no such schedule", "could have been made from", "one after the other", "which is not there"),
+            }
             assert "row-level security policy" in refusal or any(words in refusal for words in guards), table
+
+
+@pytest.mark.req("DP-6")
+def test_the_list_of_executors_is_seen_but_not_touched(place: Place) -> None:
+    with closing(place.as_("owner", "acme")) as by_hand:
+        assert by_hand.execute("select label from executor") == [("worker",)]
+        for statement in ("update executor set role = 'generator'", "delete from executor"):
+            assert by_hand.connection.execute(statement.encode()).rowcount == 0
+        insert = "insert into executor (label, role, added_by, added_at) values ('x', 'executor', 'eve', now())"
+        assert "row-level security policy" in (by_hand.refusal(insert) or "")
+    with closing(place.as_("owner", None)) as by_hand:
+        assert by_hand.execute("select label from executor") == []
 
 
 def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:

@@ -13,6 +13,7 @@ from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
+from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
@@ -146,6 +147,18 @@ PLACES = {
     "first of another priority": Move(where="first", priority=0),
     "last of a priority that nobody has": Move(where="last", priority=7),
 }
+
+
+def whys(verbs: Verbs) -> dict[str, Flow[Any]]:
+    """Why a job waits, and what there is around it: beside a million that have ended."""
+    return {
+        "why it is claimable": why(verbs, job_id(FINISHED + 7), "a"),
+        "why it runs": why(verbs, RUNNING[0], "*"),
+        "why it waits": why(verbs, job_id(HELD + 7), "a"),
+        "why it is over": why(verbs, job_id(7), "a"),
+        "chain": verbs.chain(job_id(FINISHED + 7), "a"),
+        "active subscriptions": verbs.active_subscriptions("*"),
+    }
 
 
 def moves(verbs: Verbs) -> dict[str, Flow[Any]]:

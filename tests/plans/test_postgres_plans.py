@@ -95,6 +95,15 @@ def test_the_inbox_reads_its_page(connection: Connection, name: str) -> None:
     assert plan.rows_read <= 2 * PAGE + 1, plan.text  # each with what was said of it
 
 
+@pytest.mark.req("HF-2")
+@pytest.mark.parametrize("name", flows.whys(VERBS))
+def test_why_is_answered_by_index(connection: Connection, name: str) -> None:
+    """The jobs before one are counted up to a thousand, in two ranges of the index that claims walk."""
+    seen = used(connection, flows.whys(VERBS)[name])
+    assert seen.scanned == {}
+    assert sum(seen.by_index.values()) < 2_500, seen.by_index
+
+
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("name", flows.moves(VERBS))

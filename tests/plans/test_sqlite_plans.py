@@ -125,6 +125,16 @@ def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> 
     assert seen.steps < 20_000
 
 
+@pytest.mark.req("HF-2")
+@pytest.mark.parametrize("name", flows.whys(VERBS))
+def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> None:
+    seen = run(connection, flows.whys(VERBS)[name])
+    tiny = "SCAN s USING INDEX subscription_named"
+    walks = {"SCAN b", "SCAN f", "SCAN t", "SCAN back", "SCAN forth"}  # over what a chain has come to so far
+    assert set(seen.scans) <= walks | {tiny}
+    assert seen.steps < 60_000
+
+
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("name", flows.moves(VERBS))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, each, only_postgres
+from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
 
 _DELIVERY = "insert into delivery (subscription_id, event, tenant, job_id, depth, at)"
 _NEVER = ("immutable: delivery: rows are never changed", "delivery: rows are never changed")
@@ -19,7 +19,7 @@ _LEASE = (
 _LISTED = "insert into executor (label, role, added_by, added_at) values ('{}', '{}', 'ada', " + NOW + ")"
 
 DELIVERIES = [
-    both("let an event make a second job", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
+    both("an event's second job", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
          says=("already exists", "delivery_pkey")),
     both("invent the job of an event", f"{_DELIVERY} values (:subscription, '0', 'default', :unknown, 1, {NOW})",
          says=("made a job that is not there", "which is not there")),
@@ -40,7 +40,9 @@ RETRIES = [
          " where id = :retried", says=_RERUN),
     both("bury a retried job", "update job_state set state = 'dead_letter' where id = :retried", says=_RERUN),
     both("retry a job twice", f"{_JOB} values ('default', 'mail.send', :retried)",
-         says=("already exists: the job has been retried", "retried_once")),
+         says=("UNIQUE constraint failed: job.retry_of", "retried_once")),
+    only_sqlite("replace a successor", f"{_JOB.replace('insert', 'insert or replace')} values ('default',"
+                " 'mail.send', :retried)", says="immutable: a job cannot be a retry"),
     both("retry a job that has not failed", f"{_JOB} values ('default', 'mail.send', :queued)", says=_RETRY_OF),
     both("retry a job as another kind", f"{_JOB} values ('default', 'other', :successor)", says=_RETRY_OF),
     both("retry a job that is not there", f"{_JOB} values ('default', 'mail.send', :unknown)", says=_RETRY_OF),

@@ -31,7 +31,6 @@ _VERBS: Final = frozenset(verb.value for verb in Verb)
 LEDGER: Final = "job."
 DEPTH: Final = 5
 """How many subscriptions may lie behind a job, unless a subscription says otherwise."""
-TOO_DEEP: Final = "too_deep"
 MOST_DEEP: Final = 100
 PATTERN_LIMIT: Final = 500
 
@@ -310,7 +309,8 @@ def job_of(whose: Subscription, event: Event | SentEvent, behind: Behind, new_id
     rest of the slice takes whatever spec comes back."""
     depth, options = behind.depth + 1, whose.job_options
     if depth > whose.max_depth:
-        return TOO_DEEP
+        reason = "too_deep"
+        return reason
     told = document(event)
     try:
         payload = encode(_filled(options.get("payload", {"event": "$"}), told))

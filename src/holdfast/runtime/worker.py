@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
-from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.errors import HoldfastError, Refused, StaleLease
 from holdfast.domain.settlement import Settlement
 from holdfast.runtime.duties import attend
 from holdfast.runtime.execution import Handler
@@ -201,6 +201,11 @@ class Worker:
         self._doubt = self._failing = self._hungry = True
         if isinstance(error, StaleLease):
             self._keeper.lost = True
+            return
+        if isinstance(error, Refused) and error.code == "executor_refused":
+            # Taken off the list of those who may execute: what runs may end, and there is nothing else to be done.
+            log.error("the worker takes nothing more: %s", error)
+            self.stop()
             return
         known = isinstance(error, HoldfastError)
         log.warning("the store cannot be used, trying again: %s", error, exc_info=None if known else error)

@@ -41,7 +41,7 @@ end $$;
 
 -- Nor is who may execute.
 drop policy if exists everybodys on executor;
-create policy everybodys on executor for select using ((select scope()) is not null);
+create policy everybodys on executor for select using (tenant = '*' and (select scope()) is not null);
 
 alter table job alter column id set default uuid7();
 alter table job alter column tenant set default nullif(scope(), '*');

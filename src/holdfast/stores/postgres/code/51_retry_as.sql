@@ -50,7 +50,7 @@ create or replace function take_over(p_new uuid, p_tenant text, p_kind text, p_o
 language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = p_old and j.tenant = p_tenant and j.kind = p_kind and j.retry_as = 'new_job')
-       or not exists (select from job_state s where s.id = p_old and s.state = 'failed') then
+       or not exists (select from job_state s where s.id = p_old and s.state = 'failed' and s.note ->> 'retried_as' = p_new::text) then
         raise exception 'job % cannot be a retry of %: that is no failed job of this kind and tenant that is retried so', p_new, p_old
             using errcode = 'ZH002';
     end if;

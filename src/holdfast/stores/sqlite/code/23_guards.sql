@@ -9,18 +9,25 @@ END;
 
 -- A state row is born with its job and only then. REPLACE deletes what is in its way without asking the delete
 -- triggers (an `INSERT OR REPLACE INTO job` hands that on to this insert), so a row in its way is looked for first.
+-- One that says whose retry it is takes over from a failed job that wants it, and names it (SC-6).
 DROP TRIGGER IF EXISTS judge_job_insert;
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
      OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
-                     AND j.agent IS NEW.agent)
+                     AND j.agent IS NEW.agent
+                     AND (j.retry_of IS NULL
+                          OR EXISTS (SELECT 1 FROM job p JOIN job_state o ON o.n = p.n WHERE p.id = j.retry_of AND p.tenant = j.tenant
+                                        AND p.kind = j.kind AND p.retry_as = 'new_job' AND o.state = 'failed'
+                                        AND json_extract(o.note, '$.retried_as') = j.id)))
      OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
      OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
 BEGIN
     SELECT CASE
         WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n) OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
             THEN RAISE(ABORT, 'already exists: there is a job with this id')
+        WHEN EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.retry_of IS NOT NULL)
+            THEN RAISE(ABORT, 'immutable: a job cannot be a retry of one that is no failed job of its kind and tenant that is retried so')
         ELSE RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job')
     END;
 END;

@@ -94,7 +94,7 @@ class CircumstanceVerbs(Reads):
 
     @flow(writes=False)
     def executors(self) -> Steps[list[Executor]]:
-        rows = yield Statement(f"{_EXECUTORS} ORDER BY label")
+        rows = yield Statement(f"{_EXECUTORS} WHERE label > '' ORDER BY label")
         decode = Record.decoder(Executor, SqliteCodec())
         return [decode(row) for row in rows]
 

@@ -31,8 +31,9 @@ _END = (
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
 )
 _LIVE = (
-    "SELECT name, NOT EXISTS (SELECT 1 FROM executor) OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name"
-    " AND e.role = 'executor') FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+    "SELECT name, NOT EXISTS (SELECT 1 FROM executor WHERE label > '')"
+    " OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name AND e.role = 'executor')"
+    " FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 )
 
 _CLAIMABLE = (
