@@ -9,10 +9,13 @@ from holdfast.domain.agents import Agent
 from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
+from holdfast.domain.limits import Limit
+from holdfast.domain.reason import Reason
+from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
-from holdfast.domain.why import Reason, Scene, reasons
+from holdfast.domain.why import Scene, reasons
 from holdfast.domain.workflows import ParentResult
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
@@ -119,5 +122,14 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     chain = (yield from verbs.chain(job_id, tenant).start()) if job.retried else []
     successor = next((each for each in chain if each.retry_of == job.id), None)
     executors = yield from verbs.executors().start()
-    scene = Scene(job, around, history, steps, gates[0] if gates else None, agent, executors, successor)
+    parents = (yield from verbs.parent_results(job_id, tenant).start()) if around.note.get("held") == "parents" else []
+    limits: list[Limit] = []
+    reservations: list[Reservation] = []
+    if job.state is State.QUEUED and job.due_at is None:
+        limits = yield from verbs.limits(job.tenant).start()
+        reservations = yield from verbs.reservations(job.tenant).start()
+    scene = Scene(
+        *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
+        *(parents, limits, reservations),
+    )
     return Why(job, reasons(scene))

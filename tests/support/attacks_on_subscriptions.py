@@ -19,7 +19,7 @@ _LEASE = (
 _LISTED = "insert into executor (label, role, added_by, added_at) values ('{}', '{}', 'ada', " + NOW + ")"
 
 DELIVERIES = [
-    both("an event's second job", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
+    both("give an event two jobs", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
          says=("already exists", "delivery_pkey")),
     both("invent the job of an event", f"{_DELIVERY} values (:subscription, '0', 'default', :unknown, 1, {NOW})",
          says=("made a job that is not there", "which is not there")),

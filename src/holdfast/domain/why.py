@@ -2,7 +2,7 @@
 
 Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new
 one is written, and put into ``REASONS``, in the order in which people should read them. What holds a queued job for
-another reason than time says so in its note (``{"held": …}``); its sentence goes into ``HELD``.
+another reason than time says so in its note (``{"held": …}``); what that means is in ``why_held``.
 """
 
 from __future__ import annotations
@@ -10,27 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import EVERY_TENANT, Event, Job
+from holdfast.domain.limits import Limit
+from holdfast.domain.reason import Reason
+from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import HELD as HELD_STATES
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.why_held import by_limits, by_parents, by_reservations
+from holdfast.domain.workflows import ParentResult
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """``code`` is stable; ``says`` and ``change`` (what would change it) are for people."""
-
-    code: str
-    says: str
-    change: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,9 @@ class Scene:
     agent: Agent | None
     executors: list[Executor]
     successor: Job | None
+    parents: list[ParentResult] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
 
     def last(self, *verbs: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.verb in verbs), None)
@@ -78,16 +76,6 @@ class Scene:
             if (worker.queues is None or self.job.queue in worker.queues)
             and (worker.kinds is None or self.job.kind in worker.kinds)
         ]
-
-
-HELD: Final[dict[str, tuple[str, str]]] = {
-    "parents": ("it waits for jobs that must end before it", "Look at those it depends on: holdfast why on each."),
-    "limit": (
-        "a limit on how much may run at a time, or a reservation, holds it back",
-        "It goes on when there is room.",
-    ),
-}
-"""What a note's ``held`` means: in words, and what would change it. Those who hold jobs back add theirs."""
 
 
 # --- it is over ---
@@ -296,10 +284,25 @@ def agent_disabled(scene: Scene) -> Reason | None:
 def held(scene: Scene) -> Reason | None:
     """Parked, for whatever reason its note tells."""
     why = scene.around.note.get("held")
-    if scene.job.state is not State.QUEUED or why is None or (why == "agent_disabled" and scene.agent is not None):
+    if scene.job.state not in WAITING or why is None or (why == "agent_disabled" and scene.agent is not None):
         return None
-    says, change = HELD.get(why, (f"it is held back ({why})", "Whoever holds it back lets it go."))
-    return Reason("held", says, change, {"held": why})
+    if why == "parents":
+        return by_parents(scene.job, scene.parents)
+    if why == "limit" and (limited(scene) or reserved(scene)):
+        return None
+    return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
+
+
+def limited(scene: Scene) -> Reason | None:
+    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
+        return None
+    return next(iter(by_limits(scene.job, scene.around.note, scene.limits)), None)
+
+
+def reserved(scene: Scene) -> Reason | None:
+    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
+        return None
+    return next(iter(by_reservations(scene.job, scene.reservations)), None)
 
 
 def not_due(scene: Scene) -> Reason | None:
@@ -400,7 +403,7 @@ def jobs_ahead(scene: Scene) -> Reason | None:
 def its_turn(scene: Scene) -> Reason | None:
     job = scene.job
     in_time = job.deadline_at is None or job.deadline_at > scene.around.now
-    free = any(not worker.full for worker in scene.taking())
+    free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene))
     if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
         return None
     return Reason(
@@ -426,6 +429,8 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
     waiting_for_approval,
     agent_disabled,
     held,
+    limited,
+    reserved,
     not_due,
     deadline,
     to_be_promoted,

@@ -25,6 +25,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH031": (Refused, "job_refused"),
     "ZH032": (InvalidInput, "unknown_parent"),
     "ZH033": (Refused, "generator_only"),
+    "ZH034": (Refused, "retried_in_place"),
     "ZH040": (Conflict, "subscription_changed"),
     "ZH041": (Refused, "executor_refused"),
     "ZH010": (InvalidInput, "invalid_input"),

@@ -96,7 +96,7 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         spec.workflow_id,
         spec.external_ref,
         json.dumps(spec.uses) if spec.uses else None,
-        spec.retry_as,
+        spec.retry_as if spec.workflow_id is None else None,  # others wait for that very job: it is retried in place
         spec.depth,
     )
     return _NOTHING if values == _NOTHING else values

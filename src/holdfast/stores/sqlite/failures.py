@@ -39,6 +39,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="agent_wait_limit")
     if message.startswith("workflow over"):
         return Conflict(message, code="workflow_over")
+    if message.startswith("retried in place"):
+        return Refused(message, code="retried_in_place")
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
     if message.startswith("executor"):

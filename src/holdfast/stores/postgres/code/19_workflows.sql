@@ -156,8 +156,9 @@ begin
                and not (n.job_id = any (coalesce(v_back, '{}')))
                and s.state in ('queued', 'retry_waiting')
              order by s.id for update of s skip locked) h;
-        update job_state s set due_at = 'infinity', note = '{"held": "parents"}'
-         where s.id = any (v_others) and s.due_at is distinct from 'infinity';
+        -- Also those that a limit holds back: else it would let them go on.
+        update job_state s set due_at = 'infinity', note = '{"held": "parents"}', held_by = null
+         where s.id = any (v_others) and (s.due_at is distinct from 'infinity' or s.held_by is not null);
         perform stand(p_flow, v_others, 'skipped', p_now);
     end if;
 

@@ -32,6 +32,11 @@ begin
             raise exception 'workflow % is over', v_bad.id
                 using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
         end if;
+        -- Others wait for this very job, so it is retried in place (enqueue_many sees to it; a hand-written insert has to).
+        select a.id into v_bad from added a where a.workflow_id is not null and a.retry_as is not null limit 1;
+        if found then
+            raise exception 'job %: a job of a workflow is retried in place', v_bad.id using errcode = 'ZH034';
+        end if;
         insert into node (job_id, tenant, workflow_id, standing, fatal)
         select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
           from added a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant

@@ -213,7 +213,7 @@ begin
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 
     if v_put_off <> '{}' then
-        update job_state s set due_at = 'infinity', note = '{"held": "limit"}', held_by = o.by
+        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', o.by), held_by = o.by
           from unnest(v_put_off, v_by) o(ord, by) where s.ctid = p_rows[o.ord];
         perform wake_later(l.tenant, l.scope, l.name, l.rate, l.per, l.burst, p_now)
            from (select distinct u.tenant, u.scope, u.name, u.rate, u.per, u.burst

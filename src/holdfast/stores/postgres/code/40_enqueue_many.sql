@@ -183,7 +183,7 @@ begin
            coalesce(j.max_retries, 4::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            j.key, j.content_key, coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.parent_id,
            j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
-           j.retry_as, j.depth
+           case when j.workflow_id is null then j.retry_as end, j.depth
       from rows from (json_to_recordset(jobs) as (
                id uuid, kind text, queue text, payload json, priority smallint, process_after timestamptz,
                delay double precision, deadline_at timestamptz, max_retries smallint, max_crashes smallint,
@@ -245,7 +245,8 @@ begin
            coalesce(j.process_after, v_now + make_interval(secs => j.delay)), j.deadline_at,
            coalesce(j.max_retries, 4::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
-           coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses, j.retry_as
+           coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
+           case when j.workflow_id is null then j.retry_as end
       from json_to_record(shared) as j (
                kind text, queue text, priority smallint, process_after timestamptz, delay double precision,
                deadline_at timestamptz, max_retries smallint, max_crashes smallint, backoff jsonb, tags text[],

@@ -138,8 +138,9 @@ BEGIN
        AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = node.job_id AND s.state IN ('queued', 'retry_waiting'));
 
     -- Stopped: what waits is held back; what runs goes on, and is held when it comes to wait.
-    UPDATE job_state SET due_at = 9223372036854775807, note = '{"held": "parents"}'
-     WHERE id IN (SELECT id FROM to_hold) AND state IN ('queued', 'retry_waiting') AND due_at IS NOT 9223372036854775807;
+    UPDATE job_state SET due_at = 9223372036854775807, note = '{"held": "parents"}', held_by = NULL
+     WHERE id IN (SELECT id FROM to_hold) AND state IN ('queued', 'retry_waiting')
+       AND (due_at IS NOT 9223372036854775807 OR held_by IS NOT NULL);
     UPDATE node SET standing = 'skipped'
      WHERE job_id IN (SELECT h.id FROM to_hold h CROSS JOIN job_state s ON s.id = h.id WHERE s.state IN ('queued', 'retry_waiting'));
     UPDATE workflow SET stopped = 1
@@ -220,4 +221,11 @@ DROP TRIGGER IF EXISTS judge_round;
 CREATE TRIGGER judge_round BEFORE INSERT ON round WHEN NOT EXISTS (SELECT 1 FROM moved)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a round is made when jobs have moved');
+END;
+
+-- Others wait for that very job.
+DROP TRIGGER IF EXISTS refuse_retry_in_workflow;
+CREATE TRIGGER refuse_retry_in_workflow BEFORE INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'retried in place: a job of a workflow has no retries that are jobs');
 END;

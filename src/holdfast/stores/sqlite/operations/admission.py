@@ -52,7 +52,7 @@ _WAKE = (
     " AND (wake_at IS NULL OR wake_at <= :now)"
 )
 _PARK = (
-    'UPDATE job_state SET due_at = :never, note = \'{"held": "limit"}\', held_by = :bucket'
+    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
 _GO_ON = (
