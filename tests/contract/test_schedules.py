@@ -13,6 +13,7 @@ from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, N
 from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
 from tests.support.stores import claim, history, open_lease, settle, work
 
@@ -34,6 +35,7 @@ def end_all(store: Store) -> None:
     settle(store, claim(store, open_lease(store), 10, queues=("reports", "default")))
 
 
+@pytest.mark.req("DP-9", "DP-11")
 def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     created = app.schedules.create("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
@@ -160,12 +162,15 @@ def test_pausing_resuming_editing_running_deleting(app: App) -> None:
         app.schedules.create("hourly", "0 * * * *", kind="report")
 
 
-def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store) -> None:
+def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store, by_hand: ByHand) -> None:
     set_time(app, MONDAY)
     app.templates.put("gone", "report")
     for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
         app.schedules.create(name, "0 9 * * *", kind=kind, payload={"day": "x"})
     app.schedules.create("templated", "0 9 * * *", template="gone")
+    for name, column, text in (("garbled", "timing", "soon"), ("odd", "options", '{"retry": 7}')):
+        app.schedules.create(name, "0 9 * * *", kind="report")
+        by_hand.execute(f"update schedule set {column} = '{text}' where name = '{name}'")
     app.templates.remove("gone")
 
     @app.job()
@@ -175,6 +180,10 @@ def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Stor
     assert told(app.schedules.history("a fine one")) == [("fired", 60, "1")]
     assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
     assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
+    assert told(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
+    garbled = app.schedules.get("garbled")
+    assert garbled is not None
+    assert (garbled.problem, garbled.state) == ("invalid_schedule", "active")
     held = app.schedules.get("nobody's")
     assert held is not None
     assert (held.problem, held.next_fire_at) == ("unknown_kind", MONDAY + timedelta(hours=1))
