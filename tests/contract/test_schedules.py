@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, N
 from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
 from tests.support.stores import claim, history, open_lease, settle, work
@@ -221,6 +223,52 @@ def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store
     app.schedules.edit("minutely", missed="all")
     assert store.run(store.verbs.fire_schedules([edited], "*")) == 0
     assert len(made(app, "report")) == 1
+
+
+class Gone(Exception):
+    """The process that was at it is no more."""
+
+
+def cut(flow: Flow[Any], after: int) -> Flow[Any]:
+    """The same, ended when so many statements have been answered."""
+
+    def start() -> Steps[Any]:
+        steps = flow.start()
+        statement = next(steps)
+        for _ in range(after):
+            rows = yield statement
+            try:
+                statement = steps.send(rows)
+            except StopIteration as end:
+                return end.value
+        raise Gone
+
+    return Flow(start)
+
+
+@pytest.mark.req("CX-15", "SC-19")
+def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    for overlap in ("allow", "skip", "queue"):
+        app.schedules.create(overlap, "* * * * *", kind="report", overlap=overlap, missed="all")
+    attend(app)
+    set_time(app, MONDAY + 2 * MINUTE)
+    for statements in range(1, 200):
+        try:
+            store.run(cut(app.scheduler.attend(app.store, "*"), statements))
+        except Gone:
+            assert app.jobs(limit=100) == []
+            assert app.schedules.history("allow") == []
+            continue
+        break
+    assert statements > 3
+    assert {name: told(app.schedules.history(name)) for name in ("allow", "skip", "queue")} == {
+        "allow": [("fired", 1, "1"), ("fired", 2, "1")],
+        "skip": [("fired", 1, "1"), ("skipped", 2, "1")],
+        "queue": [("fired", 1, "1"), ("waiting", 2, "1")],
+    }
+    assert len(made(app, "report")) == 5
+    assert attend(app) == 0
 
 
 def test_single_times_and_intervals(app: App) -> None:
