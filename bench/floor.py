@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench import schedules
 from bench.console import note
 from bench.depth import MILLION, deepen_postgres, deepen_sqlite, measure
 from bench.subjects import Ours, PlainPostgres, PlainSqlite, Subject
@@ -39,13 +40,16 @@ def sqlite_rows(folder: Path, size: int, count: int, rounds: int) -> Iterator[Ro
     note(f"filling SQLite with three times {size:,} jobs")
     deep = deepen_sqlite(folder / "deep.db", size)
     yield measure("SQLite", _fresh(f"sqlite:///{folder}/empty.db"), deep)
+    note(f"filling SQLite with {size:,} schedules")
+    schedules.fill(timed := _fresh(f"sqlite:///{folder}/timed.db"), size)
+    yield from schedules.measure("SQLite", _fresh(f"sqlite:///{folder}/untimed.db"), timed, size)
 
 
 def postgres_rows(size: int, count: int, rounds: int) -> Iterator[Row]:
     server = PostgresServer(18)
     server.start()
     try:
-        for name in ("ours", "empty", "deep"):
+        for name in ("ours", "empty", "deep", "timed", "untimed"):
             server.create_database(name)
             _fresh(server.dsn(name)).close()
         store = open_store(server.dsn("ours"))
@@ -53,6 +57,9 @@ def postgres_rows(size: int, count: int, rounds: int) -> Iterator[Row]:
         note(f"filling PostgreSQL with three times {size:,} jobs")
         deep = deepen_postgres(server.dsn("deep"), size)
         yield measure("PostgreSQL 18", open_store(server.dsn("empty")), deep)
+        note(f"filling PostgreSQL with {size:,} schedules")
+        schedules.fill(timed := open_store(server.dsn("timed")), size)
+        yield from schedules.measure("PostgreSQL 18", open_store(server.dsn("untimed")), timed, size)
     finally:
         server.destroy()
 

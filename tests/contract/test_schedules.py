@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, N
 from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, Steps
+from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
 from tests.support.stores import claim, history, open_lease, settle, work
 
@@ -34,6 +37,7 @@ def end_all(store: Store) -> None:
     settle(store, claim(store, open_lease(store), 10, queues=("reports", "default")))
 
 
+@pytest.mark.req("DP-9", "DP-11")
 def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     created = app.schedules.create("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
@@ -160,12 +164,15 @@ def test_pausing_resuming_editing_running_deleting(app: App) -> None:
         app.schedules.create("hourly", "0 * * * *", kind="report")
 
 
-def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store) -> None:
+def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store, by_hand: ByHand) -> None:
     set_time(app, MONDAY)
     app.templates.put("gone", "report")
     for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
         app.schedules.create(name, "0 9 * * *", kind=kind, payload={"day": "x"})
     app.schedules.create("templated", "0 9 * * *", template="gone")
+    for name, column, text in (("garbled", "timing", "soon"), ("odd", "options", '{"retry": 7}')):
+        app.schedules.create(name, "0 9 * * *", kind="report")
+        by_hand.execute(f"update schedule set {column} = '{text}' where name = '{name}'")
     app.templates.remove("gone")
 
     @app.job()
@@ -175,6 +182,10 @@ def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Stor
     assert told(app.schedules.history("a fine one")) == [("fired", 60, "1")]
     assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
     assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
+    assert told(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
+    garbled = app.schedules.get("garbled")
+    assert garbled is not None
+    assert (garbled.problem, garbled.state) == ("invalid_schedule", "active")
     held = app.schedules.get("nobody's")
     assert held is not None
     assert (held.problem, held.next_fire_at) == ("unknown_kind", MONDAY + timedelta(hours=1))
@@ -212,6 +223,52 @@ def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store
     app.schedules.edit("minutely", missed="all")
     assert store.run(store.verbs.fire_schedules([edited], "*")) == 0
     assert len(made(app, "report")) == 1
+
+
+class Gone(Exception):
+    """The process that was at it is no more."""
+
+
+def cut(flow: Flow[Any], after: int) -> Flow[Any]:
+    """The same, ended when so many statements have been answered."""
+
+    def start() -> Steps[Any]:
+        steps = flow.start()
+        statement = next(steps)
+        for _ in range(after):
+            rows = yield statement
+            try:
+                statement = steps.send(rows)
+            except StopIteration as end:
+                return end.value
+        raise Gone
+
+    return Flow(start)
+
+
+@pytest.mark.req("CX-15", "SC-19")
+def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, store: Store) -> None:
+    set_time(app, MONDAY)
+    for overlap in ("allow", "skip", "queue"):
+        app.schedules.create(overlap, "* * * * *", kind="report", overlap=overlap, missed="all")
+    attend(app)
+    set_time(app, MONDAY + 2 * MINUTE)
+    for statements in range(1, 200):
+        try:
+            store.run(cut(app.scheduler.attend(app.store, "*"), statements))
+        except Gone:
+            assert app.jobs(limit=100) == []
+            assert app.schedules.history("allow") == []
+            continue
+        break
+    assert statements > 3
+    assert {name: told(app.schedules.history(name)) for name in ("allow", "skip", "queue")} == {
+        "allow": [("fired", 1, "1"), ("fired", 2, "1")],
+        "skip": [("fired", 1, "1"), ("skipped", 2, "1")],
+        "queue": [("fired", 1, "1"), ("waiting", 2, "1")],
+    }
+    assert len(made(app, "report")) == 5
+    assert attend(app) == 0
 
 
 def test_single_times_and_intervals(app: App) -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from holdfast.domain.durations import seconds
@@ -71,7 +72,7 @@ class Schedule:
 
     @property
     def timed(self) -> Timing:
-        return Timing.of(self.timing, self.zone)
+        return _timing(self.timing, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,12 @@ class Decision:
     attend_at: datetime | None = None
     spare: Firing | None = None
     problem: str | None = None
+
+
+@lru_cache(maxsize=4096)
+def _timing(text: str, zone: str) -> Timing:
+    """Many schedules have the same times, and to check them costs more than to find the next one."""
+    return Timing.of(text, zone)
 
 
 def _one_of(value: object, choices: Any, what: str) -> Any:

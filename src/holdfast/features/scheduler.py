@@ -106,8 +106,11 @@ class Scheduler:
             return _held(schedule, now, "unknown_kind")
         try:
             planned = plan(schedule, now)
-        except InvalidSetting as error:  # a zone that this machine does not know, or times written by hand
+        except HoldfastError as error:  # a zone that this machine does not know, or times written by hand
             return _held(schedule, now, error.code)
+        except Exception:
+            log.exception("the times of schedule %s cannot be found", schedule.name)
+            return _held(schedule, now, "invalid_schedule")
         firings = [self._of(schedule, template, due) for due in planned.fire]
         if planned.missed:
             missed = planned.missed
@@ -133,7 +136,7 @@ class Scheduler:
             )
         except HoldfastError as error:
             return Firing(due, "failed", code=error.code, message=error.message)
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:  # options written by hand
+        except Exception as error:  # options written by hand, or a validator of the user's own
             return Firing(due, "failed", code="invalid_schedule", message=f"{type(error).__name__}: {error}")
         return Firing(due, "fire", spec, None if template is None else template.version)
 

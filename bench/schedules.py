@@ -1,0 +1,66 @@
+"""What schedules cost those who have nothing to do with them: a claim, and a worker's look when none is due."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import closing
+
+from bench.depth import claim_seconds
+from bench.subjects import Ours
+from bench.timing import Row
+from holdfast.stores.base import Store
+from tests.support.by_hand import PostgresByHand, open_by_hand
+
+_COLUMNS = (
+    "(id, tenant, name, timing, zone, kind, anchor_at, next_fire_at, attend_at, created_by, created_at, updated_by,"
+    " updated_at)"
+)
+_FACTS = "'bench', 's' || n, '@daily', 'UTC', 'noop'"
+
+
+def fill(store: Store, size: int) -> None:
+    """Schedules whose times come in a month."""
+    with closing(open_by_hand(store.url)) as by_hand:
+        if isinstance(by_hand, PostgresByHand):
+            later, now = "clock_timestamp() + interval '30 days'", "clock_timestamp()"
+            source, ident = f"generate_series(1, {size}) n", "uuid7()"
+        else:
+            later, now = "(unixepoch() + 2592000 + n) * 1000000", "unixepoch() * 1000000"
+            source = (
+                f"(with recursive c(n) as (select 1 union all select n + 1 from c where n < {size}) select n from c)"
+            )
+            ident = "printf('%08x-0000-7000-8000-%012x', n, n)"
+        by_hand.execute(
+            f"insert into schedule {_COLUMNS} select {ident}, {_FACTS}, {now}, {later}, {later}, 'bench', {now},"
+            f" 'bench', {now} from {source}"
+        )
+        by_hand.execute("analyze schedule")
+
+
+def measure(name: str, empty: Store, filled: Store, size: int, *, claims: int = 60, batch: int = 200) -> list[Row]:
+    """In turn on a database without any schedule and on one that is full of them."""
+    times: tuple[list[float], list[float]] = ([], [])
+    subjects = (Ours(empty), Ours(filled))
+    for _ in range(5):
+        for subject, found in zip(subjects, times, strict=True):
+            subject.enqueue(claims // 5 * batch, batch)
+            found.append(claim_seconds(subject, claims // 5, batch))
+    looks = tuple(statistics.median(_look(store) for _ in range(200)) for store in (empty, filled))
+    claimed = tuple(statistics.median(found) for found in times)
+    return [
+        _row(name, f"claim of {batch} beside {size:,} schedules", claimed),
+        _row(name, f"a look for what is due among {size:,} schedules", looks, bar=2.0),
+    ]
+
+
+def _look(store: Store) -> float:
+    start = time.perf_counter()
+    store.run(store.verbs.due_schedules(["noop"], 200, "*"))
+    return time.perf_counter() - start
+
+
+def _row(name: str, what: str, seconds: tuple[float, ...], bar: float = 1.3) -> Row:
+    without, beside = seconds
+    ratio = beside / without
+    return Row(name, what, without * 1e3, beside * 1e3, "ms", ratio, f"≤ {bar:g}", ratio <= bar)

@@ -1,0 +1,41 @@
+"""Each block of the guide to schedules runs, on both stores, and does what the text around it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App
+from tests.docs.guide_blocks import blocks, run
+from tests.support.schedules import MONDAY, at, attend, made, set_time
+
+pytestmark = pytest.mark.req("SC-8", "SC-9")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest) -> Iterator[App]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    with closing(App(url, name="shop", enqueued_by="tester")) as app:
+        yield app
+
+
+def test_the_guide(app: App) -> None:
+    declared, templates = blocks("schedules")
+    own = 'app = holdfast.App("sqlite:///jobs.db", name="shop")\n'
+    assert own in declared
+    run(declared.replace(own, ""), app)
+    set_time(app, MONDAY)  # eight o'clock in UTC is nine in Paris, and is not later than now
+    attend(app)
+    run(templates, app)
+    at(app, MONDAY + timedelta(minutes=15))
+    often, first, version = made(app, "report")[-1], *made(app, "report")[:2]
+    assert often.payload == {"scope": "quarter of an hour"}
+    assert (first.payload, first.queue, first.max_retries) == ({"scope": "month"}, "slow", 2)
+    assert (version.payload, version.idempotency_key) == ({"scope": "March"}, "m-3")
+    at(app, MONDAY + timedelta(days=1))
+    assert sorted(job.enqueued_by for job in made(app, "report")[-2:]) == ["schedule often", "schedule report"]
+    history = app.schedules.history("report")
+    assert [fire.due_at for fire in history] == [MONDAY + timedelta(days=1)]
