@@ -17,6 +17,7 @@ from datetime import datetime
 import holdfast
 from holdfast import Context, Handle
 from holdfast.testing import Kit
+from holdfast.workflows import Planned
 
 app = holdfast.App("sqlite:///:memory:")
 
@@ -32,6 +33,7 @@ async def count(ctx: Context, words: list[str], *, at: datetime | None = None) -
 def remember(ctx: Context, what: str) -> None: ...
 
 kit = Kit(app)
+ctx: Context
 
 """
 
@@ -56,6 +58,9 @@ RIGHT = [
     'ran_async: int = await kit.arun(count, ["a"])',
     'ran_handle: str = kit.run(send.enqueue("a"))',
     'ran_prepared: int = await kit.arun(count.prepare(["a"]))',
+    'planned: Planned[str] = app.workflow("w").add(send, "a", after=None)',
+    'in_flow: str = app.workflow("w").start()[app.workflow("w").add(send.prepare("a"))].result()',
+    "given: list[int] = ctx.results().of(count)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
 ]
 
@@ -84,6 +89,10 @@ WRONG = {
     'await kit.arun(count, "a")': "call-overload",
     'kit.run(send.enqueue("a"), "b")': "call-overload",
     'ran: int = kit.run(send, "a")': "assignment",
+    'planned: Planned[int] = app.workflow("w").add(send, "a")': "",
+    'app.workflow("w").add(send.prepare(7))': "arg-type",
+    "given: list[str] = ctx.results().of(count)": "",
+    'app.workflow("w", on_failure="explode")': "arg-type",
 }
 
 

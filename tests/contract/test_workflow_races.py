@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from functools import partial
 
 import pytest
 
 from holdfast.domain.job import Claim
+from holdfast.domain.settlement import decide
 from holdfast.domain.states import State
 from holdfast.domain.workflows import Graph
 from holdfast.stores.base import Store
@@ -85,3 +87,20 @@ def assert_sound(graph: Graph) -> None:
     for node in graph.nodes:
         if node.standing == "skipped":
             assert node.state in (State.QUEUED, State.RETRY_WAITING, State.CANCELLED)
+
+
+def test_what_comes_to_wait_while_the_workflow_is_being_stopped_is_held(store: Store, others: list[Store]) -> None:
+    """One job is put off for its retry in a transaction that is still open when another one stops the workflow: neither
+    sees the other's, unless they wait for each other."""
+    flow = Flow(store, {"fails": "", "again": ""}, "stop")
+    flow.start()
+    held = {each.kind: each for each in claim(store, open_lease(store, ttl=1000), 2)}
+    again, fails = held["do.again"], held["do.fails"]
+    with ThreadPoolExecutor(1) as pool:
+        with store.transaction() as connection:
+            ending = store.borrowed.settle(again.lease, decide(again, BROKEN, 1.0), "*")
+            assert store.run_borrowed(connection, ending, within=True)
+            stopping = pool.submit(settle, others[0], [fails], FINAL)
+            wait([stopping], timeout=0.5)  # it waits for us, or is done
+        assert stopping.result(timeout=30) == []
+    assert flow.stands() == {"fails": "dead", "again": "skipped"}

@@ -222,3 +222,15 @@ def test_threads_do_not_pile_up(kit: Kit) -> None:
 def test_errors_of_the_kit_are_errors_of_holdfast() -> None:
     assert issubclass(JobsFailed, HoldfastError)
     assert issubclass(NeverIdle, HoldfastError)
+
+
+@pytest.mark.req("DP-14")
+def test_a_workflow_is_drained_to_its_end(kit: Kit) -> None:
+    wf = shop.app.workflow("small")
+    first = wf.add(shop.send_receipt, "ada", 7)
+    second = wf.add(shop.send_receipt, "ada", 8, after=first)
+    wf.add(shop.send_receipt, "ada", 9, after=second)
+    run = wf.start()
+    assert [job.payload["order"] for job in kit.drain().jobs] == [7, 8, 9]
+    assert run.status() == "succeeded"
+    assert run[second].state() is State.SUCCEEDED

@@ -1,0 +1,55 @@
+"""The pure rules of workflows: cycles, statuses, and how jobs stand by their states alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.domain.workflows import Counts, Edge, Standing, WorkflowStatus, derive, find_cycle
+
+pytestmark = pytest.mark.req("DP-14")
+
+
+@pytest.mark.parametrize(
+    ("parents", "cycle"),
+    [
+        ({"a": [], "b": ["a"], "c": ["a", "b"]}, None),
+        ({"a": ["a"]}, ["a", "a"]),
+        ({"a": ["b"], "b": ["a"]}, ["a", "b", "a"]),
+        ({"x": [], "a": ["x", "c"], "b": ["a"], "c": ["b"], "y": ["c"]}, ["a", "b", "c", "a"]),
+        ({str(n): [str(n - 1)] for n in range(1, 5000)} | {"0": []}, None),
+    ],
+)
+def test_a_cycle_is_named_the_way_the_work_would_go(parents: dict[str, list[str]], cycle: list[str] | None) -> None:
+    found = find_cycle(parents)
+    assert found == cycle
+
+
+@pytest.mark.parametrize(
+    ("counts", "stopped", "cancelled", "status"),
+    [
+        (Counts(open=1, dead=3), True, False, "active"),
+        (Counts(succeeded=2), False, False, "succeeded"),
+        (Counts(succeeded=2, dead=1, skipped=3), False, False, "partially_failed"),
+        (Counts(succeeded=2, failed=1), False, False, "partially_failed"),
+        (Counts(succeeded=2, dead=1), True, False, "failed"),
+        (Counts(failed=1, skipped=3), False, False, "failed"),
+        (Counts(succeeded=2, cancelled=1), False, False, "cancelled"),
+        (Counts(succeeded=2, dead=1, cancelled=1), False, True, "cancelled"),
+    ],
+)
+def test_the_status_follows_from_the_counts(counts: Counts, stopped: bool, cancelled: bool, status: str) -> None:
+    assert counts.status(stopped=stopped, cancelled=cancelled) == WorkflowStatus(status)
+
+
+def test_how_jobs_stand_follows_from_their_states() -> None:
+    states = {"a": State.DEAD_LETTER, "b": State.QUEUED, "c": State.QUEUED, "d": State.QUEUED, "e": State.QUEUED}
+    edges = [
+        Edge("b", "a", "skip", met=False),
+        Edge("c", "b", "stop", met=False),
+        Edge("d", "c", "continue", met=True),
+        Edge("e", "d", "skip", met=False),
+    ]
+    skipped, open_ = Standing.SKIPPED, Standing.OPEN
+    assert derive(states, edges) == {"a": Standing.DEAD, "b": skipped, "c": skipped, "d": open_, "e": open_}
+    assert derive(states, edges, stopped=True)["e"] is skipped
