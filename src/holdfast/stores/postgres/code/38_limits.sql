@@ -264,7 +264,8 @@ begin
             update job_state s set due_at = null, note = null, held_by = null where s.id = any (v_jobs) returning s.queue
         )
         select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
-        perform rouse(q) from unnest(v_queues) q;
+        -- With a space: they stand where they stood, which may be before the place that a worker looks behind.
+        perform rouse(' ' || q) from unnest(v_queues) q;
     end if;
     -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
     perform rouse(w.queue) from (

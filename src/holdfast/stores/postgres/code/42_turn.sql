@@ -59,11 +59,6 @@ begin
           from settle_many(turn.lease, turn.jobs, turn.attempts, turn.outcomes, turn.details, v_scope) as s(id);
     end if;
     pick_us := 0;
-    if v_limited and live then
-        -- Before anything is counted: what is let in must be taken, and whoever reaps this lease must not wait for us.
-        perform from lease l where l.id = turn.lease and l.ended_at is null for share;
-        live := found;
-    end if;
     for i in 1 .. coalesce(cardinality(turn.queues), 0) loop
         exit when v_left <= 0 or not live;
         v_priority := turn.after_priority[i];
@@ -127,6 +122,14 @@ begin
                 v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
                                 where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);
                 exit when v_new = '{}';
+                if not v_locked then
+                    -- As below, but before anything is counted: what is let in must be taken.
+                    perform from lease l where l.id = turn.lease and l.ended_at is null for share;
+                    live := found;
+                    exit when not live;
+                    perform set_config('holdfast.actor', v_holder, true);
+                    v_locked := true;
+                end if;
                 v_got := v_got || admit(v_new, v_now, v_first);
                 v_first := false;
                 v_more := v_got;
