@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.operations.writer import ids_json
 
 SECOND = 1_000_000
-_LIMITED = "SELECT limited FROM dispatch"
+_LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
 _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
     " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
