@@ -38,6 +38,7 @@ declare
     v_limited  boolean;
     v_first    boolean := true;   -- nothing has been counted yet
     v_most     integer;
+    v_extra    integer := 0;
     v_room     integer;
     v_barred   text[];
     v_got      tid[];
@@ -73,6 +74,7 @@ begin
                 continue;
             end if;
             v_got := '{}';
+            v_extra := 0;
         end if;
         for v_round in 1 .. 8 loop
             v_began := clock_timestamp();
@@ -85,7 +87,7 @@ begin
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_most for update skip locked) p;
+                     limit v_most + v_extra for update skip locked) p;
             else
                 -- Two ranges of the index: what is left of that priority, then all lower ones.
                 select array_agg(p.ctid), bool_or(p.agented) into v_rows, v_agented from (
@@ -97,8 +99,8 @@ begin
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_most for update skip locked) p;
-                if coalesce(cardinality(v_rows), 0) < v_most then
+                     limit v_most + v_extra for update skip locked) p;
+                if coalesce(cardinality(v_rows), 0) < v_most + v_extra then
                     select array_agg(p.ctid), bool_or(p.agented) into v_more, v_any from (
                         select s.ctid, s.agent is not null as agented from job_state s
                          where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
@@ -108,7 +110,7 @@ begin
                            and (v_scope = '*' or s.tenant = v_scope)
                            and (v_barred is null or s.tenant <> all (v_barred))
                          order by s.priority desc, s.position, s.id
-                         limit v_most - coalesce(cardinality(v_rows), 0) for update skip locked) p;
+                         limit v_most + v_extra - coalesce(cardinality(v_rows), 0) for update skip locked) p;
                     v_rows := v_rows || v_more;
                     v_agented := coalesce(v_agented, false) or coalesce(v_any, false);
                 end if;
@@ -130,9 +132,11 @@ begin
                     perform set_config('holdfast.actor', v_holder, true);
                     v_locked := true;
                 end if;
-                v_got := v_got || admit(v_new, v_now, v_first);
+                v_got := v_got || admit(v_new, v_now, v_first, v_most - cardinality(v_got));
                 v_first := false;
                 v_more := v_got;
+                v_extra := 50;   -- somebody was in the way, and more of the same may be
+                exit when cardinality(v_got) >= v_most;
             end if;
             exit when cardinality(v_more) = cardinality(v_rows);
             v_rows := nullif(v_more, '{}');
