@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import report, waiting, writes
+from bench import limits, report, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_waiting, of_writes
+from bench.bars import bars, of_limits, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -74,6 +74,14 @@ def test_work_beside_jobs_that_wait(backends: Backends, subject: Subject) -> Non
     assert [row.unit for row in rows] == ["jobs/s", "µs a job", "ms", "MiB", "MiB"]
     assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths
     assert len(of_waiting(rows)) == len(rows)
+
+
+@pytest.mark.req("SC-16")
+def test_work_with_limits(backends: Backends, subject: Subject) -> None:
+    rows = limits.measure(backends, subject, limits.Sizes(drain=200, rounds=1, keys=20, claims=1))
+    assert len(rows) == len(limits.LIMITS)
+    assert len(of_limits(rows)) == 4
+    assert all(row.ratio > 0 for row in rows)
 
 
 def results() -> Results:

@@ -320,3 +320,12 @@ def test_the_store_refuses_limits_that_mean_nothing(store: Store) -> None:
     ):
         with pytest.raises(Refused):
             store.run(store.verbs.set_limit(rule, "ada", TENANT))
+
+
+def test_a_long_line_of_jobs_without_room_is_no_wall(store: Store) -> None:
+    limit(store, "kind", "slow", 1)
+    some(store, 60, "slow")
+    (behind,) = some(store, 1, "fast")
+    lease = open_lease(store)
+    assert [each.kind for each in claim(store, lease, 1)] == ["slow"]
+    assert ids(claim(store, lease, 1)) == [behind]

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast.reservation")
 
-LOOK_EVERY = 0.1
+LOOK_EVERY = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
+LOOK_LATER = 0.5
 SHORTEST, LONGEST = 0.1, 3600.0
 
 _Reservations = list[Reservation]
@@ -97,9 +98,10 @@ class Reserving:
     def __enter__(self) -> Reserving:
         end = self._end()
         try:
+            pauses = iter(LOOK_EVERY)
             while not self._begun(standing := self._caller.run(self._asking())):
                 self._check(standing, end)
-                time.sleep(LOOK_EVERY)
+                time.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
         except BaseException as error:
             self._caller.run(self._releasing(_why(error)))
             raise
@@ -113,9 +115,10 @@ class Reserving:
     async def __aenter__(self) -> Reserving:
         end = self._end()
         try:
+            pauses = iter(LOOK_EVERY)
             while not self._begun(standing := await self._caller.arun(self._asking())):
                 self._check(standing, end)
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
         except BaseException as error:
             await self._caller.arun(self._releasing(_why(error)))
             raise

@@ -137,10 +137,10 @@ begin
        and (m.wake_at is null or m.wake_at <= p_now);
 end $$;
 
--- Of the rows that a turn has picked and locked, in queue order, those that their limits have room for; their places and
--- tokens are taken. The rest is parked, except what is under a limit that somebody else is counting just now while this
+-- Of the rows that a turn has picked and locked, in queue order, those that their limits have room for, at most so many;
+-- their places and tokens are taken. Who has no room is parked, except under a limit that somebody else is counting just now while this
 -- turn must not wait.
-create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean) returns tid[]
+create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean, p_most integer) returns tid[]
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on as $$
 declare
@@ -155,13 +155,14 @@ declare
     v_put_off bigint[] := '{}';   -- which rows
     v_by      text[] := '{}';
     v_busy    bigint[] := '{}';
+    v_taken   integer := 0;
     v_full    text;
 begin
     select array_agg(l.ord), array_agg(l.job_id), array_agg(l.bucket),
            array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
       into v_ords, v_jobs, v_buckets, v_limits from limits_on(p_rows) l;
     if v_ords is null then
-        return p_rows;
+        return p_rows[:p_most];
     end if;
     -- Each limit once, in the order of room_for_queue. Then, in a statement of its own, what those who had the locks
     -- before have left. Where something is both limited and reserved, that it is reserved counts.
@@ -181,14 +182,21 @@ begin
                     having max(u.rate) is not null)) as room
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
          group by u.bucket, u.tenant, u.scope, u.name) r;
-    if not v_fits then
+    if not v_fits or cardinality(p_rows) > p_most then
         for v_row in
-            select u.ord, array_agg(u.bucket) as buckets from unnest(v_ords, v_buckets) u(ord, bucket) group by u.ord order by u.ord
+            select r.ord, array_agg(u.bucket) filter (where u.bucket is not null) as buckets
+              from generate_series(1, cardinality(p_rows)) r(ord) left join unnest(v_ords, v_buckets) u(ord, bucket) on u.ord = r.ord
+             group by r.ord order by r.ord
         loop
+            if v_taken >= p_most then
+                v_busy := v_busy || v_row.ord::bigint;   -- not wanted any more
+                continue;
+            end if;
             select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
              order by (v_rooms ->> b)::integer = -1 desc limit 1;
             if v_full is null then
-                select v_rooms || jsonb_object_agg(b, (v_rooms ->> b)::integer - 1) into v_rooms from unnest(v_row.buckets) b;
+                v_taken := v_taken + 1;
+                select v_rooms || coalesce(jsonb_object_agg(b, (v_rooms ->> b)::integer - 1), '{}') into v_rooms from unnest(v_row.buckets) b;
             elsif v_full = any (v_not_got) then
                 v_busy := v_busy || v_row.ord;
             else
@@ -264,7 +272,8 @@ begin
             update job_state s set due_at = null, note = null, held_by = null where s.id = any (v_jobs) returning s.queue
         )
         select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
-        perform rouse(q) from unnest(v_queues) q;
+        -- With a space: they stand where they stood, which may be before the place that a worker looks behind.
+        perform rouse(' ' || q) from unnest(v_queues) q;
     end if;
     -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
     perform rouse(w.queue) from (

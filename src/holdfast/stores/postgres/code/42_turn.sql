@@ -40,6 +40,7 @@ declare
     v_limited  boolean;
     v_first    boolean := true;   -- nothing has been counted yet
     v_most     integer;
+    v_extra    integer := 0;
     v_room     integer;
     v_barred   text[];
     v_got      tid[];
@@ -71,11 +72,6 @@ begin
         v_left := 0;
     end if;
     pick_us := 0;
-    if v_limited and live then
-        -- Before anything is counted: what is let in must be taken, and whoever reaps this lease must not wait for us.
-        perform from lease l where l.id = turn.lease and l.ended_at is null for share;
-        live := found;
-    end if;
     for i in 1 .. coalesce(cardinality(turn.queues), 0) loop
         exit when v_left <= 0 or not live;
         v_priority := turn.after_priority[i];
@@ -90,6 +86,7 @@ begin
                 continue;
             end if;
             v_got := '{}';
+            v_extra := 0;
         end if;
         for v_round in 1 .. 8 loop
             v_began := clock_timestamp();
@@ -102,7 +99,7 @@ begin
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_most for update skip locked) p;
+                     limit v_most + v_extra for update skip locked) p;
             else
                 -- Two ranges of the index: what is left of that priority, then all lower ones.
                 select array_agg(p.ctid), bool_or(p.agented) into v_rows, v_agented from (
@@ -114,8 +111,8 @@ begin
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
                      order by s.priority desc, s.position, s.id
-                     limit v_most for update skip locked) p;
-                if coalesce(cardinality(v_rows), 0) < v_most then
+                     limit v_most + v_extra for update skip locked) p;
+                if coalesce(cardinality(v_rows), 0) < v_most + v_extra then
                     select array_agg(p.ctid), bool_or(p.agented) into v_more, v_any from (
                         select s.ctid, s.agent is not null as agented from job_state s
                          where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
@@ -125,7 +122,7 @@ begin
                            and (v_scope = '*' or s.tenant = v_scope)
                            and (v_barred is null or s.tenant <> all (v_barred))
                          order by s.priority desc, s.position, s.id
-                         limit v_most - coalesce(cardinality(v_rows), 0) for update skip locked) p;
+                         limit v_most + v_extra - coalesce(cardinality(v_rows), 0) for update skip locked) p;
                     v_rows := v_rows || v_more;
                     v_agented := coalesce(v_agented, false) or coalesce(v_any, false);
                 end if;
@@ -139,9 +136,19 @@ begin
                 v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
                                 where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);
                 exit when v_new = '{}';
-                v_got := v_got || admit(v_new, v_now, v_first);
+                if not v_locked then
+                    -- As below, but before anything is counted: what is let in must be taken.
+                    perform from lease l where l.id = turn.lease and l.ended_at is null for share;
+                    live := found;
+                    exit when not live;
+                    perform set_config('holdfast.actor', v_holder, true);
+                    v_locked := true;
+                end if;
+                v_got := v_got || admit(v_new, v_now, v_first, v_most - cardinality(v_got));
                 v_first := false;
                 v_more := v_got;
+                v_extra := 50;   -- somebody was in the way, and more of the same may be
+                exit when cardinality(v_got) >= v_most;
             end if;
             exit when cardinality(v_more) = cardinality(v_rows);
             v_rows := nullif(v_more, '{}');

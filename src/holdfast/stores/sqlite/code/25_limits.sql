@@ -3,7 +3,7 @@
 -- Two triggers, since nearly always nobody is parked, and an update that finds nothing costs as much as the settling.
 DROP TRIGGER IF EXISTS unpark_next;
 CREATE TRIGGER unpark_next BEFORE UPDATE OF lease ON job_state
-WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch)
+WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
      AND EXISTS (SELECT 1 FROM job_state k WHERE k.held_by IS NOT NULL AND k.due_at IS NOT NULL AND k.state = 'queued')
 BEGIN
     UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN (
@@ -21,7 +21,7 @@ END;
 
 DROP TRIGGER IF EXISTS free_places;
 CREATE TRIGGER free_places AFTER UPDATE OF lease ON job_state
-WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch)
+WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
 BEGIN
     DELETE FROM place WHERE job_id = NEW.id;
 END;

@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.writer import ids_json
 
 SECOND = 1_000_000
-_LIMITED = "SELECT limited FROM dispatch"
+_LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
 _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
     " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
@@ -101,15 +101,15 @@ def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
     return Opening(min(rooms, default=None), barred)
 
 
-def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
-    """The numbers of those that have room, in the order given; their places are taken, and the rest is parked."""
+def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
+    """The numbers of those that have room, at most so many, in the order given; who has none is parked."""
     used: dict[int, str] = dict((yield Statement(_USES, (ids_json(each.n for each in picked),))))  # type: ignore[arg-type]
     # Most of them are alike: what is looked up is looked up once for all that are.
     alike = [(each.tenant, each.queue, each.kind, each.agent, used.get(each.n)) for each in picked]
     wanted = {what: _wanted(*what) for what in set(alike)}
     rules = yield from _rules({each for names in wanted.values() for each in names}, now)
     if not rules:
-        return {each.n for each in picked}
+        return {each.n for each in picked[:most]}
     limits = {
         what: [bucket for each in names for bucket in _buckets(each) if bucket in rules]
         for what, names in wanted.items()
@@ -122,6 +122,8 @@ def admit(picked: Sequence[Candidate], now: int) -> Steps[set[int]]:
     spent: Counter[Bucket] = Counter()
     parked: dict[Bucket, list[int]] = {}
     for each, what in zip(picked, alike, strict=True):
+        if len(admitted) >= most:
+            break
         under = limits[what]
         full = next((bucket for bucket in under if rooms[bucket] <= 0), None)
         if full is not None:

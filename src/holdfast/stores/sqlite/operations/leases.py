@@ -54,6 +54,7 @@ _PICK = (
 TENANT, AGENT = 4, 20
 OPEN = Opening(None, [])
 ROUNDS = 8
+EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
@@ -137,14 +138,16 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Step
     open_to = yield from opening(queue, request.tenant, now)
     want = want if open_to.room is None else min(want, open_to.room)
     got: dict[int, Row] = {}
+    extra = 0
     for _ in range(ROUNDS if want > 0 else 0):
-        found = yield Statement(_PICK, _picking(request, queue, now, open_to.barred) | {"want": want})
+        found = yield Statement(_PICK, _picking(request, queue, now, open_to.barred) | {"want": want + extra})
         able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
         new = [row for row in able if row[0] not in got]
-        admitted = (yield from admit([candidate(row) for row in new], now)) if new else set()
+        admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()
         got |= {row[0]: row for row in new if row[0] in admitted}
-        if len(got) == len(found) or not new:
+        if len(got) >= want or len(got) == len(found) or not new:
             break
+        extra = EXTRA  # somebody was in the way, and more of the same may be
     return list(got.values())
 
 
