@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast.domain.outcome import Crashed, Outcome, Succeeded
 from holdfast.domain.settlement import decide
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
+from holdfast.stores.sqlite.operations import retry_as
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -213,3 +215,35 @@ def test_a_chain_is_its_tenants(store: Store) -> None:
     settle(store, take(store), BROKEN)
     assert len(chain(store, first, "acme")) == 2
     assert chain(store, first, "umbrella") == []
+
+
+def test_no_fact_of_a_job_is_forgotten(store: Store, by_hand: ByHand) -> None:
+    """Whoever gives jobs another column has to say whether a successor has it, too."""
+    if store.embedded:
+        columns = {row[0] for row in by_hand.execute("select name from pragma_table_info('job')")} - {"n"}
+        statement = retry_as._SUCCEED
+    else:
+        columns = {
+            row[0]
+            for row in by_hand.execute(
+                "select attname from pg_attribute where attrelid = 'job'::regclass and attnum > 0 and not attisdropped"
+            )
+        }
+        statement = by_hand.execute("select pg_get_functiondef('retry_anew'::regproc)")[0][0]
+    missing = {column for column in columns if re.search(rf"\b{column}\b", statement) is None}
+    assert missing == set()
+
+
+@pytest.mark.req("DP-2")
+def test_a_failure_told_by_sql_makes_a_successor_too(store: Store, by_hand: ByHand) -> None:
+    if store.embedded:
+        pytest.skip("SQL functions are PostgreSQL's")
+    first = put_new(store)
+    ((job_id, lease),) = by_hand.execute("select id, lease from claim('default', 'psql', for_tenant => 'default')")
+    assert str(job_id) == first
+    answer = by_hand.execute(
+        f"select state, refused from fail('{first}', '{lease}', 'odd', 'x', for_tenant => 'default')"
+    )
+    assert answer == [("failed", False)]
+    ((found,),) = by_hand.execute(f"select count(*) from chain('{first}', 'default')")
+    assert found == 2

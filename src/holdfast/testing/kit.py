@@ -52,6 +52,7 @@ class Kit:
             store, schema = stack.enter_context(private_store(self._url, self.app.schema))
             stack.enter_context(self.app.moved_to(store, schema))
             self._clock = Clock(store)
+            self.app.declared.put_down(self.app.subscriptions)  # before anything happens that they want
             self._open = stack.pop_all()
         self._crashes = Crashes()
         return self

@@ -18,6 +18,7 @@ from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.handle import Handle
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.execution import Handler
+from holdfast.runtime.feeding import feed
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -67,6 +68,7 @@ class Runner:
                 ticks += 1
                 if ticks > 1 and not summary.taken:
                     break
+                await feed(self._app.store, tenant=EVERY_TENANT)  # what came of it may make jobs
                 waiting = await self._queues(handlers, queues, due=True)
         return await self._report(taken)
 
@@ -87,7 +89,8 @@ class Runner:
     async def _report(self, taken: Sequence[str]) -> Drained:
         known = {job.id: job for job in await self._taken(taken)}
         jobs = [known[job_id] for job_id in dict.fromkeys(taken)]
-        failures = [await self._failure(job) for job in jobs if _failed(job)]
+        retried = {job.retry_of for job in jobs}  # as another job, which tells how it went on
+        failures = [await self._failure(job) for job in jobs if _failed(job) and job.id not in retried]
         return Drained(tuple(jobs), len(taken), tuple(failures))
 
     async def _failure(self, job: Job) -> Failure:

@@ -48,7 +48,7 @@ class SubscriptionReads(Reader):
 
     @flow(writes=False)
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Steps[list[Delivery]]:
-        """The newest first; only refusals, which an index finds, or all of them, which are found by their job."""
+        """The newest first; only refusals, or all of them. Each has its index."""
         only = "and d.refusal is not null" if refused else ""
         text = (
             f"select {Record.columns(Delivery, 'd.')} from {{delivery}} d where d.subscription_id = :id {only}"

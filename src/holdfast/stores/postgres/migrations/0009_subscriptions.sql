@@ -73,7 +73,8 @@ create table delivery (
     primary key (subscription_id, event),
     constraint one_fate check ((job_id is null) = (refusal is not null))
 );
-create index delivery_refused on delivery (subscription_id, at) where refusal is not null;
+create index delivery_newest on delivery (subscription_id, at, event);
+create index delivery_refused on delivery (subscription_id, at, event) where refusal is not null;
 
 -- Who may execute (DP-6). Empty: whoever can open a lease. The list is that of the whole substrate.
 create table executor (

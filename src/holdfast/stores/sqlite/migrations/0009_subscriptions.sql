@@ -67,7 +67,8 @@ CREATE TABLE delivery (
     PRIMARY KEY (subscription_id, event),
     CONSTRAINT one_fate CHECK ((job_id IS NULL) = (refusal IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX delivery_refused ON delivery (subscription_id, at) WHERE refusal IS NOT NULL;
+CREATE INDEX delivery_newest ON delivery (subscription_id, at, event);
+CREATE INDEX delivery_refused ON delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
 
 -- Who may execute (DP-6). Empty: whoever can open a lease. The list is that of the whole substrate.
 CREATE TABLE executor (
