@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from typing import Any
 
 import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.domain.job import Event
-from holdfast.domain.subscriptions import Delivery, Subscribing, Subscription
+from holdfast.domain.subscriptions import Delivery, JobOptions, Subscribing, Subscription
+from holdfast.domain.templates import TemplateDraft
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand
-from tests.support.stores import BROKEN, history, put, put_one, spec, work
+from tests.support.stores import BROKEN, TENANT, history, put, put_one, spec, work
 from tests.support.subscriptions import feed, feed_all, found, made_of, refusals, subscribe, tell
 from tests.support.threads import together
 from tests.support.transactions import Transaction
@@ -328,3 +331,33 @@ def test_bad_input_and_what_the_database_refuses(store: Store) -> None:
     with pytest.raises(Refused):
         store.run(flow)
     assert issubclass(Refused, HoldfastError)
+
+
+@pytest.mark.req("DP-13", "SC-8")
+def test_jobs_from_a_template(store: Store) -> None:
+    """Its newest version each time, filled up by the event; without it the event is refused, and that is to be seen."""
+
+    def put_template(**payload: Any) -> None:
+        draft = TemplateDraft.of("notice", "mail.send", payload, {"queue": "mail", "priority": 7, "deadline": 60})
+        store.run(store.verbs.put_template(draft, "ada", TENANT))
+
+    put_template(text="paid", to=None)
+    options: JobOptions = {"template": "notice", "payload": {"to": "$.data.customer"}, "priority": 9}
+    one = subscribe(store, "notices", "order.paid", "mail.send", options=options)
+    tell(store, "order.paid", '{"customer": "ada"}')
+    assert feed_all(store, "notices") == 1
+    put_template(text="thank you", to=None)
+    tell(store, "order.paid", '{"customer": "bob"}')
+    assert feed_all(store, "notices") == 1
+    first, second = made_of(store, "mail.send")
+    assert (json.loads(first.payload), first.queue, first.priority) == ({"text": "paid", "to": "ada"}, "mail", 9)
+    assert json.loads(second.payload) == {"text": "thank you", "to": "bob"}
+    assert first.deadline_at is not None
+    for job, version in ((first, 1), (second, 2)):
+        made = store.run(store.verbs.made_from(job.id, TENANT))
+        assert made is not None
+        assert (made.template, made.template_version) == ("notice", version)
+    store.run(store.verbs.remove_template("notice", "ada", TENANT))
+    tell(store, "order.paid", '{"customer": "eve"}')
+    assert feed_all(store, "notices") == 0
+    assert [each.refusal for each in refusals(store, one)] == ["template_not_found"]

@@ -96,7 +96,12 @@ def create(
     on: Annotated[
         str, typer.Option("--on", metavar="PATTERN", help="job.succeeded, job.*, order.paid, order.*; a|b is either.")
     ],
-    makes: Annotated[str, typer.Option("--makes", metavar="KIND", help="The kind of the job that each event makes.")],
+    makes: Annotated[
+        str | None, typer.Option("--makes", metavar="KIND", help="The kind of the job that each event makes.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", metavar="NAME", help="A template to make the job from, instead.")
+    ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")
     ] = None,
@@ -125,7 +130,7 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Have each event that fits make one job. With --all-tenants of every tenant's events, each in its tenant."""
-    how: dict[str, Any] = {"queue": queue, "priority": priority}
+    how: dict[str, Any] = {"queue": queue, "priority": priority, "template": template}
     how["delay"] = None if delay is None else duration(delay, "--delay")
     how["payload"] = None if payload is None else document(payload)
     given = JobOptions(**{name: value for name, value in how.items() if value is not None})  # type: ignore[typeddict-item]

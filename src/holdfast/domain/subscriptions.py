@@ -22,6 +22,7 @@ from holdfast.domain.order import check_priority
 from holdfast.domain.payload import canonical, encode
 from holdfast.domain.policies import Backoff, Retry, as_stored_policy
 from holdfast.domain.steps import projection
+from holdfast.domain.templates import Template, job_options
 from holdfast.domain.transitions import Verb
 
 Start = Literal["now", "beginning"]
@@ -63,7 +64,8 @@ _SAID: Final = {
 
 class JobOptions(TypedDict, total=False):
     """How the jobs of a subscription are enqueued. In ``payload`` text that begins with ``$.`` is a value of the event
-    (``"$.data.order"``), ``$`` the whole of it; without one the payload is ``{"event": …}``."""
+    (``"$.data.order"``), ``$`` the whole of it; without one the payload is ``{"event": …}``. With a ``template`` its
+    newest version says the rest, and its payload is filled up with the one given here."""
 
     queue: str
     priority: int
@@ -73,6 +75,7 @@ class JobOptions(TypedDict, total=False):
     retry_as: Literal["new_job"]
     delay: Duration
     payload: dict[str, Any]
+    template: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,20 +307,28 @@ def key_of(event: Event | SentEvent) -> str:
     return str(event.seq) if isinstance(event, Event) else event.id
 
 
-def job_of(whose: Subscription, event: Event | SentEvent, behind: Behind, new_id: str) -> JobSpec | str:
-    """The job that an event makes, or the reason why it makes none. Templates by name are to be looked up here: the
-    rest of the slice takes whatever spec comes back."""
+def job_of(
+    whose: Subscription, event: Event | SentEvent, behind: Behind, new_id: str, template: Template | None = None
+) -> JobSpec | str:
+    """The job that an event makes, or the reason why it makes none. ``template`` is the newest version of the one that
+    the subscription names."""
     depth, options = behind.depth + 1, whose.job_options
     if depth > whose.max_depth:
         reason = "too_deep"
         return reason
+    if "template" in options and (template is None or template.removed):
+        reason = "template_not_found"
+        return reason
     told = document(event)
+    payload = _filled(options.get("payload", {"event": "$"} if template is None else {}), told)
+    due = event.at if isinstance(event, Event) else event.sent_at
+    if template is not None:
+        payload, options = template.payload | payload, job_options(template.options, due) | options
     try:
-        payload = encode(_filled(options.get("payload", {"event": "$"}), told))
         return JobSpec(
             id=new_id,
-            kind=whose.job_kind,
-            payload=payload,
+            kind=whose.job_kind if template is None else template.kind,
+            payload=encode(payload),
             enqueued_by=f"subscription {whose.name}",
             source_system="subscription",
             queue=options.get("queue", DEFAULT_QUEUE),
@@ -327,7 +338,9 @@ def job_of(whose: Subscription, event: Event | SentEvent, behind: Behind, new_id
             retry_as=options.get("retry_as"),
             tags=tuple(options.get("tags", ())),
             agent=options.get("agent"),
-            correlation_id=behind.correlation_id,
+            deadline_at=options.get("deadline"),
+            external_ref=options.get("external_ref"),
+            correlation_id=options.get("correlation_id", behind.correlation_id),
             causation_id=key_of(event),
             depth=depth,
         )
@@ -376,6 +389,8 @@ def _stored(options: JobOptions) -> dict[str, Any]:
         policy = as_stored_policy(options["retry"])
         stored |= {"max_attempts": policy.max_attempts, "max_crashes": policy.max_crashes}
         stored["backoff"] = policy.backoff.to_json()
+    if "template" in options:
+        stored["template"] = check_name(options["template"], "template")
     if "payload" in options:
         if not isinstance(options["payload"], dict):
             raise InvalidSetting("the payload is an object of names and values", code="invalid_subscription")
@@ -386,7 +401,8 @@ def _stored(options: JobOptions) -> dict[str, Any]:
 
 def _policy(options: Mapping[str, Any]) -> Retry:
     if "max_attempts" not in options:
-        return DEFAULT_RETRY
+        policy: Retry = options.get("retry", DEFAULT_RETRY)  # a template's
+        return policy
     backoff = Backoff.from_json(options["backoff"])
     return Retry(options["max_attempts"], backoff, options["max_crashes"])
 

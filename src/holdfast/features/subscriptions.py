@@ -42,7 +42,7 @@ class Subscriptions:
         self,
         name: str,
         on: str,
-        kind: str,
+        kind: str | None = None,
         *,
         of_kind: str | None = None,
         match: dict[str, Any] | None = None,
@@ -51,7 +51,7 @@ class Subscriptions:
         tenant: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Subscription:
-        """Have each event that fits make one job of ``kind``.
+        """Have each event that fits make one job of ``kind``, or from a ``template``.
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
         ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must say. It starts with
@@ -100,7 +100,7 @@ class Subscriptions:
         self,
         name: str,
         on: str,
-        kind: str,
+        kind: str | None,
         of_kind: str | None,
         match: dict[str, Any] | None,
         start: Start,
@@ -109,14 +109,26 @@ class Subscriptions:
         options: JobOptions,
     ) -> Flow[Subscription]:
         caller, scope = self._caller, self._scope(tenant)
+        makes = self._kind(kind, options.get("template"), scope)
         new = Subscribing.of(
-            name, on, kind, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
+            name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
         caller.run(caller.verbs.save_subscription(new, _new_id(), caller.actor, scope))
         return _present(caller, name, scope)
 
     def _scope(self, tenant: str | None) -> str:
         return check_scope(tenant or self._caller.tenant)
+
+    def _kind(self, kind: str | None, template: str | None, scope: str) -> str:
+        """What it makes: of a template, what that is of now."""
+        if (kind is None) == (template is None):
+            raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
+        if kind is not None:
+            return kind
+        found = self._caller.run(self._caller.verbs.template(check_name(template, "template"), scope))
+        if found is None or found.removed:
+            raise NotFound(f"there is no template {template} in this tenant", code="template_not_found")
+        return found.kind
 
     def _changed(self, name: str, scope: str, flow: Flow[bool]) -> Subscription:
         if not self._caller.run(flow):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec
@@ -23,6 +24,7 @@ from holdfast.domain.subscriptions import (
     job_of,
     key_of,
 )
+from holdfast.domain.templates import Template
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.reads import Reads
 
@@ -57,22 +59,45 @@ class Feeding(Reads):
         known = (yield from self._behind(ids)) if ids else {}
         deliveries: list[Delivery] = []
         specs: dict[str, dict[str, JobSpec]] = {}
+        templates = yield from self._templates(whose, {event.tenant for event in wanted.values()})
         for key, event in wanted.items():
             behind = known.get(causes[key] or "", Behind())
-            made = job_of(whose, event, behind, _new_id())
+            made = job_of(whose, event, behind, _new_id(), templates.get(event.tenant))
             if isinstance(made, JobSpec):
                 specs.setdefault(event.tenant, {})[key] = made
             else:
                 deliveries.append(Delivery(whose.id, key, event.tenant, None, made, behind.depth + 1))
         for tenant, jobs in specs.items():
-            answers = yield from self.enqueue(list(jobs.values()), tenant).start()
+            answers = yield from self._enqueue(list(jobs.values()), templates.get(tenant), tenant).start()
             for (key, spec), answer in zip(jobs.items(), answers, strict=True):
                 refusal = None if answer.created else answer.reason or "refused"
                 job_id = spec.id if answer.created else None
                 deliveries.append(Delivery(whose.id, key, tenant, job_id, refusal, spec.depth or 1))
         return deliveries
 
+    def _templates(self, whose: Subscription, tenants: set[str]) -> Steps[dict[str, Template]]:
+        """The template it makes jobs from, as each tenant has it."""
+        found: dict[str, Template] = {}
+        if "template" not in whose.job_options:
+            return found
+        for tenant in sorted(tenants):
+            template = yield from self.template(whose.job_options["template"], tenant).start()
+            if template is not None:
+                found[tenant] = template
+        return found
+
+    def _enqueue(self, specs: Sequence[JobSpec], template: Template | None, tenant: str) -> Flow[list[Enqueued]]:
+        if template is None:
+            return self.enqueue(specs, tenant)
+        return self.enqueue_made(specs, template.name, template.version, tenant)
+
     # --- what each store does in its own way ---
+
+    if TYPE_CHECKING:  # the verbs of templates have it
+
+        def enqueue_made(
+            self, specs: Sequence[JobSpec], template: str, version: int, tenant: str
+        ) -> Flow[list[Enqueued]]: ...
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
         raise NotImplementedError
