@@ -9,11 +9,13 @@ import sys
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import App, State
-from tests.app.running import work_off
+from holdfast import App, State, SyncContext
+from tests.app.running import work_off, working
+from tests.app.waiting import until
 from tests.docs.guide_blocks import finish, later
 from tests.docs.guide_blocks import run as run_block
 
@@ -42,26 +44,49 @@ def holdfast(folder: Path, *arguments: str, url: str | None = None) -> str:
 
 
 def test_the_example_is_printed_once_and_short() -> None:
-    example, steps = blocks("README.md")
+    example, steps, planned = blocks("README.md")
     assert len(example.strip().splitlines()) <= 15
     assert len(steps.strip().splitlines()) <= 10
+    assert len(planned.strip().splitlines()) <= 16
 
 
 def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    example, _ = blocks("README.md")
+    example, *_ = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     said = run(tmp_path, "receipts.py").strip()
     assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
-    example, _ = blocks("README.md")
+    example, *_ = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     payload = '{"to": "ada@example.com", "invoice": 8}'
     job = holdfast(tmp_path, "enqueue", "send_receipt", payload, "--app", "receipts:app").strip()
     holdfast(tmp_path, "worker", "receipts:app", "--burst")
     shown = holdfast(tmp_path, "jobs", "show", job, "--url", "sqlite:///jobs.db")
     assert "receipt 8 sent to ada@example.com" in shown
+
+
+@pytest.mark.req("SC-9", "DP-13", "DP-14", "SC-16")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_schedules_events_limits_and_workflows_as_the_readme_has_them(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    with closing(App(request.getfixturevalue(f"{store}_url"), name="readme")) as app:
+
+        @app.job()
+        def report(ctx: SyncContext) -> int:
+            return sum(value or 0 for value in ctx.results().values())
+
+        names = run_block(blocks("README.md")[2], app, report=report, Any=Any)
+        assert app.limits.get(key="warehouse").concurrency == 1
+        work_off(app)
+        assert names["run"].wait(timeout=30).status == "succeeded"
+        assert [each.name for each in app.schedules.list()] == ["take_stock"]
+        app.send_event("order.paid", {"order": 7})
+        with working(app):
+            (shipped,) = until(lambda: app.jobs(kind="ship", state=State.SUCCEEDED), "the order is shipped")
+        assert shipped.payload["event"]["data"] == {"order": 7}
 
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
