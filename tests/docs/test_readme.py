@@ -79,7 +79,8 @@ def test_schedules_events_limits_and_workflows_as_the_readme_has_them(
             return sum(value or 0 for value in ctx.results().values())
 
         names = run_block(blocks("README.md")[2], app, report=report, Any=Any)
-        assert app.limits.get(key="warehouse").concurrency == 1
+        (limit,) = app.limits.list()
+        assert (limit.name, limit.concurrency) == ("warehouse", 1)
         work_off(app)
         assert names["run"].wait(timeout=30).status == "succeeded"
         assert [each.name for each in app.schedules.list()] == ["take_stock"]
