@@ -199,6 +199,23 @@ def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Stor
     assert cured.problem is None
 
 
+def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: Store) -> None:
+    """Also if it comes and goes, like a tick: it need not wait until somebody would look again."""
+    set_time(app, MONDAY)
+    app.schedules.create("nobody's", "0 9 * * *", kind="elsewhere", missed="skip")
+    assert at(app, MONDAY + timedelta(hours=1)) == 1  # held for a while
+    set_time(app, MONDAY + timedelta(hours=1, seconds=5))
+    with closing(App(store.url, name="others")) as other:
+
+        @other.job(queue="theirs")
+        def elsewhere() -> None: ...
+
+        assert attend(other) == 1
+        (job,) = made(other, "elsewhere")
+        assert job.queue == "theirs"
+    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
+
+
 def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")

@@ -87,7 +87,7 @@ class Scheduler:
         verbs, fresh = store.verbs, store not in self._told
         if fresh:
             yield from self._reconcile(verbs)
-        now, due, anybody = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant).start()
+        now, due, anybody = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant, held=fresh).start()
         templates: dict[tuple[str, str], Template | None] = {}
         decisions = []
         for schedule in due:

@@ -241,7 +241,8 @@ class Tick:
     async def _leased(self) -> AsyncIterator[None]:
         options, verbs = self._options, self._store.verbs
         name = f"tick {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
-        lease = await self._write(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor))
+        kinds = tuple(self._handlers)
+        lease = await self._write(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor, kinds))
         self._lease = lease.id
         loop = asyncio.get_running_loop()
 

@@ -360,10 +360,10 @@ class Verbs(Protocol):
         ...
 
     def due_schedules(
-        self, kinds: Sequence[str], want: int, tenant: str
+        self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
     ) -> Flow[tuple[datetime, list[Schedule], bool]]:
         """The time, and schedules to look at: of these kinds, and of those that no live worker names. The last says
-        whether somebody works who takes any kind."""
+        whether somebody works who takes any kind. ``held`` asks for those of these kinds that nobody knew so far."""
         ...
 
     def fire_schedules(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:

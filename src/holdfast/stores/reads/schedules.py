@@ -115,12 +115,21 @@ class ScheduleReads(Reader):
 
     @flow(writes=False)
     def due_schedules(
-        self, kinds: Sequence[str], want: int, tenant: str
+        self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
     ) -> Steps[tuple[datetime, list[Schedule], bool]]:
         """What another worker that is alive has the handlers for is left to that one: it can check the arguments."""
         codec, own = self.dialect.codec, within(tenant, "s.tenant")
         rows = yield from self._ask(tenant, "select p.now from {present} p")
         now: Any = rows[0][0]
+        mine = self.dialect.has(":kinds", "s.kind")
+        if held:
+            text = (
+                f"select {SCHEDULE_COLUMNS} from {{schedule}} s where s.problem = 'unknown_kind' and {mine}"
+                f" and s.next_fire_at <= :now and s.state = 'active' and {own} order by s.next_fire_at limit :want"
+            )
+            rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
+            if rows:
+                return codec.time(now), [self._schedule(row) for row in rows], False
         # The order is what makes every planner walk the index, however few it thinks there are.
         look = (
             "select 1 from {schedule} s where s.attend_at <= :now and s.attend_at is not null"
@@ -128,7 +137,6 @@ class ScheduleReads(Reader):
         )
         if not (yield self.dialect.read(look, now=now, tenant=tenant)):
             return codec.time(now), [], False
-        mine = self.dialect.has(":kinds", "s.kind")
         text = (
             f"select {SCHEDULE_COLUMNS}, (select count(*) {NAMED} null) from {{schedule}} s"
             f" where s.attend_at <= :now and s.attend_at is not null and {own}"

@@ -63,6 +63,7 @@ create table schedule (
 );
 create unique index schedule_name on schedule (tenant, name) where state <> 'deleted';
 create index schedule_attend on schedule (attend_at) where attend_at is not null;
+create index schedule_held on schedule (kind) where problem = 'unknown_kind';   -- until somebody knows the kind
 create index schedule_declared on schedule (tenant, declared_by, name) where declared_by is not null;
 
 -- What became of each time of a schedule: the key is what makes it one, however many processes fire it.

@@ -64,6 +64,7 @@ CREATE TABLE schedule (
 ) STRICT;
 CREATE UNIQUE INDEX schedule_name ON schedule (tenant, name) WHERE state <> 'deleted';
 CREATE INDEX schedule_attend ON schedule (attend_at) WHERE attend_at IS NOT NULL;
+CREATE INDEX schedule_held ON schedule (kind) WHERE problem = 'unknown_kind';   -- until somebody knows the kind
 CREATE INDEX schedule_declared ON schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
 
 -- What became of each time of a schedule: the key is what makes it one, however many processes fire it.
