@@ -126,6 +126,17 @@ def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
     assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
 
 
+def test_a_skipped_job_that_somebody_cancels_does_not_come_back_nor_what_is_behind_it(store: Store) -> None:
+    flow = Flow(store, {"a": "", "b": "a", "c": "b", "d": "a"})
+    flow.start()
+    flow.run("a", outcome=FINAL)
+    store.run(store.verbs.operate("cancel", [flow.ids["b"]], None, "ada", TENANT))
+    store.run(store.verbs.resume_workflow(flow.id, None, "ada", TENANT))
+    assert flow.stands() == {"a": "open", "b": "skipped", "c": "skipped", "d": "open"}
+    assert flow.run_all() == [["a"], ["d"]]
+    assert (flow.status, state_of(store, flow.ids["c"])) == ("cancelled", State.CANCELLED)
+
+
 def test_cancelling_takes_all_that_has_not_ended(store: Store) -> None:
     flow = Flow(store, DIAMOND)
     flow.start()

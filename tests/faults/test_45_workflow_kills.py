@@ -86,8 +86,8 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
         assert all(began[name] > ended[parent] for parent in parents)
 
 
-def test_four_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
-    play(app, crew, folder, choice, layers=8, width=6, kills=4)
+def test_three_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    play(app, crew, folder, choice, layers=6, width=5, kills=3)
 
 
 @pytest.mark.soak

@@ -9,7 +9,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.workflows import EdgeSpec, NodeSpec, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.codec import enqueue_document
+from holdfast.stores.postgres.codec import enqueue_document, is_plain
 
 
 class WorkflowVerbs(Calls):
@@ -69,8 +69,9 @@ def plan_document(nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec]) -> str:
         [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in nodes]
     )
     drawn = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in edges])
-    jobs = enqueue_document([node.job for node in nodes])
-    return f'{{"jobs":{jobs},"nodes":{named},"edges":{drawn}}}'
+    specs = [node.job for node in nodes]
+    plain = json.dumps(is_plain(specs))
+    return f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{named},"edges":{drawn}}}'
 
 
 def _started(row: Row) -> Started:

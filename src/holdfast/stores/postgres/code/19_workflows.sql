@@ -128,9 +128,11 @@ begin
         if not v_flow.stopped then
             -- What is behind nothing bad any more comes back.
             with recursive blocked(id) as (
-                select d.child from node n join dependency d on d.parent = n.job_id
-                 where n.workflow_id = p_flow and n.standing in ('failed', 'dead', 'cancelled')
-                   and not d.met and d.on_failure <> 'continue'
+                select d.child from node n join job_state s on s.id = n.job_id join dependency d on d.parent = n.job_id
+                 where n.workflow_id = p_flow and not d.met and d.on_failure <> 'continue'
+                   and (n.standing in ('failed', 'dead', 'cancelled')
+                        -- Skipped, and then ended by somebody: that one does not come back.
+                        or n.standing = 'skipped' and s.state not in ('queued', 'retry_waiting'))
                 union
                 select d.child from blocked b join dependency d on d.parent = b.id
                  where not d.met and d.on_failure <> 'continue'

@@ -1,6 +1,7 @@
 -- Workflows (DP-14): start, add to, cancel, resume. A plan is one document:
 --   {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
 --    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}]}
+-- and "plain": true where the caller vouches for the jobs as for those of enqueue_many.
 
 -- Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning. The row of the
 -- workflow is locked, or nobody else's yet.
@@ -36,7 +37,9 @@ begin
                    join dependency d on d.child = e.child and d.parent = e.parent
                   where not d.met group by e.child) u on u.child = o.id;
     -- All or nothing: a job that is refused takes the others with it.
-    select e.reason, e.detail into v_bad from enqueue_many(p_plan -> 'jobs', p_tenant, p_actor) e where not e.created limit 1;
+    select e.reason, e.detail into v_bad
+      from enqueue_many(p_plan -> 'jobs', p_tenant, p_actor, coalesce((p_plan ->> 'plain')::boolean, false)) e
+     where not e.created limit 1;
     if found then
         raise exception 'a job of the workflow was refused: %', coalesce(v_bad.detail, v_bad.reason) using errcode = 'ZH031';
     end if;

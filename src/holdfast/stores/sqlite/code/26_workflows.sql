@@ -76,7 +76,11 @@ DROP VIEW IF EXISTS blocked;
 CREATE VIEW blocked AS
 WITH RECURSIVE reached (id) AS (
     SELECT d.child FROM came_back w CROSS JOIN node o ON o.workflow_id = w.id CROSS JOIN dependency d ON d.parent = o.job_id
-     WHERE o.standing IN ('failed', 'dead', 'cancelled') AND d.met = 0 AND d.on_failure <> 'continue'
+     WHERE d.met = 0 AND d.on_failure <> 'continue'
+       AND (o.standing IN ('failed', 'dead', 'cancelled')
+            -- Skipped, and then ended by somebody: that one does not come back.
+            OR (o.standing = 'skipped' AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = o.job_id
+                                                          AND s.state IN ('queued', 'retry_waiting'))))
     UNION
     SELECT d.child FROM reached r CROSS JOIN dependency d ON d.parent = r.id WHERE d.met = 0 AND d.on_failure <> 'continue'
 )

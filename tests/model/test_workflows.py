@@ -1,0 +1,130 @@
+"""The same game of a workflow on both stores: random graphs and policies, ends, redrives, cancels, jobs added.
+
+After every command both stand alike, and as follows from the states and dependencies alone (`derive`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.outcome import Outcome
+from holdfast.domain.workflows import ON_FAILURE, OnFailure
+from holdfast.stores.base import OperatorVerb, Store
+from holdfast.stores.open import open_store
+from tests.support.ledger import check_ledger
+from tests.support.stores import BROKEN, DONE, FINAL, TENANT, claim, open_lease, settle
+from tests.support.workflows import Flow, check
+
+pytestmark = pytest.mark.req("DP-14", "SC-17", "CX-1")
+
+COMMANDS = 40
+OUTCOMES: list[Outcome] = [DONE, DONE, FINAL, BROKEN]
+VERBS: list[OperatorVerb] = ["redrive", "redrive", "discard", "cancel"]
+
+
+@pytest.fixture
+def stores(sqlite_url: str, postgres_url: str) -> Iterator[list[Store]]:
+    with closing(open_store(sqlite_url)) as one, closing(open_store(postgres_url)) as other:
+        for store in (one, other):
+            store.migrate()
+        yield [one, other]
+        for store in (one, other):
+            check_ledger(store)
+
+
+class Game:
+    """One workflow, twice."""
+
+    def __init__(self, stores: list[Store], choice: random.Random) -> None:
+        self.choice = choice
+        self.names = [f"j{n}" for n in range(choice.randint(2, 7))]
+        drawn = {name: self._some(self.names[:n]) for n, name in enumerate(self.names)}
+        policy = self._policy()
+        edges = {f"{p}>{c}": self._policy() for c, parents in drawn.items() for p in parents if choice.random() < 0.4}
+        self.flows = [Flow(store, drawn, policy, edges=edges) for store in stores]
+        self.leases = [open_lease(store, ttl=10_000_000) for store in stores]
+        for flow in self.flows:
+            assert flow.start().created
+
+    def _policy(self) -> OnFailure:
+        return self.choice.choice(ON_FAILURE)
+
+    def _some(self, names: list[str]) -> list[str]:
+        return self.choice.sample(names, k=min(len(names), self.choice.randint(0, 2)))
+
+    def both(self, call: Callable[[Flow, int], Any]) -> Any:
+        """The answers are the same, and so is what can be seen."""
+        one, other = (call(flow, index) for index, flow in enumerate(self.flows))
+        assert one == other
+        return one
+
+    def seen(self, flow: Flow, _: int) -> object:
+        graph = check(flow.graph)
+        workflow = graph.workflow
+        jobs = {node.label: (node.standing, node.state, node.unmet, node.attempt) for node in graph.nodes}
+        return jobs, workflow.status, workflow.counts, workflow.stopped, workflow.cancelled_at is None
+
+    # -- the commands --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        name = self.choice.choice(self.names)
+        outcome: Outcome = self.choice.choice(OUTCOMES)
+
+        def play(flow: Flow, index: int) -> bool:
+            held = claim(flow.store, self.leases[index], 1, kinds=(f"do.{name}",))
+            return not held or settle(flow.store, held, outcome) == []
+
+        assert self.both(play)
+
+    def operate(self) -> None:
+        name, verb = self.choice.choice(self.names), self.choice.choice(VERBS)
+
+        def play(flow: Flow, _: int) -> object:
+            (verdict,) = flow.store.run(flow.store.verbs.operate(verb, [flow.ids[name]], "why", "ada", TENANT))
+            return verdict.refused, verdict.reason, verdict.state
+
+        self.both(play)
+
+    def sweep(self) -> None:
+        verb = self.choice.choice(["resume_workflow"] * 5 + ["cancel_workflow"])
+
+        def play(flow: Flow, _: int) -> object:
+            swept = flow.store.run(getattr(flow.store.verbs, verb)(flow.id, None, "ada", TENANT))
+            return swept.jobs, swept.refused, swept.reason
+
+        self.both(play)
+
+    def add(self) -> None:
+        name, parents, policy = f"j{len(self.names)}", self._some(self.names), self._policy()
+
+        def play(flow: Flow, _: int) -> object:
+            flow.on_failure = policy
+            return flow.add({name: parents}).reason
+
+        if self.both(play) is None:
+            self.names.append(name)
+
+    def later(self) -> None:
+        def play(flow: Flow, _: int) -> int:
+            moment = flow.store.run(flow.store.verbs.now()) + timedelta(hours=1)
+            flow.store.run(flow.store.verbs.set_clock(timedelta(0), moment))
+            return flow.store.run(flow.store.verbs.promote_due())
+
+        self.both(play)
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 60))])
+def test_a_game(stores: list[Store], seed: int) -> None:
+    choice = random.Random(seed)
+    for _ in range(2):
+        game = Game(stores, choice)
+        for _ in range(COMMANDS):
+            moves = [game.run] * 8 + [game.operate] * 3 + [game.sweep, game.later, game.later, game.add]
+            choice.choice(moves)()
+            game.both(game.seen)
