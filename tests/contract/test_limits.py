@@ -14,6 +14,7 @@ from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -329,3 +330,12 @@ def test_a_long_line_of_jobs_without_room_is_no_wall(store: Store) -> None:
     lease = open_lease(store)
     assert [each.kind for each in claim(store, lease, 1)] == ["slow"]
     assert ids(claim(store, lease, 1)) == [behind]
+
+
+def test_jobs_of_a_disabled_agent_are_no_wall_either(store: Store) -> None:
+    limit(store, "kind", "slow", 1)
+    register(store, "planner")
+    put_one(store, agent="planner")
+    (behind,) = some(store, 1)
+    disable(store, "planner")
+    assert ids(claim(store, open_lease(store), 1)) == [behind]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from holdfast.domain.order import Move, Where
+from holdfast.domain.reservations import Ask
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.states import HELD, State
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
@@ -32,6 +33,7 @@ from tests.model.drafts import (
 )
 from tests.model.durable import Durable
 from tests.model.seat import UNKNOWN
+from tests.support.stores import new_id
 
 MOVES = {
     "claim": 6,
@@ -48,6 +50,7 @@ MOVES = {
     "claim_choosily": 1,
     "list_jobs": 1,
     "see_to_an_agent": 2,
+    "see_to_a_reservation": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -240,6 +243,24 @@ class StoresMachine(Durable):
             self.play(lambda side: side.enable_agent("planner", tenant))
         if what in ("enable", "resume"):  # whoever enables may die before he has brought the jobs back
             self.play(lambda side: side.resume_agent("planner", tenant))
+
+    def see_to_a_reservation(self, data: st.DataObject) -> None:
+        """Somebody asks for a queue or for everything, keeps it alive, lets it go, or is never heard of again."""
+        known = list(self.model.reservations.values())
+        what = data.draw(st.sampled_from(["ask", "ask again", "release", "release"]))
+        ttl = data.draw(st.sampled_from([0.5, 3.5, 60.0]), label="ttl")
+        if what == "ask" or not known:
+            tenant = data.draw(scopes, label="tenant")
+            scope, name = data.draw(st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk")]))
+            ask = Ask(new_id(), scope, name, ttl)
+            self.play(lambda side: side.reserve(ask, "somebody", tenant))
+            return
+        own = data.draw(st.sampled_from(known[-3:]), label="reservation")
+        if what == "ask again":
+            again = Ask(own.id, own.scope, own.name, ttl)
+            self.play(lambda side: side.reserve(again, "somebody", own.tenant))
+        else:
+            self.play(lambda side: side.release_reservation(own.id, "done", "somebody", own.tenant))
 
     # -- looking -------------------------------------------------------------------------------------------------
 

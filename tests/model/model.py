@@ -18,12 +18,12 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
 from tests.model.people import People
-from tests.model.registry import Registry
+from tests.model.reserving import Reserving
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People, Registry):
+class Model(People, Reserving):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -117,7 +117,7 @@ class Model(People, Registry):
         return taken
 
     def _next(self, request: ClaimRequest, queue: str, want: int) -> list[ModelJob]:
-        jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job)]
+        jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job) and not self.barred(job)]
         return [job for job in jobs if request.kinds is None or job.spec.kind in request.kinds][:want]
 
     def take_turn(

@@ -12,6 +12,7 @@ from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.order import Move
+from holdfast.domain.reservations import Ask, Standing
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
@@ -103,6 +104,12 @@ class Player:
 
     def end_lease(self, name: str, why: str, tenant: str) -> bool:
         return self.store.run(self.verbs.end_lease(self.token(name), why, tenant))
+
+    def reserve(self, ask: Ask, actor: str, tenant: str) -> Standing:
+        return self.store.run(self.verbs.reserve(ask, actor, tenant))
+
+    def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:
+        return self.store.run(self.verbs.release_reservation(reservation_id, why, actor, tenant))
 
     def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.verbs.claim(replace(request, lease=self.token(request.lease)))

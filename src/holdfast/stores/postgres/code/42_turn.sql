@@ -135,8 +135,7 @@ begin
                 -- The same for those that a limit has no room for. Who was let in stays in, and is found again.
                 v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
                                 where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);
-                exit when v_new = '{}';
-                if not v_locked then
+                if v_new <> '{}' and not v_locked then
                     -- As below, but before anything is counted: what is let in must be taken.
                     perform from lease l where l.id = turn.lease and l.ended_at is null for share;
                     live := found;
@@ -144,11 +143,13 @@ begin
                     perform set_config('holdfast.actor', v_holder, true);
                     v_locked := true;
                 end if;
-                v_got := v_got || admit(v_new, v_now, v_first, v_most - cardinality(v_got));
-                v_first := false;
+                if v_new <> '{}' then
+                    v_got := v_got || admit(v_new, v_now, v_first, v_most - cardinality(v_got));
+                    v_first := false;
+                end if;
                 v_more := v_got;
                 v_extra := 50;   -- somebody was in the way, and more of the same may be
-                exit when cardinality(v_got) >= v_most;
+                exit when v_rows is null or cardinality(v_got) >= v_most;
             end if;
             exit when cardinality(v_more) = cardinality(v_rows);
             v_rows := nullif(v_more, '{}');

@@ -145,7 +145,7 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Step
         new = [row for row in able if row[0] not in got]
         admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()
         got |= {row[0]: row for row in new if row[0] in admitted}
-        if len(got) >= want or len(got) == len(found) or not new:
+        if len(got) >= want or len(got) == len(found):
             break
         extra = EXTRA  # somebody was in the way, and more of the same may be
     return list(got.values())
