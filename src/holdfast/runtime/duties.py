@@ -24,21 +24,23 @@ BATCH = 1000
 @dataclass(frozen=True, slots=True)
 class Duty:
     """``flow`` answers how much there was; a full batch is followed by another at once. Where one transaction will not
-    do, ``run`` does all there is, and answers how much it was."""
+    do, ``run`` does all there is, and answers how much it was. ``then`` is done after it, on the same connection: of
+    those a worker has few."""
 
     name: str
     every: float
     flow: Callable[[Store], Flow[Any]] | None = None
     count: Callable[[Any], int] = int
     run: Callable[[Store], Awaitable[int]] | None = None
+    then: Duty | None = None
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+    following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant))
     return (
-        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant)),
+        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant), then=following),
         Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant)),
-        Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant)),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
     )
 
@@ -63,8 +65,11 @@ async def run_once(duty: Duty, store: Store) -> int:
 async def attend(duty: Duty, store: Store, call: Callable[[], None], leaving: asyncio.Event) -> None:
     """Do a duty again and again until ``leaving``; ``call`` when it found something to do."""
     while not leaving.is_set():
-        if await run_once(duty, store):
-            call()
+        each: Duty | None = duty
+        while each is not None:
+            if await run_once(each, store):
+                call()
+            each = each.then
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
 
