@@ -18,6 +18,7 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
+    "active_subscriptions",
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
 }
 PRODUCES = {

@@ -24,7 +24,8 @@ BATCH = 1000
 @dataclass(frozen=True, slots=True)
 class Duty:
     """``flow`` answers how much there was; a ``full`` batch is followed by another at once. Where one transaction will
-    not do, ``run`` does all there is, and answers how much it was."""
+    not do, ``run`` does all there is, and answers how much it was. ``then`` is done after it, on the same connection:
+    of those a worker has few."""
 
     name: str
     every: float
@@ -32,16 +33,17 @@ class Duty:
     count: Callable[[Any], int] = int
     full: int = BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
+    then: Duty | None = None
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+    following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant))
+    limits = Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant), then=following)
+    aging = Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant))
     return (
-        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant)),
+        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant), then=limits),
         Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
-        Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant)),
-        Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant)),
-        Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant)),
-        Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant)),
+        Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
     )
 
@@ -66,8 +68,11 @@ async def run_once(duty: Duty, store: Store) -> int:
 async def attend(duty: Duty, store: Store, call: Callable[[], None], leaving: asyncio.Event) -> None:
     """Do a duty again and again until ``leaving``; ``call`` when it found something to do."""
     while not leaving.is_set():
-        if await run_once(duty, store):
-            call()
+        each: Duty | None = duty
+        while each is not None:
+            if await run_once(each, store):
+                call()
+            each = each.then
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
 

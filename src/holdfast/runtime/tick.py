@@ -100,11 +100,14 @@ class Tick:
 
     async def _attend(self) -> None:
         """Each duty once, one batch of it: a large backlog of them is shared by many ticks."""
-        for duty in self._duties:
-            if duty.run is not None:
-                await duty.run(self._store)
-            elif duty.flow is not None:
-                duty.count(await self._store.arun(duty.flow(self._store)))
+        for first in self._duties:
+            duty: Duty | None = first
+            while duty is not None:
+                if duty.run is not None:
+                    await duty.run(self._store)
+                elif duty.flow is not None:
+                    duty.count(await self._store.arun(duty.flow(self._store)))
+                duty = duty.then
 
     async def _work(self) -> None:
         """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""

@@ -23,6 +23,12 @@ class SubscriptionVerbs(Feeding):
         rows = yield self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
 
+    @flow(single=True, writes=False)
+    def active_subscriptions(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
+        """One statement, and no transaction around it: every worker asks this twice a second."""
+        rows = yield self._call("active_subscriptions", "%s", tenant)
+        return [(scope, name, str(id)) for scope, name, id in rows]
+
     @flow(single=True)
     def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call(

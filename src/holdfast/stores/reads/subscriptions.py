@@ -37,16 +37,6 @@ class SubscriptionReads(Reader):
         return [self._one(row) for row in rows]
 
     @flow(writes=False)
-    def active_subscriptions(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
-        """Tenant, name and id of those that are not paused: what the duty asks first, and mostly there are none."""
-        text = (
-            "select s.tenant, s.name, s.id from {subscription} s where s.paused_at is null"
-            f" and {within(tenant, 's.tenant')} order by s.tenant, s.name"
-        )
-        rows = yield from self._ask(tenant, text)
-        return [(str(row[0]), str(row[1]), self.dialect.codec.id(row[2])) for row in rows]
-
-    @flow(writes=False)
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Steps[list[Delivery]]:
         """The newest first; only refusals, or all of them. Each has its index."""
         only = "and d.refusal is not null" if refused else ""

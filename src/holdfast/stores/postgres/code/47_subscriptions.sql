@@ -97,6 +97,18 @@ begin
     return found;
 end $$;
 
+-- Those that are not paused: what every worker asks for now and then, and mostly there are none.
+create or replace function active_subscriptions(for_tenant text default null)
+returns table (tenant text, name text, id uuid)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(active_subscriptions.for_tenant);
+begin
+    return query select s.tenant, s.name, s.id from subscription s
+     where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope) order by 1, 2;
+end $$;
+
 -- Have a subscription to oneself until the end of the transaction; no row: somebody else has, or there is nothing to do.
 -- An advisory lock and not one on the row, which would give this transaction an id: the snapshot that the events are read
 -- with would then take what this transaction writes for seen.

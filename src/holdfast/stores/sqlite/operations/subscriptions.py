@@ -12,7 +12,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _ADD = (
     "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
@@ -60,6 +60,13 @@ def _look(self: SubscriptionVerbs, name: str, want: int, tenant: str) -> Steps[F
 
 class SubscriptionVerbs(Feeding):
     _decode: Callable[[Row], Subscription] = staticmethod(Record.decoder(Subscription, SqliteCodec()))
+
+    @flow(writes=False)
+    def active_subscriptions(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
+        """Tenant, name and id of those that are not paused: what the duty asks first, and mostly there are none."""
+        text = "SELECT tenant, name, id FROM subscription WHERE paused_at IS NULL AND (? OR tenant = ?) ORDER BY 1, 2"
+        rows = yield Statement(text, (any_tenant(tenant), tenant))
+        return [(row[0], row[1], row[2]) for row in rows]
 
     @flow()
     def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
