@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,9 @@ class Duty:
     full: int = BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
     then: Duty | None = None
+
+    def followed_by(self, last: Duty) -> Duty:
+        return replace(self, then=last if self.then is None else self.then.followed_by(last))
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:

@@ -39,5 +39,11 @@ class WorkerOptions:
         check_weights(self.weights)
 
     def duties(self) -> tuple[Duty, ...]:
-        standard = standard_duties(self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every)
-        return (*standard, *self.extra_duties)
+        """What is to be done as often as promoting is done after it, on its connection: of those a worker has few."""
+        first, *others = standard_duties(self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every)
+        for duty in self.extra_duties:
+            if duty.every == first.every:
+                first = first.followed_by(duty)
+            else:
+                others.append(duty)
+        return (first, *others)

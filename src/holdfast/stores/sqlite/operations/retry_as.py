@@ -17,7 +17,7 @@ _NOTE = (
 )
 _SAME = (
     "tenant, kind, payload, deadline_at, max_crashes, backoff, idempotency_key, content_key, tags, agent,"
-    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, retry_as, depth"
+    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth"
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (
