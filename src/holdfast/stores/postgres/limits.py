@@ -1,4 +1,4 @@
-"""The verbs of limits, reservations and aging; the functions are in ``code/38_*.sql`` and ``code/46_aging.sql``."""
+"""The verbs of limits, reservations and aging; the functions are in ``code/38_*``, ``39_limits`` and ``46_aging``."""
 
 from __future__ import annotations
 
