@@ -26,6 +26,7 @@ from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send
 from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
+from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
@@ -71,6 +72,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             say(store, gate_id, ballot(), tenant=tenant)
             keep_token(store, gate_id, f"hash of {tenant}")
             store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
+            Flow(store, {"a": "", "b": "a"}).start(tenant)
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
