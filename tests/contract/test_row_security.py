@@ -29,11 +29,8 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
-<<<<<<< HEAD
 from tests.support.subscriptions import feed, subscribe
-=======
 from tests.support.workflows import Flow
->>>>>>> flow
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
@@ -83,15 +80,12 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             say(store, gate_id, ballot(), tenant=tenant)
             keep_token(store, gate_id, f"hash of {tenant}")
             store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
-<<<<<<< HEAD
             store.run(store.verbs.put_template(template(), "ada", tenant))
             store.run(store.verbs.fire_schedules([decided(add(store, tenant), firing())], tenant))
+            Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
-=======
-            Flow(store, {"a": "", "b": "a"}).start(tenant)
->>>>>>> flow
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
