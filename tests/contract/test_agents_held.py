@@ -227,3 +227,18 @@ def test_the_row_says_why(store: Store, by_hand: ByHand) -> None:
     claimed(store)
     ((note,),) = by_hand.execute("select note from job_state where id = :id", {"id": job_id})
     assert "agent_disabled" in str(note)
+
+
+def test_it_can_be_given_the_same_time_again(store: Store) -> None:
+    """Put off meanwhile, at a time that stands still: the ledger says it twice."""
+    forward(store)
+    register(store)
+    job_id = put_one(store, agent="planner", delay=100)
+    again = Reschedule()
+    (one,) = store.run(store.verbs.reschedule([job_id], again, "now", "ada", "default"))
+    assert not one.refused
+    disable(store)
+    assert claim(store, open_lease(store)) == []
+    (two,) = store.run(store.verbs.reschedule([job_id], again, "now", "ada", "default"))
+    assert not two.refused
+    assert verbs_of(store, job_id) == ["enqueue", "reschedule", "reschedule"]

@@ -34,7 +34,7 @@ END;
 
 -- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
 -- One that leads nowhere says that a waiting job was rescheduled or moved: it says what the job's note says, and is the
--- first to.
+-- first to, unless a verb is at work: what it put off meanwhile may be given the same time again.
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN (NEW.from_state IS NEW.to_state
@@ -45,7 +45,8 @@ WHEN (NEW.from_state IS NEW.to_state
                WHEN 'move' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
                    (SELECT json_extract(s.note, '$.moved') FROM job_state s WHERE s.id = NEW.job_id)
                END, 0)
-           OR NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)))
+           OR ((SELECT now FROM clock) IS NULL
+               AND NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1))))
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.state = NEW.to_state AND s.tenant = NEW.tenant)
      OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)
 BEGIN
