@@ -217,10 +217,12 @@ questions = st.tuples(
     st.sampled_from([(), (("not_requester", True),)]),
     st.sampled_from([(), (("on_deny", "resume"),)]),
     st.sampled_from(
-        [(), (("expires_in", 60.0),), *((("expires_in", 2.5), ("on_expire", how)) for how in ("approve", "remind"))]
+        [
+            *((), (("expires_in", 60.0),), (("expires_in", 2.5), ("on_expire", "remind"))),
+            *((("expires_in", 2.5), ("on_expire", "approve")), (("form", {"type": "object", "required": ["limit"]}),)),
+        ]
     ),
     st.sampled_from([(), (("remind_every", 31.0),)]),
-    st.sampled_from([(), (), (("form", {"type": "object", "required": ["limit"]}),)]),
 ).map(lambda parts: tuple(option for part in parts for option in part))
 waits = st.builds(
     Wait,

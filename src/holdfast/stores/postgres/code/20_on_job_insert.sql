@@ -49,8 +49,9 @@ begin
                     when a.process_after > v_now then a.process_after end,
                a.deadline_at, a.agent, n.workflow_id,
                case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
-          from added a left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
-         order by a.id;
+          from (select *, row_number() over () as ord from added) a   -- in the order in which they were sent
+          left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
+         order by a.ord;
         update workflow w
            set total = w.total + c.total, open = w.open + c.open, skipped = w.skipped + c.total - c.open,
                finished_at = case when w.open + c.open = 0 then v_now end
