@@ -173,13 +173,13 @@ def test_a_block_whose_commit_is_not_answered(
     def pay(ctx: Context) -> None:
         with ctx.transaction(result="paid") as connection:
             connection.execute("insert into note values ('mine')")
-            proxy.cut(b"COMMIT")
+            proxy.cut(b"COMMIT", after=b"insert into note")
 
     @app.job("async")
     async def apay(ctx: Context) -> None:
         async with ctx.transaction(result="paid") as connection:
             await connection.execute("insert into note values ('mine')")
-            proxy.cut(b"COMMIT")
+            proxy.cut(b"COMMIT", after=b"insert into note")
 
     handle = app.enqueue(colour)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):

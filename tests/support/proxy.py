@@ -31,7 +31,7 @@ class Proxy:
         self.cuts = 0
         self._guard = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._doomed: list[tuple[bytes, Fate]] = []
+        self._doomed: list[tuple[bytes, Fate, bytes]] = []
         self._open = threading.Event()
         self._open.set()
         self._closed = False
@@ -48,11 +48,12 @@ class Proxy:
 
     # --- what can go wrong ---
 
-    def cut(self, pattern: bytes, fate: Fate = "answer", times: int = 1) -> None:
+    def cut(self, pattern: bytes, fate: Fate = "answer", times: int = 1, after: bytes = b"") -> None:
         """The next request that has ``pattern`` in it loses its connection: after the server has carried it out and
-        before the client hears of it (``answer``), or before the server hears of it (``request``)."""
+        before the client hears of it (``answer``), or before the server hears of it (``request``). ``after`` is what
+        that connection has asked for before: a worker has others."""
         with self._guard:
-            self._doomed += [(pattern, fate)] * times
+            self._doomed += [(pattern, fate, after)] * times
 
     def cut_all(self) -> None:
         """Every connection there is, now."""
@@ -89,10 +90,12 @@ class Proxy:
                 threading.Thread(target=pump, args=(client, server, answers), name="proxy-pump", daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket, answers: _Answers) -> None:
+        asked = b""
         with suppress(OSError):
             while data := client.recv(65536):
                 self._open.wait()
-                fate = self._fate_of(data)
+                asked = asked[-65536:] + data
+                fate = self._fate_of(data, asked)
                 if fate == "request":
                     break
                 if fate == "answer":
@@ -111,10 +114,10 @@ class Proxy:
                     break
         _close(client, server)
 
-    def _fate_of(self, data: bytes) -> Fate | None:
+    def _fate_of(self, data: bytes, asked: bytes) -> Fate | None:
         with self._guard:
-            for index, (pattern, fate) in enumerate(self._doomed):
-                if pattern in data:
+            for index, (pattern, fate, after) in enumerate(self._doomed):
+                if pattern in data and after in asked:
                     del self._doomed[index]
                     self.cuts += 1
                     return fate
