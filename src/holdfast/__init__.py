@@ -10,16 +10,23 @@ from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.limits import Limit
 from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
+from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
+from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.subscriptions import SentEvent, Subscription
+from holdfast.domain.templates import Template
 from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
 from holdfast.durable.values import AppEvent
+from holdfast.features.approvals import Asked
 from holdfast.handle import Handle
 from holdfast.headers import retry_after
+from holdfast.insights import Why
 from holdfast.kind import Kind
+from holdfast.stores.base import Health, Sent
 
 __version__ = "0.1.0"
 
@@ -28,6 +35,7 @@ __all__ = [
     "App",
     "AppEvent",
     "ApprovalNotice",
+    "Asked",
     "Attempt",
     "Backoff",
     "Cancel",
@@ -35,22 +43,31 @@ __all__ = [
     "Decision",
     "Event",
     "EventTimeout",
+    "Fire",
     "Gate",
     "Handle",
+    "Health",
     "HoldfastError",
     "Job",
     "Kind",
     "Limit",
     "Progress",
+    "Reason",
     "Reject",
     "Reservation",
     "Retry",
+    "Schedule",
+    "Sent",
+    "SentEvent",
     "State",
     "Step",
     "StepFailed",
     "StepsChanged",
     "Stopped",
+    "Subscription",
     "SyncContext",
+    "Template",
+    "Why",
     "Workflow",
     "WorkflowStatus",
     "__version__",
