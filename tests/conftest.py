@@ -27,10 +27,43 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
 FIRST = ("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "migration", "app")
 
+# What these test (signals, processes, programs, words) is the same on every store: on PostgreSQL only by `make soak`.
+ANY_STORE = {
+    *(
+        "cli/test_processes.py",
+        "cli/test_reload.py",
+        "cli/test_decide.py",
+        "cli/test_approvals.py",
+        "cli/test_agents.py",
+    ),
+    *("app/test_commands.py", "app/test_child_processes.py", "app/test_processes.py", "app/test_steps_store_away.py"),
+    *("kit/test_enqueued.py", "kit/test_processes.py", "docs/test_steps_guide.py"),
+}
+# What these test can differ between releases of PostgreSQL; the rest is run on 16 only by `make soak`.
+ON_16 = {
+    *("test_by_hand", "test_catalogue", "test_claim", "test_consumers", "test_crash", "test_enqueue", "test_gates"),
+    *("test_keys", "test_late_commit", "test_leases", "test_ledger", "test_limits", "test_reads", "test_reaping"),
+    *("test_schedules", "test_settle", "test_sql_rules", "test_subscriptions", "test_tenancy", "test_turn"),
+    *("test_attacks", "test_workflows", "test_workflow_races", "test_retry_as", "test_reservations", "test_held"),
+}
 
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
+    known = {item.nodeid for item in items}
+    for item in items:
+        if _is_repetition(item, known):
+            item.add_marker(pytest.mark.soak)
+
+
+def _is_repetition(item: pytest.Item, known: set[str]) -> bool:
+    """The same test of what does not depend on the store is there for SQLite, or for another PostgreSQL."""
+    if "[postgres16" in item.nodeid:
+        return item.path.stem not in ON_16 and item.nodeid.replace("[postgres16", "[postgres") in known
+    here = item.path.relative_to(TESTS).as_posix()
+    return here in ANY_STORE and "[postgres" in item.nodeid and item.nodeid.replace("[postgres", "[sqlite") in known
 
 
 @contextmanager

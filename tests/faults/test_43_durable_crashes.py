@@ -254,7 +254,14 @@ def played(
         yield {case: pool.submit(one, case) for case in chosen}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+# One kind of handler is played on both stores in every run, each of the others on one.
+ELSEWHERE = {("postgres", "journey_in_a_thread"), ("sqlite", "journey_in_a_process")}
+PLAYED = [
+    pytest.param(case, marks=pytest.mark.soak) if (case.store, case.colour) in ELSEWHERE else case for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)
 

@@ -32,7 +32,7 @@ from tests.support.stores import put, spec
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "SC-19")
 
 LARGE = 300_000  # more than a full disk has room for in its log
-COLOURS = pytest.mark.parametrize("colour", ["pace", "pace_in_a_thread"])
+COLOURS = pytest.mark.parametrize("colour", ["pace", pytest.param("pace_in_a_thread", marks=pytest.mark.soak)])
 
 
 def enqueue(app: App, kind: str, **payload: int) -> str:
