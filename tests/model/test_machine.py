@@ -15,13 +15,14 @@ from tests.model.machine import StoresMachine
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7", "SC-10")
 
 QUICK = settings(
-    max_examples=25,
+    max_examples=20,
+    derandomize=True,  # the same games in every run; the long form plays others each time
     stateful_step_count=35,
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=1_000, stateful_step_count=60)
+LONG = settings(QUICK, derandomize=False, max_examples=1_000, stateful_step_count=60)
 
 # No verb of the stores takes this step yet.
 ELSEWHERE = {Verb.CLEAN}

@@ -35,24 +35,36 @@ begin
         select r.ord, s.id, s.tenant, s.queue, s.kind, coalesce(s.agent, '') as agent,
                coalesce((select j.uses from job j where j.id = s.id), '{}') as uses
           from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
+    ), live as materialized (
+        -- Where anything is limited or reserved at all: mostly in one scope or two, and only there is looked further.
+        select t.tenant as of_tenant, whose.tenant, k.scope
+          from (select distinct p.tenant from picked p) t
+         cross join lateral (values ('*'), (t.tenant)) whose(tenant)
+         cross join (values ('all'), ('queue'), ('kind'), ('tenant'), ('agent'), ('key'), ('resource')) k(scope)
+         where exists (select from job_limit l where l.tenant = whose.tenant and l.scope = k.scope)
+            or k.scope = 'resource' and exists (select from reservation r
+                   where r.tenant = whose.tenant and r.scope = 'resource' and r.state = 'active')
     ), alike as materialized (
         select distinct p.tenant, p.queue, p.kind, p.agent, p.uses from picked p
     ), ruled as materialized (
-        select a.queue, a.kind, a.agent, a.uses, a.tenant as of_tenant, bucket(x.tenant, w.scope, w.name) as bucket,
-               x.tenant, w.scope, w.name, x.concurrency, x.rate, x.per, x.burst
+        select a.queue, a.kind, a.agent, a.uses, a.tenant as of_tenant, bucket(x.tenant, v.scope, w.name) as bucket,
+               x.tenant, v.scope, w.name, x.concurrency, x.rate, x.per, x.burst
           from alike a
+          join live v on v.of_tenant = a.tenant
          cross join lateral (
-            values ('all', '*'), ('queue', a.queue), ('kind', a.kind), ('tenant', a.tenant), ('agent', nullif(a.agent, ''))
+            select case v.scope when 'all' then '*' when 'queue' then a.queue when 'kind' then a.kind
+                                when 'tenant' then a.tenant when 'agent' then nullif(a.agent, '') end
+             where v.scope not in ('key', 'resource')
             union all
-            select split_part(u, ':', 1), substr(u, strpos(u, ':') + 1) from unnest(a.uses) u) w(scope, name)
-         cross join lateral (values ('*'), (a.tenant)) whose(tenant)
+            select substr(u, strpos(u, ':') + 1) from unnest(a.uses) u
+             where v.scope in ('key', 'resource') and split_part(u, ':', 1) = v.scope) w(name)
          cross join lateral (
             (select l.tenant, l.concurrency, l.rate, l.per, l.burst from job_limit l
-              where l.tenant = whose.tenant and l.scope = w.scope and l.name in (w.name, '*')
+              where l.tenant = v.tenant and l.scope = v.scope and l.name in (w.name, '*')
               order by l.name = '*' limit 1)
             union all
             select r.tenant, 0, null, null, null from reservation r
-             where w.scope = 'resource' and r.tenant = whose.tenant and r.scope = 'resource' and r.name = w.name
+             where v.scope = 'resource' and r.tenant = v.tenant and r.scope = 'resource' and r.name = w.name
                and r.state = 'active' and r.expires_at > clock_now()) x
          where w.name is not null
     )
