@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import psycopg
 import pytest
 
 from holdfast import App, State
@@ -70,6 +71,42 @@ def test_a_handle_raises_what_the_app_answers(app: App) -> None:
     assert refused.value.code == "not_waiting"
     with pytest.raises(InvalidSetting):
         here.move()
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_while_it_could_not_hear(new_app: NewApp) -> None:
+    """Whatever was said before it listened again it takes for said: any queue may have been changed."""
+    app, elsewhere = new_app(), new_app()
+    going_on = threading.Event()
+    ran: list[int] = []
+
+    @elsewhere.job()
+    def note(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            going_on.wait(60)
+
+    handles = [app.enqueue("note", {"n": n}) for n in range(3)]
+    listener = "select pid from pg_stat_activity where datname = current_database() and starts_with(query, 'listen ')"
+    with (
+        working(elsewhere, concurrency=1, poll=120.0) as beside,
+        psycopg.connect(app.store.url, autocommit=True) as admin,
+    ):
+        until(lambda: ran == [0], "the first is running")
+        (before,) = until(lambda: admin.execute(listener).fetchone(), "the worker listens")
+        assert beside.worker is not None
+        search = beside.worker._search
+        search._narrow_until = float("inf")  # as after a look that took very long
+        search._moved.clear()
+        admin.execute("set holdfast.notify = off")
+        admin.execute("set search_path = holdfast")
+        admin.execute("select move(%s, 'first')", (handles[2].id,))
+        admin.execute("select pg_terminate_backend(%s)", (before,))
+        until(lambda: admin.execute(f"{listener} and pid <> %s", (before,)).fetchone(), "the worker listens again")
+        until(lambda: bool(search._moved), "the worker takes every queue for changed")
+        going_on.set()
+        until(lambda: len(ran) == 3, "all have run")
+    assert ran == [0, 2, 1]
 
 
 def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_before_it(new_app: NewApp) -> None:

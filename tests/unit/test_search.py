@@ -91,6 +91,16 @@ def test_a_queue_whose_order_was_changed_is_looked_at_from_its_head_once(clock: 
 
 
 @pytest.mark.req("SC-3")
+def test_who_could_not_hear_looks_at_every_queue_from_its_head(clock: Clock) -> None:
+    search = narrowed(clock, "default", "mail")
+    search.hint_all()
+    look = search.look()
+    assert look.after == {}
+    search.learn(Turn([], [], True, 100), want=1, look=look)
+    assert set(search.look().after) == {"default", "mail"}
+
+
+@pytest.mark.req("SC-3")
 def test_a_hint_outlives_looks_that_began_before_it_or_never_reached_its_queue(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
     under_way = search.look()

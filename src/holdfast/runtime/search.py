@@ -51,6 +51,11 @@ class Search:
         if queue in self._queues:
             self._moved[queue] = self._moved.get(queue, 0) + 1
 
+    def hint_all(self) -> None:
+        """Nobody listened for a while: the order of any queue may have been changed."""
+        for queue in self._queues:
+            self.hint(queue)
+
     def look(self) -> Look:
         narrow = time.monotonic() < self._narrow_until
         places = {queue: place for queue, place in self._places.items() if narrow and queue not in self._moved}

@@ -263,6 +263,8 @@ class Worker:
             return
         if what == self._keeper.lease or what == "":
             self._loop.call_soon_threadsafe(self._recalls.hint)
+        if what == "":
+            self._loop.call_soon_threadsafe(self._search.hint_all)
         if what.startswith(" "):  # the order of a queue was changed
             what = what[1:]
             self._loop.call_soon_threadsafe(self._search.hint, what)
