@@ -93,7 +93,7 @@ def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_while_it_could_
         psycopg.connect(app.store.url, autocommit=True) as admin,
     ):
         until(lambda: ran == [0], "the first is running")
-        (before,) = until(lambda: admin.execute(listener).fetchone(), "the worker listens")
+        before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
         assert beside.worker is not None
         search = beside.worker._search
         search._narrow_until = float("inf")  # as after a look that took very long
