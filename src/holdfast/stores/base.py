@@ -55,6 +55,7 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.flow import Flow
+from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ class Sent:
     woke: int
 
 
-class Verbs(Protocol):
+class Verbs(TenantVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -477,9 +478,10 @@ class Verbs(Protocol):
 class Caller(Protocol):
     """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
 
-    tenant: str
     actor: str
 
+    @property
+    def tenant(self) -> str: ...
     @property
     def verbs(self) -> Verbs: ...
     def run(self, flow: Flow[T]) -> T: ...

@@ -7,6 +7,7 @@ declare
     v_agented boolean;
     v_flowing boolean;
     v_retried boolean;
+    v_ruled   boolean;
     v_queues text[];
     v_agent  agent;
     v_row    record;
@@ -16,6 +17,15 @@ begin
            bool_or(a.retry_of is not null),
            array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
       into v_tagged, v_agented, v_flowing, v_retried, v_queues from added a;
+    select d.ruled into v_ruled from dispatch d;
+    if v_ruled then
+        -- How many of a tenant's jobs may wait (19_pending.sql).
+        perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (
+            select a.tenant, count(*)::integer as jobs, min(a.kind) as kind,
+                   count(*) filter (where is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of))::integer as owed
+              from added a where a.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+             group by a.tenant order by a.tenant) t;
+    end if;
     if v_flowing is not true then
         insert into job_state (id, tenant, kind, queue, state, priority, position,
                                max_retries, max_crashes, due_at, deadline_at, agent)

@@ -13,6 +13,8 @@ declare
     v_xid   bigint;
     v_bad   record;
     v_freed uuid[];
+    v_limited boolean;
+    v_capped  boolean;
 begin
     -- A duty that found nothing comes here too, and must not cost a transaction id and a write.
     if not exists (select from new_rows) then
@@ -55,7 +57,15 @@ begin
             and exists (select from watch w where w.job_id = n.id);
     end if;
 
-    if (select d.limited from dispatch d) then
+    select d.limited, d.capped into v_limited, v_capped from dispatch d;
+    if v_capped then
+        insert into pending_change (tenant, change)
+        select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)
+          from new_rows n join old_rows o on o.id = n.id
+         where waits(n.state) <> waits(o.state) and n.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+         group by n.tenant having sum(waits(n.state)::integer - waits(o.state)::integer) <> 0;
+    end if;
+    if v_limited then
         v_freed := array(select n.id from new_rows n join old_rows o on o.id = n.id where o.lease is not null and n.lease is null);
         if v_freed <> '{}' then
             perform free_places(v_freed);
