@@ -111,6 +111,18 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
     return found
 
 
+def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
+    """Small tenants wait at most twice as long as they would alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
+    found = []
+    for each in measured:
+        if each.what.startswith("until"):
+            found.append(Bar(f"{each.store}, {each.what}", each.ratio, 2.0, False))
+        else:
+            limit = 0.95 if "alone" in each.what else 0.7
+            found.append(Bar(f"{each.store}, shared: {each.what}", 1 / each.ratio, limit, True))
+    return found
+
+
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
     peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
     known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]
