@@ -18,7 +18,7 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
-    "active_subscriptions",
+    *("active_subscriptions", "fair_queues", "turn_of"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
 }
 PRODUCES = {
@@ -45,6 +45,7 @@ RESOLVES = {
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
+    *("set_tenant", "remove_tenant", "set_fair"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

@@ -15,6 +15,7 @@ from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_tenants import CAPPED, TENANTS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
@@ -56,6 +57,7 @@ def setup() -> list[str]:
         ),
         *REGISTERED,
         *LIMITED,
+        *CAPPED,
         *_people(),
         *PLANNED,
     ]
@@ -166,6 +168,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         WORKFLOWS,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
+    "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
 }
 
 

@@ -32,7 +32,7 @@ begin
     end if;
     select l.pending, l.counted_at into v_pending, v_counted from tenant_load l where l.tenant = p_tenant for update;
     if not found then
-        insert into tenant_load (tenant, pending, counted_at) values (p_tenant, 0, '-infinity') on conflict do nothing;
+        insert into tenant_load (tenant, pending, counted_at) values (p_tenant, 0, 'epoch') on conflict do nothing;
         select l.pending, l.counted_at into v_pending, v_counted from tenant_load l where l.tenant = p_tenant for update;
     end if;
     if v_counted < p_now - interval '60 s' or v_counted > p_now then

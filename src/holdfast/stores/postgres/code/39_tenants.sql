@@ -19,8 +19,8 @@ begin
            set_by = excluded.set_by, updated_at = excluded.updated_at;
     if what ->> 'max_pending' is not null then
         -- Counted anew: what happened while there was no cap has left nothing behind.
-        insert into tenant_load as l (tenant, pending, counted_at) values (v_scope, 0, '-infinity')
-        on conflict (tenant) do update set counted_at = '-infinity';
+        insert into tenant_load as l (tenant, pending, counted_at) values (v_scope, 0, 'epoch')
+        on conflict (tenant) do update set counted_at = 'epoch';
         update dispatch d set ruled = true, capped = true where not (d.ruled and d.capped);
     end if;
     if what ? 'max_running' or what ? 'rate' then
@@ -131,3 +131,23 @@ begin
     perform set_config('holdfast.tenant', v_scope, true);
     return next;
 end $$;
+
+-- While a tenant has a cap the switches say so: without them nobody would count.
+create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from tenant t where t.max_pending is not null) then
+        raise exception 'dispatch: the jobs of a tenant are counted' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_rules before update on dispatch for each row
+    when (old.ruled and not new.ruled or old.capped and not new.capped) execute function judge_rules();
+
+create or replace function judge_tenant() returns trigger language plpgsql as $$
+begin
+    raise exception 'tenant %: what it is called never changes', old.tenant using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on tenant for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();
+create or replace trigger judge_update before update on tenant_load for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();
