@@ -112,7 +112,7 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
-    """Small tenants wait at most twice as long as they would alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
+    """Small tenants take at most twice as long as alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
     found = []
     for each in measured:
         if each.what.startswith("until"):

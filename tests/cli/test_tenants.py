@@ -12,7 +12,9 @@ from tests.support.tenants import fill, served
 @pytest.mark.req("JF-12")
 def test_tenants(holdfast: Holdfast, store: Store) -> None:
     assert "There is no tenant." in holdfast("tenants", "list").stderr
-    told = holdfast("tenants", "set", "acme", "--max-pending", "3", "--max-running", "2", "--rate", "10/m", "--title", "A")
+    told = holdfast(
+        "tenants", "set", "acme", "--max-pending", "3", "--max-running", "2", "--rate", "10/m", "--title", "A"
+    )
     assert told.exit_code == 0
     fill(store, 3, "acme")
     fill(store, 1, "other")

@@ -1,4 +1,4 @@
-"""The registry of tenants and the cap on what waits (JF-12): exact, whoever enqueues, and for whom there is one only."""
+"""The registry of tenants and the cap on what waits (JF-12): exact, whoever enqueues, and only where there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on what tenants are held to (JF-12): a cap that nobody looks at, a cap of another's, numbers that mean nothing."""
+"""Attacks on what tenants are held to (JF-12): a cap that nobody looks at, another's cap, numbers without meaning."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ _ENDS = (
     f"SELECT (SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} ORDER BY tenant LIMIT 1),"
     f" (SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} ORDER BY tenant DESC LIMIT 1)"
 )
-_NEXT = f"(SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} AND tenant > {{behind}} ORDER BY tenant LIMIT 1)"
+_NEXT = (
+    f"(SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} AND tenant > {{behind}} ORDER BY tenant LIMIT 1)"
+)
 _TENANTS = (
     f"WITH RECURSIVE walk(name, n) AS (SELECT {_NEXT.format(behind=':after')}, 1"
     f" UNION ALL SELECT {_NEXT.format(behind='w.name')}, w.n + 1 FROM walk w WHERE w.name IS NOT NULL AND w.n < :most)"
@@ -67,7 +69,9 @@ def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Sh
     return Share(queue, kinds, *(rows[0] if rows else ("", 0)))
 
 
-def pick_fairly(share: Share, pick: str, params: dict[str, Any], want: int, columns: tuple[int, ...]) -> Steps[list[Row]]:
+def pick_fairly(
+    share: Share, pick: str, params: dict[str, Any], want: int, columns: tuple[int, ...]
+) -> Steps[list[Row]]:
     """The next jobs of a shared queue, each tenant's in its turn. ``pick`` finds the first of some tenants."""
     n, tenant, priority, position = columns
     found: dict[int, Row] = {}

@@ -48,7 +48,8 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
     if pending + coming + jobs <= caps[0][0]:
         return None
     return Refused(
-        f"tenant {tenant} is full: {pending + coming} of its jobs wait and {caps[0][0]} may; {jobs} of kind {kind} refused",
+        f"tenant {tenant} is full: {pending + coming} of its jobs wait and {caps[0][0]} may;"
+        f" {jobs} of kind {kind} refused",
         code="tenant_full",
         fix=f"Enqueue again when some have run, or raise the cap: holdfast tenants set {tenant} --max-pending N",
     )

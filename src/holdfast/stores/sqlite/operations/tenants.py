@@ -22,7 +22,9 @@ _ADD = (
 _SET = "UPDATE tenant SET {column} = ? WHERE tenant = ?"
 _FORGET_LOAD = "DELETE FROM tenant_load WHERE tenant = ?"
 _RULED = Statement("UPDATE dispatch SET ruled = 1 WHERE NOT ruled")
-_LIMIT = "SELECT concurrency, rate, per, burst FROM job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
+_LIMIT = (
+    "SELECT concurrency, rate, per, burst FROM job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
+)
 _REMOVE = "DELETE FROM tenant WHERE tenant = ? RETURNING 1"
 _FAIR = "SELECT fair FROM dispatch WHERE id = 1"
 _SET_FAIR = "UPDATE dispatch SET fair = ? WHERE id = 1"
