@@ -133,7 +133,7 @@ def test_what_a_tenant_is_held_to(app: App) -> None:
             missing("nobody")
     for wrong in ({"weight": 0}, {"max_pending": -1}, {"burst": 3}, {"rate": "often"}, {"max_pending": True}):
         with pytest.raises(InvalidSetting):
-            app.tenants.set("acme", **wrong)  # type: ignore[typeddict-item]
+            app.tenants.set("acme", **wrong)
     with pytest.raises(InvalidSetting):
         app.tenants.set("*", weight=2)
 

@@ -127,7 +127,7 @@ def test_with_a_tenant_there_are_its_own(place: Place, who: str, tenant: str) ->
                 assert by_hand.execute(f"select distinct tenant from {relation}") == [(tenant,)], relation
 
 
-@pytest.mark.parametrize("scope", {**UNBOUND, "another tenant": "umbrella"})
+@pytest.mark.parametrize("scope", [*UNBOUND, "another tenant"])
 def test_the_owner_changes_nothing_it_does_not_see(place: Place, scope: str) -> None:
     bound = UNBOUND.get(scope, "umbrella")
     with closing(PostgresByHand(place.admin_url)) as admin, closing(place.as_("owner", bound)) as by_hand:
