@@ -24,7 +24,6 @@ from holdfast.stores.open import open_store
 
 BATCH = 100
 SMALL, EACH = 99, 10
-MANY = 1_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class Sizes:
     large: int = 100_000
     drain: int = 10_000
     rounds: int = 3
+    many: int = 1_000
 
 
 QUICK = Sizes(large=10_000, drain=3_000)
@@ -52,9 +52,9 @@ def _small_ones(ours: Ours) -> None:
         _fill(ours, f"small-{n:02}", EACH)
 
 
-def _many(ours: Ours, count: int) -> None:
-    for n in range(MANY):
-        _fill(ours, f"tenant-{n:04}", max(1, count // MANY))
+def _many(ours: Ours, count: int, tenants: int) -> None:
+    for n in range(tenants):
+        _fill(ours, f"tenant-{n:04}", max(1, count // tenants))
 
 
 def _drain(ours: Ours, count: int, until: Callable[[str], bool] | None = None) -> float:
@@ -94,7 +94,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 if name.startswith("one tenant"):
                     _fill(ours[name], "only", sizes.drain)
                 elif name.startswith("many"):
-                    _many(ours[name], sizes.drain)
+                    _many(ours[name], sizes.drain, sizes.many)
                 else:
                     _small_ones(ours[name])
                 places[name].settle_down()
@@ -110,7 +110,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
     for what, alone, shared in (
         ("drain, one tenant alone", "one tenant", "one tenant, shared"),
         (f"drain, one of {sizes.large:,} and {SMALL} of {EACH}", "large", "large, shared"),
-        (f"drain, {MANY:,} tenants", "many", "many, shared"),
+        (f"drain, {sizes.many:,} tenants", "many", "many, shared"),
         (f"until {SMALL} tenants of {EACH} are done", "small ones", "small ones, shared"),
     ):
         one, other = (statistics.median(taken[name]) for name in (alone, shared))
