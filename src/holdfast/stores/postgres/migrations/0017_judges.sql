@@ -19,3 +19,6 @@ drop function if exists refuse_transition();
 drop function if exists judge_waiting();
 drop function if exists judge_release();
 drop function if exists refuse_rerun();
+
+-- Jobs that are under the same limits: one of them, and all.
+create type alike as (sample tid, jobs uuid[]);
