@@ -1,7 +1,8 @@
 """What fair shares cost, and what they give: a tenant with very many jobs beside ninety-nine with ten each.
 
 One connection takes turns of 100 (settle and claim in one). Databases differ in nothing but whether the queue is
-shared; they are filled alike and drained in turn.
+shared; they are filled alike and drained in turn. On SQLite, where all of the work is this process's, it is processor
+time that is measured, which neighbours disturb less.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _drain(ours: Ours, count: int, until: Callable[[str], bool] | None = None) -
     """Seconds until so many jobs have ended, of those that are asked for."""
     verbs, ended, settlements, counted = ours.store.verbs, 0, list[Settlement](), 0
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
-    start = time.perf_counter()
+    clock = time.process_time if ours.store.embedded else time.perf_counter
+    start = clock()
     while ended < count:
         turn = ours.store.run(verbs.turn(settlements, request))
         ended += counted
@@ -69,7 +71,7 @@ def _drain(ours: Ours, count: int, until: Callable[[str], bool] | None = None) -
         counted = len(settlements) if until is None else sum(until(claim.tenant) for claim in turn.claims)
         if turn.stale or (not settlements and ended < count):
             raise RuntimeError(f"{ended} of {count} ended: the figure would mean nothing")
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     ours.store.run(verbs.settle(ours.lease, settlements, "*"))
     return seconds
 

@@ -63,7 +63,7 @@ class Search:
 
     def learn(self, turn: Turn, want: int, look: Look) -> None:
         reached = {(claim.queue, claim.tenant): (claim.priority, claim.position) for claim in turn.claims}
-        # Where tenants share a queue each has got to a place of its own: behind the first of them is most of what waits.
+        # Where tenants share a queue each has got to a place of its own: behind the first of them is most of it.
         firsts: dict[str, tuple[int, int]] = {}
         for (queue, _), place in reached.items():
             if queue not in firsts or (-place[0], place[1]) < (-firsts[queue][0], firsts[queue][1]):

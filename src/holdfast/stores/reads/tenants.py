@@ -27,7 +27,8 @@ _LIMITS = (
     " where l.scope = 'tenant' and l.name = l.tenant and {limited}"
 )
 _WAITING = (
-    "select s.tenant, count(*) from {{job_state}} s where s.state in ('queued', 'retry_waiting') and {states}"
+    "select s.tenant, count(*) from {{job_state}} s where s.state in ('queued', 'retry_waiting')"
+    " and s.state not in ('leased', 'in_progress') and {states}"
     " group by s.tenant"
 )
 _RUNNING = (

@@ -13,7 +13,8 @@ language plpgsql set search_path from current set enable_seqscan = off as $$
 begin
     -- In one statement: a step that has been made is in the count, and its change is gone; or neither.
     with gone as (delete from pending_change c where c.tenant = p_tenant returning 1)
-    select (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('queued', 'retry_waiting')),
+    select (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('queued', 'retry_waiting')
+               and s.state not in ('leased', 'in_progress')),   -- which is what the index says
            (select count(*) from gone)
       into pending, changes;
 end $$;

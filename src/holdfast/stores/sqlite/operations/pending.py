@@ -18,17 +18,21 @@ _RULED = "SELECT ruled FROM dispatch WHERE id = 1"
 _CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
 _LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM event"
-_COUNT = "SELECT count(*) FROM job_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
+# The second half says in which index they are: SQLite does not conclude it.
+_COUNT = (
+    "SELECT count(*) FROM job_state INDEXED BY by_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
+    " AND state NOT IN ('leased', 'in_progress')"
+)
 _SINCE = (
     "SELECT coalesce(sum((to_state IN ('queued', 'retry_waiting')) - (coalesce(from_state, '') IN ('queued',"
-    " 'retry_waiting'))), 0) FROM event WHERE seq > ? AND tenant = ?"
+    " 'retry_waiting'))), 0) FROM event WHERE seq > ? AND +tenant = ?"
 )
 _KEEP = (
     "INSERT INTO tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO UPDATE"
     " SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
 )
-# Those of this very write, which have no state yet.
-_COMING = "SELECT count(*) FROM job j, clock c WHERE j.n > c.floor AND j.tenant = ?"
+# Those of this very write, which have no state yet. (By their numbers: an index of the tenant's would be read whole.)
+_COMING = "SELECT count(*) FROM clock c CROSS JOIN job j WHERE j.n > c.floor AND +j.tenant = ?"
 
 
 def hold_to_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
