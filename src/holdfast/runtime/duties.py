@@ -71,7 +71,7 @@ async def run_once(duty: Duty, store: Store) -> int:
 async def attend(
     duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
 ) -> None:
-    """Do a duty again and again until ``leaving``; ``call`` when it found something to do, ``looked`` after each look."""
+    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look."""
     while not leaving.is_set():
         each: Duty | None = duty
         while each is not None:
