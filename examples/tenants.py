@@ -3,7 +3,7 @@
     python examples/tenants.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/tenants.py       # on a database that was migrated
 
-It prints whose reports were made first, and what was refused.
+It prints whose reports were begun first, and what was refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.runtime.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:
-    """Enqueue, work, and answer for whom, in the order in which it was done."""
+    """Enqueue, work, and answer for whom, in the order in which it was begun."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/tenants.db"
     app = holdfast.App(url, name="reports")
@@ -27,9 +27,9 @@ async def main(url: str | None = None) -> list[str]:
 
     @app.job(queue="reports")
     async def report(ctx: holdfast.Context, month: int) -> None:
+        made.append(ctx.tenant)
         # Whatever is read or enqueued here is of the job's own tenant.
         assert {job.tenant for job in await app.ajobs(limit=5)} == {ctx.tenant}
-        made.append(ctx.tenant)
 
     try:
         await app.tenants.aset("premium", weight=2)  # the first weight has queues shared
@@ -47,7 +47,7 @@ async def main(url: str | None = None) -> list[str]:
         for tenant in await app.tenants.alist():
             print(f"{tenant.name}: {tenant.pending} waiting, {tenant.share:.0%} of the work")
         await app.worker(WorkerOptions(queues=("reports",), concurrency=4, burst=True)).run()
-        print("done first: " + ", ".join(made[:12]))
+        print("begun first: " + ", ".join(made[:12]))
         return made
     finally:
         await app.aclose()

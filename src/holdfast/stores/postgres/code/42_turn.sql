@@ -50,6 +50,7 @@ declare
     v_last     text;               -- whose turn it was last, and what is left over of it
     v_rest     integer;
     v_mine     boolean;
+    v_walked   bigint;
 begin
     -- Whoever changes limits waits until all have gone that did not know of them (38_limits.sql).
     if not pg_try_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0) then
@@ -105,8 +106,14 @@ begin
         for v_round in 1 .. 8 loop
             v_began := clock_timestamp();
             if v_shared and v_priority is null then
+                v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
                 select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
                   from fair_pick(turn.queues[i], v_last, v_rest, v_most + v_extra, turn.kinds, v_barred, v_now) f;
+                -- Who is told of a slow look begins the next ones behind a place, where nobody takes turns. So it is said
+                -- only if there was much to walk past, and not if the machine had something else to do.
+                if pg_stat_get_xact_tuples_returned(to_regclass('fair')) - v_walked < 1000 + 10 * (v_most + v_extra) then
+                    v_began := clock_timestamp();
+                end if;
             elsif v_priority is null then
                 select array_agg(p.ctid), bool_or(p.agented) into v_rows, v_agented from (
                     select s.ctid, s.agent is not null as agented from job_state s
