@@ -24,7 +24,7 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
 
 BATCH = 100
-SMALL, EACH = 99, 10
+EACH = 10
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Sizes:
     drain: int = 10_000
     rounds: int = 3
     many: int = 1_000
+    small: int = 99
 
 
 QUICK = Sizes(large=10_000, drain=3_000)
@@ -48,8 +49,8 @@ def _fill(ours: Ours, tenant: str, count: int) -> None:
         ours.store.run(ours.store.verbs.enqueue(specs, tenant))
 
 
-def _small_ones(ours: Ours) -> None:
-    for n in range(SMALL):
+def _small_ones(ours: Ours, tenants: int) -> None:
+    for n in range(tenants):
         _fill(ours, f"small-{n:02}", EACH)
 
 
@@ -98,22 +99,22 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 elif name.startswith("many"):
                     _many(ours[name], sizes.drain, sizes.many)
                 else:
-                    _small_ones(ours[name])
+                    _small_ones(ours[name], sizes.small)
                 places[name].settle_down()
                 if name == "large, shared":
-                    small = _drain(ours[name], SMALL * EACH, lambda tenant: tenant != "large")
+                    small = _drain(ours[name], sizes.small * EACH, lambda tenant: tenant != "large")
                     taken["small ones, shared"].append(small)
-                    _small_ones(ours[name])
-                count = SMALL * EACH if name == "small ones" else sizes.drain
+                    _small_ones(ours[name], sizes.small)
+                count = sizes.small * EACH if name == "small ones" else sizes.drain
                 taken[name].append(_drain(ours[name], count))
             said = (f"{name} {seconds[-1] * 1e6 / sizes.drain:,.1f} µs" for name, seconds in taken.items())
             note(f"{subject.name} round {turn + 1} " + "  ".join(said))
     found = []
     for what, alone, shared in (
         ("drain, one tenant alone", "one tenant", "one tenant, shared"),
-        (f"drain, one of {sizes.large:,} and {SMALL} of {EACH}", "large", "large, shared"),
+        (f"drain, one of {sizes.large:,} and {sizes.small} of {EACH}", "large", "large, shared"),
         (f"drain, {sizes.many:,} tenants", "many", "many, shared"),
-        (f"until {SMALL} tenants of {EACH} are done", "small ones", "small ones, shared"),
+        (f"until {sizes.small} tenants of {EACH} are done", "small ones", "small ones, shared"),
     ):
         one, other = (statistics.median(taken[name]) for name in (alone, shared))
         found.append(Beside(subject.place, what, "ms", one * 1e3, other * 1e3, other / one))

@@ -87,7 +87,7 @@ def test_work_with_limits(backends: Backends) -> None:
 
 @pytest.mark.req("JF-12")
 def test_work_shared_between_tenants(backends: Backends) -> None:
-    sizes = fairness.Sizes(large=1500, drain=200, rounds=1, many=5)
+    sizes = fairness.Sizes(large=500, drain=200, rounds=1, many=5, small=3)
     rows = fairness.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
     assert [bar.at_least for bar in of_fairness(rows)] == [True, True, True, False]
     assert all(row.ratio > 0 for row in rows)

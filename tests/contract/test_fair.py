@@ -26,16 +26,16 @@ def test_small_tenants_are_not_behind_a_large_one(store: Store) -> None:
     assert served(store, 2, 4) == {"big": 8}, "nor any more"
 
 
-@pytest.mark.parametrize("want", [1, 3, 20])
-def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store, want: int) -> None:
+def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store) -> None:
     register(store, "heavy", weight=3)
     register(store, "light", weight=1)
-    fill(store, 60, "light", "heavy", "other")
-    counts = served(store, 40 // want, want)
-    total = sum(counts.values())
-    assert set(counts) == {"heavy", "light", "other"}
-    assert counts["heavy"] / total == pytest.approx(3 / 5, abs=0.1)
-    assert abs(counts["light"] - counts["other"]) <= max(2, want // 3)
+    for want in (1, 3, 20):
+        queue = f"by {want}"
+        fill(store, 30, "light", "heavy", "other", queue=queue)
+        counts = served(store, 40 // want, want, queues=(queue,))
+        assert set(counts) == {"heavy", "light", "other"}
+        assert counts["heavy"] / sum(counts.values()) == pytest.approx(3 / 5, abs=0.1)
+        assert abs(counts["light"] - counts["other"]) <= max(2, want // 3)
 
 
 def test_what_one_leaves_over_the_others_share_and_the_order_within_a_tenant_stays(store: Store) -> None:
@@ -50,11 +50,13 @@ def test_what_one_leaves_over_the_others_share_and_the_order_within_a_tenant_sta
     assert len({each.id for each in claims}) == 21
 
 
-def test_a_priority_does_not_push_another_tenant_back(store: Store) -> None:
+def test_a_priority_pushes_nobody_else_back_and_a_worker_of_one_tenant_takes_its_own(store: Store) -> None:
     share(store, "*")
-    fill(store, 20, "loud", priority=100)
-    fill(store, 20, "quiet")
+    fill(store, 8, "loud", priority=100)
+    fill(store, 8, "quiet")
     assert served(store, 5, 2) == {"loud": 5, "quiet": 5}
+    own = claim(store, open_lease(store, tenant="quiet"), 9, tenant="quiet")
+    assert [each.tenant for each in own] == ["quiet"] * 3
 
 
 def test_more_tenants_than_one_claim_has_room_for_all_have_their_turn(store: Store) -> None:
@@ -91,12 +93,6 @@ def test_shares_and_limits_and_reservations_and_queues(store: Store) -> None:
     assert served(store, 3, 2, queues=("shared",)) == {"a": 3, "b": 3}
     fill(store, 4, "x", "y", queue="alone")
     assert served(store, 1, 4, queues=("alone",)) == {"x": 4}, "that queue is not shared"
-
-
-def test_a_worker_of_one_tenant_takes_its_own(store: Store) -> None:
-    share(store, "*")
-    fill(store, 3, "a", "b")
-    assert [each.tenant for each in claim(store, open_lease(store, tenant="a"), 9, tenant="a")] == ["a"] * 3
 
 
 def test_a_look_behind_a_place_leaves_nobody_out(store: Store) -> None:
