@@ -32,7 +32,8 @@ def test_blocks_follow_one_another_and_cover_every_event_once(store: Store, by_h
     events = [row[0] for row in by_hand.execute("select seq from event order by seq")]
     assert seal(store, want=4) == len(events)
 
-    found, numbers = [], []
+    found: list[Seal] = []
+    numbers: list[int] = []
     while (block := store.run(store.verbs.block(found[-1] if found else None))) is not None:
         found.append(block.seal)
         numbers += [number for number, _ in leaves(block.seal.events)]
@@ -85,7 +86,7 @@ def test_the_normal_form_of_a_document_is_the_databases_own(postgres_url: str) -
 
 
 def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
-    meta = {"reason": "tab\tquote\" ünïcode \U0001f600", "n": [1, 1.5, None, {"b": True, "aa": "\x01"}]}
+    meta = {"reason": 'tab\tquote" ünïcode \U0001f600', "n": [1, 1.5, None, {"b": True, "aa": "\x01"}]}
     with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
         put(store, *(spec(f"kind:{n}-ü") for n in range(3)))
         raw.execute("set search_path = holdfast")
@@ -208,7 +209,9 @@ def test_a_chain_that_was_forked_is_refused_with_a_code(store: Store) -> None:
     def steps() -> Steps[None]:
         if not store.embedded:
             yield Statement("select holdfast.enter('*')")
-        yield Statement(f"insert into {table} ({columns}) select {columns.replace('number', 'number + 7')} from {table}")
+        yield Statement(
+            f"insert into {table} ({columns}) select {columns.replace('number', 'number + 7')} from {table}"
+        )
 
     with pytest.raises(Conflict) as refused:
         store.run(Flow(steps))
@@ -218,7 +221,7 @@ def test_a_chain_that_was_forked_is_refused_with_a_code(store: Store) -> None:
 def test_numbers_of_purged_events_are_written_short() -> None:
     assert Ranges.text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
     assert Ranges("1-3,7,9-10").of([0, 2, 3, 4, 7, 8, 10, 11]) == {2, 3, 7, 10}
-    assert Ranges.text([]) == "" and Ranges("").of([1]) == set()
+    assert (Ranges.text([]), Ranges("").of([1])) == ("", set())
     with pytest.raises(InvalidInput) as bad:
         Anchor.of("seven")
     assert bad.value.code == "invalid_anchor"

@@ -1,7 +1,7 @@
 """The audit trail's own rules (HF-4, rule 28): the bytes that are hashed, what a seal is, what an anchor says.
 
-Pure, and on purpose independent of the database: a check computes every digest here, from the rows alone. The encoding is
-written down in ``docs/guides/audit.md``, so that anybody can do the same with another tool.
+Pure, and on purpose independent of the database: a check computes every digest here, from the rows alone. The encoding
+is written down in ``docs/guides/audit.md``, so that anybody can do the same with another tool.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ LEAF = 40  # bytes: the number in 8, its digest in 32
 
 def encoded(fields: Iterable[Field]) -> bytes:
     """Each field as its length in bytes, a colon and itself; null is a minus. So no field can be taken for another."""
-    return b"".join([b"-" if f is None else b"%d:%b" % (len(b := str(f).encode()), b) for f in fields])
+    given = tuple(fields)
+    text = "".join(["-" if f is None else f"{len(s := str(f))}:{s}" for f in given])
+    if text.isascii():  # a third faster, and nearly always so
+        return text.encode()
+    return b"".join([b"-" if f is None else b"%d:%b" % (len(b := str(f).encode()), b) for f in given])
 
 
 def digest_of(what: str, item: Item) -> bytes:
@@ -181,7 +185,9 @@ class Ranges:
     """Numbers written as ``5-9,12``: those of the events that a purge took away."""
 
     def __init__(self, text: str) -> None:
-        self._ranges = [(int(low), int(high or low)) for low, _, high in (r.partition("-") for r in text.split(",") if r)]
+        self._ranges = [
+            (int(low), int(high or low)) for low, _, high in (r.partition("-") for r in text.split(",") if r)
+        ]
 
     def of(self, numbers: Sequence[int]) -> set[int]:
         """Those of ``numbers`` (ascending) that are in it."""

@@ -70,12 +70,21 @@ class Check:
         self.last = self.start
         self._flaws: list[Flaw] = []
         self._more = 0
+        self._sound = True
         self._counts = {"seals": 0, "event": 0, "action": 0, "purged": 0}
         # By what and number: rows that no seal has so far, digests of rows that are gone, rows that are not as sealed.
         self._extra: dict[tuple[What, int], Item] = {}
         self._gone: dict[tuple[What, int], bytes] = {}
         self._edited: dict[tuple[What, int], tuple[bytes, Item]] = {}
         self._anchored = {anchor.number: anchor for anchor in self.anchors}
+
+    @property
+    def seals(self) -> int:
+        return self._counts["seals"]
+
+    @property
+    def events(self) -> int:
+        return self._counts["event"]
 
     def add(self, block: Block) -> None:
         seal, last = block.seal, self.last
@@ -85,23 +94,27 @@ class Check:
         if gap:
             span = f"{expected}" if seal.number == expected + 1 else f"{expected} to {seal.number - 1}"
             self._flaw("missing", "seal", expected, f"seal {span} is gone; what it covered cannot be checked")
-        elif seal.previous != (GENESIS if last is None else last.digest) and (last is None or last.is_whole()):
+        elif whole and self._sound and seal.previous != (GENESIS if last is None else last.digest):
             number = 1 if last is None else last.number
-            self._flaw("rewritten", "seal", number, f"seal {number} is not the one that seal {seal.number} was made after")
+            says = f"seal {number} is not the one that seal {seal.number} was made after"
+            self._flaw("rewritten", "seal", number, says)
         if not whole:
-            says = f"seal {seal.number} is not as it was made; what it covers (events {seal.first_seq} to {seal.last_seq}) "
-            self._flaw("edited", "seal", seal.number, says + "cannot be checked")
+            covers = f"what it covers (events {seal.first_seq} to {seal.last_seq}) cannot be checked"
+            self._flaw("edited", "seal", seal.number, f"seal {seal.number} is not as it was made; {covers}")
         self._hold_to_anchor(seal)
-        self._compare("event", seal, seal.events if whole else b"", block.events, whole and not gap)
-        self._compare("action", seal, seal.actions if whole else b"", block.actions, whole and not gap)
+        # What no seal has is only told from between two seals that say truly where they begin and end.
+        between = whole and not gap and self._sound
+        self._compare("event", seal.events if whole else b"", block.events, between)
+        self._compare("action", seal.actions if whole else b"", block.actions, between)
         self._forgive(block)
+        self._sound = whole
         self._counts["seals"] += 1
         self.last = seal
 
     def end(self, unsealed: int = 0) -> Report:
         """``unsealed`` is how many events and actions wait to be sealed."""
         self._find_moves()
-        for (what, number), (_, _item) in self._edited.items():
+        for what, number in self._edited:
             self._flaw("edited", what, number, f"{what} {number} is not as it was sealed")
         for what, number in self._gone:
             self._flaw("deleted", what, number, f"{what} {number} was sealed and is gone, and no purge says so")
@@ -117,17 +130,15 @@ class Check:
         newest_seal = None if self.last is None else str(Anchor(self.last.number, self.last.digest))
         counts = self._counts
         flaws = tuple(self._flaws)
-        return Report(
-            not flaws, counts["seals"], counts["event"], counts["action"], counts["purged"], unsealed, newest_seal, flaws,
-            self._more,
-        )  # fmt: skip
+        checked = (counts["seals"], counts["event"], counts["action"], counts["purged"])
+        return Report(not flaws, *checked, unsealed, newest_seal, flaws, self._more)
 
     def _hold_to_anchor(self, seal: Seal) -> None:
         anchor = self._anchored.pop(seal.number, None)
         if anchor is not None and anchor.digest != seal.digest:
             self._flaw("rewritten", "seal", seal.number, f"seal {seal.number} is not the one that was anchored")
 
-    def _compare(self, what: What, seal: Seal, kept: bytes, rows: Sequence[Item], complete: bool) -> None:
+    def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool) -> None:
         there = {int(item[0] or 0): item for item in rows}
         for number, digest in leaves(kept):
             self._counts[what] += 1
@@ -141,12 +152,12 @@ class Check:
                 else:
                     self._more += 1
             else:
-                self._look_at_time(what, seal, item)
+                self._look_at_time(what, item)
         for number, item in there.items() if complete else ():
             if len(self._extra) < 10 * KEPT:
                 self._extra[what, number] = item
 
-    def _look_at_time(self, what: What, seal: Seal, item: Item) -> None:
+    def _look_at_time(self, what: What, item: Item) -> None:
         """A row that was written after a seal was made does not say an earlier time."""
         last = self.last
         at, xid = int(item[8 if what == "event" else 2] or 0), _xid(item)

@@ -81,7 +81,9 @@ class Subscriptions:
     def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Subscription:
         """Go on with what was missed; with ``skip`` without it."""
         scope = self._scope(tenant)
-        return self._changed(name, scope, self._caller.verbs.resume_subscription(_named(name), skip, scope, self._caller.actor))
+        return self._changed(
+            name, scope, self._caller.verbs.resume_subscription(_named(name), skip, scope, self._caller.actor)
+        )
 
     def delete(self, name: str, *, tenant: str | None = None) -> None:
         scope = self._scope(tenant)
@@ -227,7 +229,9 @@ class Consumers:
 
     def reset(self, name: str, to: Start = "beginning") -> None:
         """Have it read everything again, or (``now``) nothing of what there is."""
-        self._do(name, self._caller.verbs.reset_consumer(name, to == "beginning", self._caller.tenant, self._caller.actor))
+        self._do(
+            name, self._caller.verbs.reset_consumer(name, to == "beginning", self._caller.tenant, self._caller.actor)
+        )
 
     def remove(self, name: str) -> None:
         """Forget its place. Reading under its name begins anew."""

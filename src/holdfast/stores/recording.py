@@ -1,7 +1,7 @@
 """Which tables of the configuration are recorded in ``action``, and how: one line a table, for both stores.
 
-The database writes the record, in the transaction of the change, whoever makes it and by whatever way (CX-4). A new table that
-people set something in gets a line here; ``tests/contract/test_actions.py`` names those that have none.
+The database writes the record, in the transaction of the change, whoever makes it and by whatever way (CX-4). A new
+table that people set something in gets a line here; ``tests/contract/test_actions.py`` names those that have none.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Rows of ``table`` are called ``subject`` and named by the columns in ``name``. A change of a column in ``told`` is
-    recorded with its values, one in ``seen`` without them: what may be secret or long. Other columns are not looked at.
-    Columns that end in ``_at`` only say what was done (``disabled_at``: disable), not what changed."""
+    """Rows of ``table`` are called ``subject`` and named by the columns in ``name``. A change of a column in ``told``
+    is recorded with its values, one in ``seen`` without them: what may be secret or long. Other columns are not looked
+    at. Columns that end in ``_at`` only say what was done (``disabled_at``: disable), not what changed."""
 
     table: str
     subject: str
@@ -43,9 +43,12 @@ RECORDED = (
         "schedule", "schedule", "name", "state timing zone kind template missed overlap jitter", "payload options"
     ),
     Recorded(
-        "subscription", "subscription", "name", "pattern kind job_kind max_depth paused_reason",
+        "subscription",
+        "subscription",
+        "name",
+        "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
-    ),  # fmt: skip
+    ),
     Recorded("consumer", "consumer", "name"),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
     Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
@@ -94,7 +97,9 @@ def _changed(each: Recorded) -> str:
         if not c.endswith("_at")
     ]
     pairs += [
-        f"'{c}', CASE WHEN OLD.{c} IS NOT NEW.{c} THEN 'changed' END" for c in each.seen.split() if not c.endswith("_at")
+        f"'{c}', CASE WHEN OLD.{c} IS NOT NEW.{c} THEN 'changed' END"
+        for c in each.seen.split()
+        if not c.endswith("_at")
     ]
     verb = ""
     for column, did, undid in (("disabled_at", "disable", "enable"), ("paused_at", "pause", "resume")):
@@ -124,6 +129,6 @@ def _trigger(each: Recorded, name: str, when: str, row: str, verb: str, pairs: s
     return (
         f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
         f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
-        f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present), {verb}, '{each.subject}', {named},"
-        f"\n        {changed});\nEND;\n"
+        f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present), {verb}, '{each.subject}',\n"
+        f"        {named}, {changed});\nEND;\n"
     )

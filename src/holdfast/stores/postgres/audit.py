@@ -1,4 +1,4 @@
-"""The verbs of the audit trail; the functions are in ``code/27_audit`` and ``54_audit``. The server hashes what it seals."""
+"""The verbs of the audit trail; the functions are in ``code/27_audit`` and ``54_audit``. The server itself hashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class AuditVerbs(AuditReads):
     )
     _sealed_at = _MICROS.format(column="s.sealed_at")
     _among = "= any(:late::bigint[])"
-    _item = staticmethod(tuple)
 
     @flow(single=True)
     def seal_ledger(self, version: str, want: int = 2000) -> Steps[int]:

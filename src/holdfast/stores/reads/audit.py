@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from holdfast.domain.audit import Action, Item, Seal, digest_of, leaves
@@ -15,6 +14,7 @@ from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
 EVERY = "*"
+LOWEST = -(2**63)
 
 
 class AuditReads(Reader):
@@ -23,7 +23,10 @@ class AuditReads(Reader):
     _action_fields: ClassVar[str]
     _sealed_at: ClassVar[str]
     _among: ClassVar[str]
-    _item: ClassVar[Callable[[Row], Item]]
+
+    @staticmethod
+    def _item(row: Row) -> Item:
+        return tuple(row)
 
     @flow(writes=False)
     def seal(self, number: int | None = None) -> Steps[Seal | None]:
@@ -32,7 +35,9 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def block(self, after: Seal | None) -> Steps[Block | None]:
-        number, floor, action_floor = (0, 0, 0) if after is None else (after.number, after.floor, after.action_floor)
+        # Numbers begin with 1; whatever is below that was put in.
+        before = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
+        number, floor, action_floor = before
         seal = yield from self._seal("where s.number > :number order by s.number limit 1", number=number)
         if seal is None:
             return None
@@ -90,10 +95,11 @@ class AuditReads(Reader):
         rows = yield from self._ask(EVERY, f"select {columns} from {{seal}} s {which}", **params)
         if not rows:
             return None
-        return Seal(*(bytes(value) if isinstance(value, memoryview) else value for value in rows[0]))
+        values: list[Any] = [bytes(value) if isinstance(value, memoryview) else value for value in rows[0]]
+        return Seal(*values)
 
     def _rows(self, what: str, fields: str, low: int, high: int, kept: bytes) -> Steps[list[Item]]:
-        """The rows in the place of a block: those between its floor and the one before, and the late ones that it names."""
+        """The rows in the place of a block: those between the floor before and its own, and late ones that it names."""
         text = f"select {fields} from {{{what}}} e where e.seq > :low and e.seq <= :high order by e.seq"
         rows = yield from self._ask(EVERY, text, low=low, high=high)
         found = [self._item(row) for row in rows]
@@ -105,6 +111,9 @@ class AuditReads(Reader):
         return found
 
     def _purges(self, low: int, high: int) -> Steps[list[str]]:
-        text = "select a.changed from {action} a where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null"
+        text = (
+            "select a.changed from {action} a"
+            " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
+        )
         rows = yield from self._ask(EVERY, text, low=low, high=high)
         return [self.dialect.codec.json(row[0])["events"] for row in rows]

@@ -5,7 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from holdfast.domain.audit import GENESIS, Item, Ranges, Seal, Sealed, digest_of, leaf, leaves, normal
+from holdfast.domain.audit import (
+    ACTION_FIELDS,
+    EVENT_FIELDS,
+    GENESIS,
+    Item,
+    Ranges,
+    Seal,
+    Sealed,
+    digest_of,
+    leaf,
+    leaves,
+    normal,
+)
 from holdfast.domain.ids import parse_id
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
@@ -13,9 +25,7 @@ from holdfast.stores.reads.audit import AuditReads
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action
 
 _EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.verb, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
-_ACTION = (
-    "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
-)
+_ACTION = "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
 _LAST = "SELECT number, digest, floor, action_floor FROM seal ORDER BY number DESC LIMIT 1"
 _FRESH = "SELECT {fields} FROM {table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
 # Between the look and the lock somebody else may have sealed: then this is not the next block any more.
@@ -37,7 +47,10 @@ class AuditVerbs(AuditReads):
     @staticmethod
     def _item(row: Row) -> Item:
         """Documents are kept as they were written here, and hashed in their normal form."""
-        return tuple(normal(v) if isinstance(v, str) and v[:1] == "{" and n in _DOCUMENTS else v for n, v in enumerate(row))
+        place = _DOCUMENT[len(row)]
+        if row[place] is None:
+            return tuple(row)
+        return (*row[:place], normal(row[place]), *row[place + 1 :])
 
     def seal_ledger(self, version: str, want: int = 2000) -> Flow[int]:
         drafted: list[Seal] = []
@@ -61,23 +74,23 @@ class AuditVerbs(AuditReads):
         if not events and not actions:
             return []
         ((now,),) = yield Statement("SELECT now FROM present")
-        ends = (events[0][0], events[-1][0]) if events else (None, None)
         seal = Seal(
-            number + 1,
-            digest,
-            "",
-            self._leaves("event", events),
-            self._leaves("action", actions),
-            len(events),
-            len(actions),
-            *ends,
-            ends[1] or floor,
-            actions[-1][0] if actions else action_floor,
-            0,
-            None,
-            now,
-            version,
-            None,
+            number=number + 1,
+            previous=digest,
+            digest="",
+            events=self._leaves("event", events),
+            actions=self._leaves("action", actions),
+            event_count=len(events),
+            action_count=len(actions),
+            first_seq=events[0][0] if events else None,
+            last_seq=events[-1][0] if events else None,
+            floor=events[-1][0] if events else floor,
+            action_floor=actions[-1][0] if actions else action_floor,
+            base=0,
+            snapshot=None,
+            sealed_at=now,
+            version=version,
+            xid=None,
         )
         return [seal.sealed()]
 
@@ -99,7 +112,8 @@ class AuditVerbs(AuditReads):
         return found
 
 
-_DOCUMENTS = (7, 10)  # where an action has what changed, and an event its meta
+# Where an event has its meta, and an action what changed.
+_DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): ACTION_FIELDS.index("changed")}
 
 
 def record_removed(job_ids: Iterable[str], tenant: str) -> Steps[int]:
