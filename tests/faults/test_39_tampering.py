@@ -1,4 +1,4 @@
-"""Fault 39: whoever owns the database takes its guards away and changes the past. The check says what was done, to what."""
+"""Fault 39: whoever owns the database takes its guards away and changes the past. The check names what was done."""
 
 from __future__ import annotations
 

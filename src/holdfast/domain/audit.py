@@ -156,8 +156,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def normal(text: str | None) -> str | None:
-    """A JSON document in its one normal form, which is that of PostgreSQL's jsonb: shorter keys first, then by their
-    bytes, a space after colon and comma, numbers in full. What is not JSON stays as it is."""
+    """A JSON document in its one normal form: shorter keys first, then by their bytes, a space after colon and comma,
+    numbers in full. (So a server prints its own binary form of one.) What is not JSON stays as it is."""
     if text is None or text == "{}":
         return text
     try:

@@ -79,7 +79,7 @@ class Audit:
         caller, tenant = self._caller, self._caller.tenant
         events = caller.run(caller.verbs.history(job_id, tenant))
         if not events:
-            raise NotFound(f"there is no job {job_id} here", code="job_not_found")
+            raise NotFound(f"there is no job {job_id} in tenant {tenant}")
         now = caller.run(caller.verbs.fingerprints(job_id, tenant))
         sealed = {each.seq: each for each in caller.run(caller.verbs.sealed(job_id, tenant))}
         found = []
