@@ -1,7 +1,7 @@
 """A trail that shows tampering: seal it, keep an anchor elsewhere, and see what somebody with a SQL shell did.
 
-    python examples/audit.py                                 # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it spoils
+python examples/audit.py                                 # on a new SQLite file
+HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it spoils
 """
 
 from __future__ import annotations

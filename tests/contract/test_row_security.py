@@ -35,7 +35,7 @@ from tests.support.workflows import Flow
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-# The list of executors is everybody's, and so are the seals: they have rows of '*' alone (and tests of their own, below).
+# The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below).
 WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
