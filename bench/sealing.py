@@ -17,7 +17,7 @@ from bench.peers.backends import Backends, Place
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
-from holdfast import App
+from holdfast import App, State
 from holdfast.runtime.worker import WorkerOptions
 
 WITHOUT, WITH = "without", "with"
@@ -62,6 +62,9 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 places[name].settle_down()
                 rates[name].append(_drain(apps[name], sizes.drain, name == WITH))
             note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
+        for app in apps.values():
+            if app.store.run(app.store.verbs.counts("bench")).get(State.SUCCEEDED) != sizes.drain * sizes.rounds:
+                raise RuntimeError("not all have succeeded: the figure would mean nothing")
         report = apps[WITH].audit.verify()
         if not report.ok or not report.seals:
             raise RuntimeError("nothing was sealed, or not well: the figure would mean nothing")
@@ -70,7 +73,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
     return [Beside(subject.place, "drain while sealing", "jobs/s", base, other, base / other)]
 
 
-async def _noop(**payload: object) -> None: ...
+async def _noop(to: str, invoice: int) -> None: ...
 
 
 def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
