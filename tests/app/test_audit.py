@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.domain.errors import InvalidInput, NotFound
 from holdfast.features.audit import verify_file
-from holdfast.runtime.sealing import release, seal
+from holdfast.runtime.sealing import Sealing, release
 from holdfast.runtime.worker import WorkerOptions
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
@@ -62,17 +62,20 @@ def test_a_tick_seals_too(app: App) -> None:
 
 
 async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block a look at the least, and no more than fits into the share of the time."""
+    """One block a look at the least, no more than fits into the share of the time, and a rest after it."""
     monkeypatch.setattr("holdfast.runtime.sealing.BLOCK", 2)
+    monkeypatch.setattr("holdfast.runtime.sealing.SHARE", 1e-9)
 
     @app.job()
     async def work() -> None: ...
 
     for _ in range(7):
         work.enqueue()
-    await seal(app.store, 1e-9)
-    assert app.audit.verify().events == 2
-    await seal(app.store, 3600.0)
+    little = Sealing(1.0)
+    for _ in range(2):
+        await little(app.store)
+        assert app.audit.verify().events == 2
+    await Sealing(3.6e12)(app.store)
     assert (app.audit.verify().events, app.audit.verify().seals) == (7, 4)
 
 

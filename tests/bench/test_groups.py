@@ -87,8 +87,8 @@ def test_work_with_limits(backends: Backends) -> None:
 
 @pytest.mark.req("HF-4")
 def test_work_while_the_ledger_is_sealed(backends: Backends) -> None:
-    (row,) = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
-    assert (row.without > 0, row.beside > 0, len(of_sealing([row]))) == (True, True, 1)
+    row, used = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
+    assert (row.without > 0, row.beside > 0, used.beside > 0, len(of_sealing([row, used]))) == (True, True, True, 1)
 
 
 def results() -> Results:
