@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
+from random import Random
 
 import psycopg
 import pytest
@@ -226,3 +228,42 @@ def test_numbers_of_purged_events_are_written_short() -> None:
         Anchor.of("seven")
     assert bad.value.code == "invalid_anchor"
     assert Anchor.of(f"7:{'a' * 64} sealed today") == Anchor(7, "a" * 64)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: str, far: bool) -> None:
+    """Transactions that begin, write, commit and roll back by turns, and seals of a few at a time between them. The
+    second time as behind a long transaction, where late ones are looked for in another way."""
+    seed = int(os.environ.get("HOLDFAST_TEST_SEED", "7"))
+    random = Random(seed)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_store(postgres_url)))
+        raw = [stack.enter_context(closing(psycopg.connect(postgres_url))) for _ in range(4)]
+        if far:
+            with psycopg.connect(postgres_url, autocommit=True) as owner:
+                ((text,),) = owner.execute("select pg_get_functiondef('holdfast.seal_ledger'::regproc)").fetchall()
+                assert "< 20000" in text
+                owner.execute(text.replace("< 20000", "< 0").encode())
+        for _ in range(120):
+            one = random.choice(raw)
+            match random.randrange(6):
+                case 0 | 1 | 2:
+                    one.execute("select holdfast.enqueue('work')")
+                case 3:
+                    one.commit()
+                case 4:
+                    one.rollback() if random.random() < 0.3 else one.commit()
+                case _:
+                    store.run(store.verbs.seal_ledger(VERSION, random.randrange(1, 4)))
+        for one in raw:
+            one.commit()
+        seal(store, want=3)
+        sealed: list[int] = []
+        last: Seal | None = None
+        while (block := store.run(store.verbs.block(last))) is not None:
+            last = block.seal
+            sealed += [number for number, _ in leaves(last.events)]
+        raw[0].execute("select holdfast.enter('*')")
+        there = [row[0] for row in raw[0].execute("select seq from holdfast.event order by seq")]
+        assert (sorted(sealed), verify(store).flaws) == (there, ()), f"HOLDFAST_TEST_SEED={seed}"
+        assert sealed != there, "nobody was late, and this proves nothing"

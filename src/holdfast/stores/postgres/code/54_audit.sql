@@ -14,6 +14,8 @@ declare
     v_past   pg_snapshot;
     v_open   bigint[];
     v_above  bigint;
+    v_low    bigint;
+    v_near   boolean;
 begin
     if not pg_try_advisory_xact_lock(hashtextextended('holdfast.seal.' || current_schema(), 0)) then
         return 0;
@@ -36,13 +38,23 @@ begin
     if v_past is not null then
         select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
         v_above := pg_snapshot_xmax(v_past)::text::bigint;
+        -- What was under way at the snapshot has taken its id after the seals before it, and its numbers after that. So a late
+        -- event is above the floor of the newest of those: nearly always among the last few thousand, where the primary key
+        -- finds it. Only behind a long transaction it is looked for by the index on xid, which reads all that is new to it.
+        select s.floor into v_low from seal s
+         where s.xid < pg_snapshot_xmin(v_past)::text::bigint order by s.number desc limit 1;
     end if;
+    v_low := greatest(v_low, v_new.base);
+    v_near := v_last.floor - v_low < 20000;
     with fresh as (
         (select e.seq, event_digest(e) as digest from event e
           where e.seq > v_last.floor order by e.seq limit seal_ledger.want)
         union all
         (select e.seq, event_digest(e) from event e
-          where (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 <= v_last.floor and e.seq + 0 > v_new.base)
+          where v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq <= v_last.floor and e.seq > v_low)
+        union all
+        (select e.seq, event_digest(e) from event e
+          where not v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 <= v_last.floor and e.seq + 0 > v_low)
     ), done as (
         (select a.seq, action_digest(a) as digest from action a
           where a.seq > v_last.action_floor order by a.seq limit seal_ledger.want)
