@@ -39,8 +39,10 @@ class AuditReads(Reader):
         before = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
         number, floor, action_floor = before
         seal = yield from self._seal("where s.number > :number order by s.number limit 1", number=number)
-        if seal is None:
-            return None
+        if seal is None or not seal.is_whole():  # one that was edited says nothing about what to read
+            return None if seal is None else Block(seal, (), (), ())
+        if seal.number != number + 1 or (after is not None and not after.is_whole()):
+            floor, action_floor = seal.floor, seal.action_floor  # where it begins is not known: only what it names
         events = yield from self._rows("event", self._event_fields, floor, seal.floor, seal.events)
         actions = yield from self._rows("action", self._action_fields, action_floor, seal.action_floor, seal.actions)
         there = {item[0] for item in events}
