@@ -224,6 +224,8 @@ def test_numbers_of_purged_events_are_written_short() -> None:
     assert Ranges.text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
     assert Ranges("1-3,7,9-10").of([0, 2, 3, 4, 7, 8, 10, 11]) == {2, 3, 7, 10}
     assert (Ranges.text([]), Ranges("").of([1])) == ("", set())
+    said: list[object] = [{"events": "1-3,7"}, {"events": "all"}, {}, None, []]
+    assert [Ranges.purged(each) for each in said] == ["1-3,7", "", "", "", ""]
     with pytest.raises(InvalidInput) as bad:
         Anchor.of("seven")
     assert bad.value.code == "invalid_anchor"

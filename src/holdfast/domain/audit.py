@@ -29,6 +29,7 @@ ACTION_FIELDS = (
 )
 GENESIS = "0" * 64
 LEAF = 40  # bytes: the number in 8, its digest in 32
+_RANGES = re.compile(r"\d{1,19}(-\d{1,19})?(,\d{1,19}(-\d{1,19})?)*")
 
 
 def encoded(fields: Iterable[Field]) -> bytes:
@@ -188,6 +189,12 @@ class Ranges:
         self._ranges = [
             (int(low), int(high or low)) for low, _, high in (r.partition("-") for r in text.split(",") if r)
         ]
+
+    @classmethod
+    def purged(cls, changed: Any) -> str:
+        """The numbers that an action says a purge took: none, if it does not say so properly."""
+        text = changed.get("events") if isinstance(changed, dict) else None
+        return text if isinstance(text, str) and _RANGES.fullmatch(text) else ""
 
     def of(self, numbers: Sequence[int]) -> set[int]:
         """Those of ``numbers`` (ascending) that are in it."""

@@ -170,7 +170,7 @@ class Check:
         """Take out of what is gone what a purge says it took."""
         purges = list(block.purges or ())
         if block.purges is None:
-            purges += [json.loads(str(a[7]))["events"] for a in block.actions if a[4] == "purge"]
+            purges += [Ranges.purged(_document(a[7])) for a in block.actions if a[4] == "purge"]
         for text in purges:
             gone = sorted(number for what, number in self._gone if what == "event")
             for number in Ranges(text).of(gone):
@@ -199,6 +199,13 @@ class Check:
             self._flaws.append(Flaw(kind, what, number, says))
         else:
             self._more += 1
+
+
+def _document(text: object) -> object:
+    try:
+        return json.loads(str(text))
+    except ValueError:
+        return None
 
 
 def _xid(item: Item) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from holdfast.domain.audit import Action, Item, Seal, digest_of, leaves
+from holdfast.domain.audit import Action, Item, Ranges, Seal, digest_of, leaves
 from holdfast.domain.audit_check import Block
 from holdfast.domain.ids import parse_id
 from holdfast.stores.auditing import ActionFilter
@@ -118,4 +118,4 @@ class AuditReads(Reader):
             " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
         )
         rows = yield from self._ask(EVERY, text, low=low, high=high)
-        return [self.dialect.codec.json(row[0])["events"] for row in rows]
+        return [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
