@@ -56,11 +56,14 @@ COMMANDS = (
     *(("executors", verb) for verb in ("list", "add", "remove")),
     ("tenants",),
     *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair")),
+    ("audit",),
+    *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("tenants",),
+    ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

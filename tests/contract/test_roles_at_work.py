@@ -24,6 +24,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -52,6 +53,7 @@ READS = {
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings"),
     *("tenants", "fair_queues", "turn_of"),
+    *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -61,6 +63,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -248,6 +251,13 @@ def verbs(
         "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
         "fair_queues": lambda: run(v.fair_queues()),
         "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),
+        "seal_ledger": lambda: run(v.seal_ledger("tests")),
+        "seal": lambda: run(v.seal()),
+        "block": lambda: run(v.block(None)),
+        "unsealed": lambda: run(v.unsealed(None)),
+        "sealed": lambda: run(v.sealed(job, tenant)),
+        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
+        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

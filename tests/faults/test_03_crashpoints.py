@@ -56,6 +56,7 @@ NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "sav
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
 READS |= {"active_subscriptions", "deliveries", "behind"}
 READS |= {"tenants", "fair_queues", "turn_of"}
+READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
