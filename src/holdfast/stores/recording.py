@@ -49,6 +49,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
+    Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
     Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
