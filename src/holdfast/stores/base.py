@@ -55,6 +55,7 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.flow import Flow
+from holdfast.stores.governing import DeadLetterVerbs
 
 T = TypeVar("T")
 
@@ -109,6 +110,8 @@ class JobFilter:
     tag: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
+    fingerprint: str | None = None
+    """Open dead letters of this group."""
     since: datetime | None = None
     until: datetime | None = None
     before: str | None = None
@@ -179,7 +182,7 @@ class Sent:
     woke: int
 
 
-class Verbs(Protocol):
+class Verbs(DeadLetterVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...

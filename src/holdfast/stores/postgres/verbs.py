@@ -18,6 +18,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
@@ -43,6 +44,7 @@ class PostgresVerbs(
     LimitVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
+    DeadLetterVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:

@@ -23,30 +23,35 @@ OWN = {
     "job": FACTS,
     "job_state": frozenset({"state", "kind", "queue"}),
     "job_tag": frozenset({"tag"}),
+    "dead_letter": frozenset({"fingerprint", "kind", "queue"}),
 }
 
 
-def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
+def page(columns: str, wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
     """The text and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
     equal = _equal(wanted)
     lead = _lead(equal)
-    id_ = "p.job_id" if lead == "job_tag" else "p.id"
+    id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
     conditions = [within(wanted.tenant, "p.tenant")]
     conditions += [f"p.{name} = :{name}" for name in equal if name in OWN[lead]]
     if lead == "job_state":
         # Each state is in one of two indexes, that of held jobs or that of the rest; this says in which.
         conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
     elsewhere = [name for name in equal if name not in OWN[lead]]
+    if "tag" in elsewhere:
+        conditions.append(
+            f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
+        )
     for table in ("job", "job_state"):
-        asked = [name for name in elsewhere if (name in FACTS) == (table == "job")]
+        asked = [name for name in elsewhere if name in (FACTS if table == "job" else ("state",))]
         if asked:
             fits = " and ".join(f"x.{name} = :{name}" for name in asked)
             conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {fits}) = 1")
-    bounds = _bounds(wanted)
+    bounds = bounds_of(wanted)
     conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
     text = (
         f"select {columns} from (select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(wanted.limit, MOST)):d}) page"
+        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}) page"
         f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
@@ -61,12 +66,15 @@ def _equal(wanted: JobFilter) -> dict[str, Any]:
         "correlation_id": wanted.correlation_id,
         "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
         "tag": wanted.tag,
+        "fingerprint": wanted.fingerprint,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
 
 def _lead(equal: dict[str, Any]) -> str:
     """The table with the index that narrows most."""
+    if "fingerprint" in equal:
+        return "dead_letter"
     if "tag" in equal:
         return "job_tag"
     if "state" in equal and equal.keys() <= OWN["job_state"]:
@@ -74,17 +82,17 @@ def _lead(equal: dict[str, Any]) -> str:
     return "job"
 
 
-def _bounds(wanted: JobFilter) -> dict[str, tuple[str, str]]:
+def bounds_of(wanted: JobFilter) -> dict[str, tuple[str, str]]:
     """Ids sort by creation, so a span of time is a span of ids, and needs no index of its own."""
     bounds = {}
     if wanted.before is not None:
         bounds["before"] = ("<", parse_id(wanted.before))
     if wanted.since is not None:
-        bounds["since"] = (">=", _first_id(wanted.since))
+        bounds["since"] = (">=", first_id(wanted.since))
     if wanted.until is not None:
-        bounds["until"] = ("<", _first_id(wanted.until))
+        bounds["until"] = ("<", first_id(wanted.until))
     return bounds
 
 
-def _first_id(moment: datetime) -> str:
+def first_id(moment: datetime) -> str:
     return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))

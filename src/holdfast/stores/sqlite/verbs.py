@@ -11,7 +11,9 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
+from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
+from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
@@ -49,6 +51,8 @@ class SqliteVerbs(
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
+    DeadLetterVerbs,
+    BulkVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

@@ -42,6 +42,13 @@ begin
         or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
             and n.note -> 'moved' is distinct from o.note -> 'moved');
 
+    if current_setting('holdfast.dead_letter', true) = '1' then   -- see 27_dead_letters.sql
+        perform keep_dead_letters(
+            array(select n.id from new_rows n join old_rows o on o.id = n.id where n.state = 'dead_letter' and o.state <> 'dead_letter'),
+            array(select n.id from new_rows n join old_rows o on o.id = n.id where o.state = 'dead_letter' and n.state <> 'dead_letter'),
+            v_now);
+    end if;
+
     if exists (select from new_rows n where n.workflow_id is not null) then
         -- Not `failed`, which may pass on: see advance_failed.
         perform advance_workflows(w.jobs) from (
