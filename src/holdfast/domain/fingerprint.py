@@ -3,7 +3,8 @@
 It is made of the kind, the error's code, the shape of its message, and the place in the user's own code where it was
 raised (``module:function``; not the line, which every edit above it would move). PostgreSQL has the same rule for those
 who have only SQL (``code/15_fingerprint.sql``), and a test compares the two. So the patterns keep to what both of them
-read alike, and each begins where a run of its characters begins: the time is linear, whoever wrote the message.
+read alike (what stands before never fits what comes next), and each begins where a run of its characters begins: the
+time is linear, whoever wrote the message.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ RULES: Final = (
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "<time>"),
     (r'"[^"]*"', "<text>"),
     (r"`[^`]*`", "<text>"),
-    (r"(^|[^A-Za-z0-9])'[^']*'", r"\1<text>"),  # not the apostrophe of a word
+    (r"(^|[^A-Za-z0-9'])'[^']*'", r"\1<text>"),  # not the apostrophe of a word
     (r"(^|[^A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^ \t\r\n]+", r"\1<url>"),
     (r"(^|[^A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:,;)]+", r"\1<path>"),
-    (r"(^|[^A-Za-z0-9<])/[^ \t\r\n:,;)]+", r"\1<path>"),
+    (r"(^|[^A-Za-z0-9</])/[^ \t\r\n:,;)]+", r"\1<path>"),
     (r"(^|[^A-Za-z0-9_])[A-Za-z_]*[0-9][A-Za-z0-9_]*", r"\1<n>"),
     (r"(^|[^A-Za-z0-9_])[A-Fa-f]{8,}", r"\1<n>"),
     (r"<n>([.,:]+<n>)+", "<n>"),

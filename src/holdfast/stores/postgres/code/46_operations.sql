@@ -25,7 +25,8 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(next_operation.for_tenant);
 begin
-    return (select greatest(0, extract(epoch from min(o.next_at) - clock_now())) from operation o
+    -- `greatest` passes over nulls, so that nothing would be due at once.
+    return (select case when count(*) > 0 then greatest(0, extract(epoch from min(o.next_at) - clock_now())) end from operation o
              where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope));
 end $$;
 
