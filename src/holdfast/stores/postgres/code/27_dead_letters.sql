@@ -58,7 +58,7 @@ create or replace trigger refuse_update before update on dead_letter for each st
 create or replace trigger refuse_truncate before truncate on dead_letter for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on dead_letter_group for each statement execute function refuse_change();
 
-create or replace function refuse_by_hand() returns trigger language plpgsql as $$
+create or replace function refuse_recount() returns trigger language plpgsql as $$
 begin
     if pg_trigger_depth() < 2 then
         raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
@@ -66,10 +66,10 @@ begin
     end if;
     return coalesce(new, old);
 end $$;
-create or replace trigger refuse_delete before delete on dead_letter for each row execute function refuse_by_hand();
+create or replace trigger refuse_delete before delete on dead_letter for each row execute function refuse_recount();
 create or replace trigger refuse_recount before update on dead_letter_group for each row
     when (to_jsonb(new) - '{note,noted_by,noted_at}'::text[] <> to_jsonb(old) - '{note,noted_by,noted_at}'::text[])
-    execute function refuse_by_hand();
+    execute function refuse_recount();
 -- A group that nobody has anything open in may be forgotten, as retention does.
 create or replace trigger refuse_delete before delete on dead_letter_group for each row
     when (old.open > 0) execute function refuse_change();
