@@ -113,7 +113,8 @@ def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: Connection) -
         seen = used(connection, flows.batch(VERBS, wanted))
         assert seen.answer == 100
         assert seen.scanned == {}
-        assert sum(seen.by_index.values()) < 100 * 60, seen.by_index
+        # Those that it was started for are counted once, five thousand of them; a batch looks at its own.
+        assert sum(seen.by_index.values()) < 5_200 + 100 * 25, seen.by_index
 
 
 @pytest.mark.req("HF-2")

@@ -18,7 +18,7 @@ from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Steps
 from holdfast.stores.reads import Reads
-from holdfast.stores.reads.pages import page
+from holdfast.stores.reads.pages import ids, page
 
 _SPAN = ("since", "until")
 _NOT_KEPT = ("tenant", "before", "limit")
@@ -55,13 +55,13 @@ class Operating(Reads):
             return None
         most = found.batch
         seen = yield from self._next_jobs(found, most)
-        ids = [job_id for job_id, state in seen if found.verb != "cancel" or state in ACTIVE][:most]
+        jobs = [job_id for job_id, state in seen if found.verb != "cancel" or state in ACTIVE][:most]
         full = len(seen) == (most if _narrow(found) else WINDOW)
         # Of a window that had more than a batch in it, the rest is for the next one.
-        last = ids[-1] if len(ids) == most else seen[-1][0] if seen else None
-        over = not full and (not ids or last == seen[-1][0])
-        yield from self._do_operation(found, ids, last, over)
-        return len(ids)
+        last = jobs[-1] if len(jobs) == most else seen[-1][0] if seen else None
+        over = not full and (not jobs or last == seen[-1][0])
+        yield from self._do_operation(found, jobs, last, over)
+        return len(jobs)
 
     def _next_jobs(self, found: Operation, most: int) -> Steps[list[tuple[str, State]]]:
         """By id, newest first, from where the last batch ended."""
@@ -70,12 +70,14 @@ class Operating(Reads):
         rows = yield from self._ask(found.tenant, text, **params)
         return [(self.dialect.codec.id(row[0]), State(row[1])) for row in rows]
 
-    def _count(self, verb: str, wanted: JobFilter) -> Steps[int]:
+    def _count(self, wanted: JobFilter) -> Steps[int]:
         """How many there are, up to one more than is counted."""
-        text, params = page("s.state", dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
-        active = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
-        only = f" where counted.state in ({active})" if verb == "cancel" else ""
-        rows = yield from self._ask(wanted.tenant, f"select count(*) from ({text}) counted{only}", **params)
+        found, params = ids(dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
+        text = f"select count(*) from ({found}) c"
+        if wanted.state is None:
+            active = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
+            text += f" join {{job_state}} s on s.id = c.id where s.state in ({active})"
+        rows = yield from self._ask(wanted.tenant, text, **params)
         return int(rows[0][0])
 
     # --- what each store does in its own way ---
@@ -84,7 +86,7 @@ class Operating(Reads):
         """The one that is due to oneself; None when there is none, or others have them."""
         raise NotImplementedError
 
-    def _do_operation(self, found: Operation, ids: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
         raise NotImplementedError
 
 

@@ -35,7 +35,7 @@ class DeadLetterVerbs(Operating):
     @flow()
     def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
         chosen = for_verb(new.verb, wanted)
-        total = yield from self._count(new.verb, chosen)
+        total = yield from self._count(chosen)
         yield self._call(
             "start_operation",
             "%s, %s, %s, %s, %s, %s, %s::integer, %s::float8, %s, %s",
@@ -76,6 +76,6 @@ class DeadLetterVerbs(Operating):
         rows = yield Statement(text, (only, tenant))
         return self._operation(rows[0]) if rows else None
 
-    def _do_operation(self, found: Operation, ids: Sequence[str], last: str | None, over: bool) -> Steps[None]:
-        given = (found.id, list(ids), last, over, found.tenant)
+    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+        given = (found.id, list(jobs), last, over, found.tenant)
         yield self._call("do_operation", "%s, %s::uuid[], %s::uuid, %s, %s", *given)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
 from holdfast.domain.ids import parse_id
+from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.operations import Operation
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
@@ -57,8 +58,10 @@ class DeadLetterReads(Reader):
             conditions.append(f"({by}, g.fingerprint) < (:place, :name)")
             last, opened, params["name"] = place
             params["place"] = moment(datetime.fromtimestamp(last, UTC)) if wanted.order == "last" else opened
+        index = "largest" if wanted.order == "count" else "all" if wanted.resolved else "newest"
+        named = "" if wanted.tenant == EVERY_TENANT else self.dialect.by_index(f"dead_letter_group_{index}")
         text = (
-            f"select {GROUP_COLUMNS} from {{dead_letter_group}} g where {' and '.join(conditions)}"
+            f"select {GROUP_COLUMNS} from {{dead_letter_group}} g{named} where {' and '.join(conditions)}"
             f" order by {by} desc, g.fingerprint desc limit {max(1, min(wanted.limit, MOST)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)

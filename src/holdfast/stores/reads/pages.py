@@ -27,8 +27,18 @@ OWN = {
 }
 
 
-def page(columns: str, wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
+def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
     """The text and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
+    found, params = ids(wanted)
+    text = (
+        f"select {columns} from ({found}) page"
+        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+    )
+    return text, params
+
+
+def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
+    """Only which jobs they are."""
     equal = _equal(wanted)
     lead = _lead(equal)
     id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
@@ -47,12 +57,11 @@ def page(columns: str, wanted: JobFilter, most: int = MOST) -> tuple[str, dict[s
         if asked:
             fits = " and ".join(f"x.{name} = :{name}" for name in asked)
             conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {fits}) = 1")
-    bounds = bounds_of(wanted)
+    bounds = _bounds(wanted)
     conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
     text = (
-        f"select {columns} from (select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}) page"
-        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+        f"select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
+        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
 
@@ -82,17 +91,17 @@ def _lead(equal: dict[str, Any]) -> str:
     return "job"
 
 
-def bounds_of(wanted: JobFilter) -> dict[str, tuple[str, str]]:
+def _bounds(wanted: JobFilter) -> dict[str, tuple[str, str]]:
     """Ids sort by creation, so a span of time is a span of ids, and needs no index of its own."""
     bounds = {}
     if wanted.before is not None:
         bounds["before"] = ("<", parse_id(wanted.before))
     if wanted.since is not None:
-        bounds["since"] = (">=", first_id(wanted.since))
+        bounds["since"] = (">=", _first_id(wanted.since))
     if wanted.until is not None:
-        bounds["until"] = ("<", first_id(wanted.until))
+        bounds["until"] = ("<", _first_id(wanted.until))
     return bounds
 
 
-def first_id(moment: datetime) -> str:
+def _first_id(moment: datetime) -> str:
     return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))

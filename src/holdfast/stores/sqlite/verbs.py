@@ -63,6 +63,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        by_index=lambda name: f" indexed by {name}",
     )
 
     @flow()

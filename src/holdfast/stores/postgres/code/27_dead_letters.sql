@@ -1,15 +1,6 @@
 -- Dead letters in groups (DP-15): which job is buried, for what, and how many there are. Kept by the ledger's trigger
--- (21_record_transition.sql) for every way into and out of the state, also by hand.
-
--- Says to it that there is something to count. A condition costs next to nothing; a look at all rows would not. It stays
--- said until the transaction ends: a step that is made within another must not take it away.
-create or replace function say_dead_letter() returns trigger language plpgsql as $$
-begin
-    perform set_config('holdfast.dead_letter', '1', true);
-    return new;
-end $$;
-create or replace trigger say_dead_letter before update on job_state for each row
-    when ((old.state = 'dead_letter') <> (new.state = 'dead_letter')) execute function say_dead_letter();
+-- (21_record_transition.sql) for every way into and out of the state, also by hand. That there is something to keep it is
+-- told by the trigger `refuse_rerun` (51_retry_as.sql): a look at all rows of every step would not be free.
 
 -- Groups are locked in the order of their names, so that two who bury do not wait for each other.
 create or replace function keep_dead_letters(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void

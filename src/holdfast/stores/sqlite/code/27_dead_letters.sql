@@ -1,10 +1,17 @@
 -- Dead letters in groups (DP-15): which job is buried, for what, and how many there are, for every way into and out of the
 -- state. Our verbs say which group it is (in the note); a burial by hand goes by its code, since SQL has no way here to look
 -- into a message. First the count, then the row: in between, and only then, do the guards below let anybody count.
+--
+-- Here is also the judge of retries as new jobs (SC-6): what has a successor is never run again, nor buried. In one trigger
+-- because each costs every step of every job by being there (36.3 and 37.6 microseconds a job, claim and settle).
+DROP TRIGGER IF EXISTS refuse_rerun;
 DROP TRIGGER IF EXISTS keep_dead_letters;
 CREATE TRIGGER keep_dead_letters AFTER UPDATE OF state ON job_state
-WHEN (OLD.state = 'dead_letter') <> (NEW.state = 'dead_letter')
+WHEN ((NEW.state = 'dead_letter' OR OLD.state = 'dead_letter') AND OLD.state <> NEW.state)
+     OR (OLD.state = 'failed' AND NEW.state = 'retry_waiting' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id))
 BEGIN
+    SELECT RAISE(ABORT, 'immutable: it was retried as another job, and is not run again')
+     WHERE OLD.state = 'failed' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id);
     INSERT INTO dead_letter_group (tenant, fingerprint, kind, error_code, error_message, frame, sample_job, first_at, last_at,
                                    times, open, last_job)
     SELECT NEW.tenant, b.fingerprint, NEW.kind, NEW.error_code, NEW.error_message, json_extract(NEW.note, '$.frame'), NEW.id,

@@ -43,7 +43,7 @@ class BulkVerbs(Operating):
     @flow()
     def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
         chosen = for_verb(new.verb, wanted)
-        total = yield from self._count(new.verb, chosen)
+        total = yield from self._count(chosen)
         now = yield from sign(actor)
         facts = {"id": new.id, "tenant": tenant, "verb": new.verb, "wanted": as_wanted(chosen)}
         how = {"reason": new.reason or None, "limit": new.max_retries, "rate": new.rate, "actor": actor, "now": now}
@@ -79,14 +79,14 @@ class BulkVerbs(Operating):
         rows = yield Statement(_HOLD, whose | {"now": now, "only": only})
         return self._operation(rows[0]) if rows else None
 
-    def _do_operation(self, found: Operation, ids: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
         now = yield from sign(found.created_by)
-        verdicts = yield from apply(found.verb, ids, found.reason, found.tenant, now, found.max_retries, found.id)
+        verdicts = yield from apply(found.verb, jobs, found.reason, found.tenant, now, found.max_retries, found.id)
         no = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
-        pause = 0 if found.rate is None else in_micros(len(ids) / found.rate)
+        pause = 0 if found.rate is None else in_micros(len(jobs) / found.rate)
         progress = {
             "id": found.id,
-            "done": len(ids) - no.total(),
+            "done": len(jobs) - no.total(),
             "refused": no.total(),
             "refusals": json.dumps(dict(Counter(found.refusals) + no)),
             "last": last,
