@@ -46,7 +46,10 @@ def counted(store: Store) -> int:
 def test_without_the_trigger_nobody_counts(store: Store, by_hand: ByHand) -> None:
     dead(store)
     assert counted(store) == 1
-    drop_trigger(by_hand, "keep_dead_letters" if by_hand.name == "sqlite" else "refuse_rerun", "job_state")
+    if by_hand.name == "sqlite":
+        drop_trigger(by_hand, "keep_dead_letters", "job_state")
+    else:
+        replaced(by_hand, "keep_dead_letters", r"\nbegin\n", "\nbegin\n    return;\n")
     dead(store)
     assert counted(store) == 1, "one of two"
 

@@ -1,6 +1,6 @@
 -- Dead letters in groups (DP-15): which job is buried, for what, and how many there are. Kept by the ledger's trigger
--- (21_record_transition.sql) for every way into and out of the state, also by hand. That there is something to keep it is
--- told by the trigger `refuse_rerun` (51_retry_as.sql): a look at all rows of every step would not be free.
+-- (21_record_transition.sql) for every way into and out of the state, also by hand: it reads
+-- the rows of every step anyway, and calls this when one of them was failed or dead.
 
 -- Groups are locked in the order of their names, so that two who bury do not wait for each other.
 create or replace function keep_dead_letters(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void
