@@ -123,7 +123,7 @@ def test_the_fence_is_double(store: Store, by_hand: ByHand) -> None:
     """Without the condition in the function the trigger refuses; without both, the zombie's result is written."""
     old = taken_over(store)
     assert settle(store, old) == [old.id]
-    replaced(by_hand, "settle_many", r"s\.lease [^\n]*?settle_many\.lease and s\.attempt = o\.attempt\s+and ", "")
+    replaced(by_hand, "settle_under", r"s\.lease [^\n]*?settle_under\.lease and s\.attempt = o\.attempt\s+and ", "")
     with pytest.raises(Exception, match="lease token"):
         settle(store, old)
     assert not list(n3(take_picture(store.url)))
