@@ -17,7 +17,7 @@ from holdfast.stores.flow import Flow, Steps, flow
 
 _Groups = list[DeadLetterGroup]
 
-REFUSALS = {
+REASONS = {
     "not_found": "there is no such job in this tenant",
     "not_dead": "it is not a dead letter",
     "in_workflow": "others of its workflow wait for that very job",
@@ -200,5 +200,5 @@ def _there(job_id: str, job: Job | None) -> Job:
 def _made(job_id: str, answer: Enqueued) -> str:
     if answer.id is None:
         why = answer.reason or "refused"
-        raise Conflict(f"job {job_id} cannot be redriven with another payload: {REFUSALS.get(why, why)}", code=why)
+        raise Conflict(f"job {job_id} cannot be redriven with another payload: {REASONS.get(why, why)}", code=why)
     return answer.id
