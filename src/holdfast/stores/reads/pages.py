@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.ids import parse_id, uuid7
-from holdfast.domain.states import HELD
+from holdfast.domain.states import HELD, State
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import micros
 from holdfast.stores.reads.dialect import within
@@ -48,6 +48,8 @@ def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
         # Each state is in one of two indexes, that of held jobs or that of the rest; this says in which.
         conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
     elsewhere = [name for name in equal if name not in OWN[lead]]
+    if lead == "dead_letter" and wanted.state is State.DEAD_LETTER:
+        elsewhere.remove("state")  # there are no others in it
     if "tag" in elsewhere:
         conditions.append(
             f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
