@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.operations import BATCH, Operation, Starting
 from holdfast.domain.outcome import Failed
 from holdfast.domain.states import State
 from holdfast.stores import operating
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.flow import drive
 from holdfast.stores.open import open_store
@@ -164,6 +166,14 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
     over = look(store, started)
     assert (over.state, over.cancelled_by, over.cancelled_reason, over.done) == ("cancelled", "bob", "too early", 1)
     assert not store.run(store.verbs.cancel_operation(started.id, None, "bob", TENANT))
+    (group,) = store.run(store.verbs.dead_letter_groups(GroupFilter(tenant=TENANT)))
+    store.run(store.verbs.note_dead_letters(group.fingerprint, "known", "carol", TENANT))
+    acts = store.run(store.verbs.actions(ActionFilter(tenant=TENANT)))
+    assert [(each.actor, each.verb, each.subject) for each in reversed(acts)] == [
+        ("ada", "add", "operation"),
+        ("bob", "change", "operation"),
+        ("carol", "change", "dead_letter_group"),
+    ]
     assert [state_of(store, each) for each in ids].count(State.DEAD_LETTER) == 2
 
 

@@ -26,6 +26,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -55,6 +56,7 @@ READS = {
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
+    *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -65,6 +67,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
     *("next_operation", "work_operation"),
+    *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -251,6 +254,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "cancel_operation": lambda: run(v.cancel_operation(ids["bulk"], None, "ada", tenant)),
         "operation": lambda: run(v.operation(job, tenant)),
         "operations": lambda: run(v.operations(tenant)),
+        "seal_ledger": lambda: run(v.seal_ledger("tests")),
+        "seal": lambda: run(v.seal()),
+        "block": lambda: run(v.block(None)),
+        "unsealed": lambda: run(v.unsealed(None)),
+        "sealed": lambda: run(v.sealed(job, tenant)),
+        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
+        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

@@ -57,6 +57,7 @@ READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers"
 READS |= {"active_subscriptions", "deliveries", "behind"}
 NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
 READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}
+READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")

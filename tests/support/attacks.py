@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
+from tests.support.attacks_on_audit import AUDIT
 from tests.support.attacks_on_dead_letters import DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITS
@@ -16,6 +17,6 @@ from tests.support.attacks_on_workflows import WORKFLOWS
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 _ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
-_ON_GOVERNANCE = (*DEAD_LETTERS,)
+_ON_GOVERNANCE = (*DEAD_LETTERS, *AUDIT)
 _ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

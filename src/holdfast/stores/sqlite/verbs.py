@@ -11,6 +11,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
+from holdfast.stores.sqlite.operations.audit import AuditVerbs
 from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
 from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
@@ -53,6 +54,7 @@ class SqliteVerbs(
     ScheduleVerbs,
     DeadLetterVerbs,
     BulkVerbs,
+    AuditVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),
