@@ -17,6 +17,7 @@ import pytest
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.states import State
@@ -28,7 +29,7 @@ from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send
 from tests.support.schedules import add, decided, firing, template
-from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
+from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 from tests.support.subscriptions import feed, subscribe
 from tests.support.tenants import register
 from tests.support.workflows import Flow
@@ -45,7 +46,7 @@ UNSEEN = {"idempotency", "content", "watch", "gate_token", "place", "meter", "te
 GUARDS = {
     *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
     *("no such schedule", "could have been made from", "one after the other", "which is not there"),
-    "for nobody else",
+    *("for nobody else", "was not redriven as"),
 }
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
@@ -96,6 +97,11 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
+            settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
+            store.run(store.verbs.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
+            asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
+            store.run(store.verbs.start_operation(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         store.run(store.verbs.seal_ledger("tests"))

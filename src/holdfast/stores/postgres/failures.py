@@ -29,6 +29,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH040": (Conflict, "subscription_changed"),
     "ZH041": (Refused, "executor_refused"),
     "ZH057": (Refused, "tenant_full"),
+    "ZH053": (Conflict, "no_batch_due"),
     "ZH059": (Conflict, "chain_broken"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
