@@ -20,6 +20,7 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "active_subscriptions",
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
+    *("preview_retention", "retention_for", "meta_digest"),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -36,6 +37,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
+    *("sweep_retention", "declare_retention", "count_usage"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -45,6 +47,7 @@ RESOLVES = {
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
+    *("set_retention", "delete_retention"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
@@ -115,7 +118,7 @@ def test_no_role_can_write_a_table(url: str, role: str) -> None:
         tables = admin.tables()
     with closing(PostgresByHand(as_role(url, role), tenant="default" if role != OUTSIDER else None)) as by_hand:
         for table in tables:
-            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id"}.get(table, "tenant")
+            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id", "usage_place": "id"}.get(table, "tenant")
             for statement in (
                 f"insert into holdfast.{table} default values",
                 f"update holdfast.{table} set {column} = null",

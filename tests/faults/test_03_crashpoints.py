@@ -57,7 +57,9 @@ READS |= {"active_subscriptions", "deliveries", "behind"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
-VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
+NOT_A_WORKERS |= {"set_retention", "delete_retention"}
+READS |= {"retentions", "preview_retention", "usage"}
+VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 
 def prepare(store_url: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How an attempt ended, as data, before any store hears of it."""
+"""How an attempt ended, as data, before any store hears of it. Each may say what it ``cost`` (HK-5)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Succeeded:
 
     result: str | None = None
     note: dict[str, Any] | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Failed:
     final: bool = False
     backoff: Backoff | None = None
     note: dict[str, Any] | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Crashed:
     code: str
     message: str
     note: dict[str, Any] | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Snoozed:
 
     delay: float
     reason: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Cancelled:
     """The handler ended its job itself: the work is not wanted any more."""
 
     reason: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Paused:
 
     pause: dict[str, Any]
     steps: list[dict[str, Any]]
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

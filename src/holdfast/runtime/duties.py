@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.domain.job import Sweep
 from holdfast.runtime.feeding import feed
+from holdfast.runtime.sweeping import SLICES, sweep
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 
@@ -48,6 +49,8 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) ->
         Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
+        # By itself: it goes slowly, so that others may work beside it.
+        Duty("retention", sweep_every, run=partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1)),
     )
 
 

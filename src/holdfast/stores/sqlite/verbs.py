@@ -20,12 +20,14 @@ from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
+from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
+from holdfast.stores.sqlite.operations.usage import UsageVerbs
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 from holdfast.stores.sqlite.operations.writer import ids_json
 
@@ -49,6 +51,8 @@ class SqliteVerbs(
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
+    RetentionVerbs,
+    UsageVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),
