@@ -118,7 +118,9 @@ def test_no_role_can_write_a_table(url: str, role: str) -> None:
         tables = admin.tables()
     with closing(PostgresByHand(as_role(url, role), tenant="default" if role != OUTSIDER else None)) as by_hand:
         for table in tables:
-            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id", "usage_place": "id"}.get(table, "tenant")
+            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id", "usage_place": "id"}.get(
+                table, "tenant"
+            )
             for statement in (
                 f"insert into holdfast.{table} default values",
                 f"update holdfast.{table} set {column} = null",

@@ -20,6 +20,7 @@ from holdfast.domain.gates import GateFilter
 from holdfast.domain.limits import Rule
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
+from holdfast.domain.retention import Keeping
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
@@ -51,6 +52,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings"),
+    *("retentions", "preview_retention", "usage"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -60,6 +62,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("sweep_retention", "declare_retention", "count_usage"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -67,7 +70,7 @@ GOVERNS = {
     *("add_executor", "remove_executor"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
-REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
+REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
@@ -232,6 +235,14 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "set_retention": lambda: run(v.set_retention(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
+        "declare_retention": lambda: run(v.set_retention(Keeping.of("slow", declared=True), "ada", tenant)),
+        "delete_retention": lambda: run(v.delete_retention("slow", "*", tenant)),
+        "retentions": lambda: run(v.retentions(tenant)),
+        "preview_retention": lambda: run(v.preview_retention(tenant)),
+        "sweep_retention": lambda: run(v.sweep_retention()),
+        "count_usage": lambda: run(v.count_usage(begin=True)),
+        "usage": lambda: run(v.usage(("kind", "day"), tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -256,7 +267,7 @@ def outcome(call: Callable[[], object]) -> str:
 
 def test_the_list_of_verbs_is_complete(place: Place) -> None:
     public = {name for name in dir(type(place.owner.verbs)) if not name.startswith("_")} - {"dialect", "operate"}
-    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard"} == public
+    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard", "declare_retention"} == public
 
 
 @pytest.mark.parametrize("role", ROLES)
