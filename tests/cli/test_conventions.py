@@ -54,10 +54,14 @@ COMMANDS = (
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
     ("executors",),
     *(("executors", verb) for verb in ("list", "add", "remove")),
+    ("retention",),
+    *(("retention", verb) for verb in ("list", "set", "delete", "preview", "run")),
+    ("usage",),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
+    ("retention",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

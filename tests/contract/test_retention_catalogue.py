@@ -30,7 +30,7 @@ LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 # Ids of other things.
 OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
-    *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id"),
+    *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
     "retention_pass.reached",  # a place between jobs
 }
 # What one verb of SQLite keeps while it works, and is empty after it.

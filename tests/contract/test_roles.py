@@ -15,6 +15,8 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
+# Of tables that have no tenant.
+KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispatch", "usage_place", "upkeep"), "id")
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
@@ -118,9 +120,7 @@ def test_no_role_can_write_a_table(url: str, role: str) -> None:
         tables = admin.tables()
     with closing(PostgresByHand(as_role(url, role), tenant="default" if role != OUTSIDER else None)) as by_hand:
         for table in tables:
-            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id", "usage_place": "id"}.get(
-                table, "tenant"
-            )
+            column = KEYS.get(table, "tenant")
             for statement in (
                 f"insert into holdfast.{table} default values",
                 f"update holdfast.{table} set {column} = null",

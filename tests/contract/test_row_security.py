@@ -19,6 +19,7 @@ from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.limits import Rule
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
+from holdfast.domain.retention import Keeping
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
@@ -85,6 +86,8 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            store.run(store.verbs.set_retention(Keeping.of("slow", clean_after="9d"), "ada", tenant))
+        store.run(store.verbs.count_usage(begin=True))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:

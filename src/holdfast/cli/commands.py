@@ -25,9 +25,11 @@ from holdfast.cli import (
     plans,
     queues,
     reservations,
+    retention,
     send_event,
     subscriptions,
     tick,
+    usage,
     why,
     worker,
     workflows,
@@ -309,3 +311,26 @@ executing.command("add", epilog=examples("holdfast executors add gpu", "holdfast
     executors.add
 )
 executing.command("remove")(executors.remove)
+
+retaining = typer.Typer(help="For how long finished jobs are kept.", no_args_is_help=True)
+app.add_typer(retaining, name="retention")
+retaining.command("list", epilog=examples("holdfast retention list --all-tenants"))(retention.list_policies)
+retaining.command(
+    "set",
+    epilog=examples(
+        "holdfast retention set --clean-after 30d --purge-after 52w",
+        "holdfast retention set --kind heartbeat --purge-after 1d",
+        "holdfast retention set --kind invoice --for-ever",
+        "holdfast retention set --state dead_letter --purge-after 26w --all-tenants",
+    ),
+)(retention.set_policy)
+retaining.command("delete", epilog=examples("holdfast retention delete --kind heartbeat"))(retention.delete)
+retaining.command("preview", epilog=examples("holdfast retention preview"))(retention.preview)
+retaining.command("run", epilog=examples("holdfast retention run --all-tenants --limit 1000000"))(retention.run)
+app.command(
+    "usage",
+    epilog=examples(
+        "holdfast usage --by day --since 30d",
+        "holdfast usage --by tenant,kind --since 2027-01-01 --until 2027-01-31 --all-tenants --csv",
+    ),
+)(usage.usage)

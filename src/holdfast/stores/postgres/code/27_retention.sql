@@ -116,3 +116,5 @@ create or replace trigger judge_usage before update or delete on usage for each 
 create or replace trigger refuse_truncate before truncate on usage for each statement execute function refuse_change();
 create or replace trigger refuse_delete before delete on usage_place for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on usage_place for each statement execute function refuse_change();
+create or replace trigger refuse_delete before delete on upkeep for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on upkeep for each statement execute function refuse_change();

@@ -173,6 +173,19 @@ declare
     v_due   uuid[];
     v_go    uuid[];
 begin
+    held := 0;
+    if v_scope = '*' then
+        perform from upkeep u where u.prune_at <= v_now for update skip locked;
+        if found then
+            verb := 'prune';
+            done := prune_bookkeeping(sweep_retention.want, v_now);
+            looked := done;
+            more := done >= sweep_retention.want;
+            update upkeep u set prune_at = v_now + case when more then interval '0' else interval '10 minutes' end;
+            return next;
+            return;
+        end if;
+    end if;
     select p.* into v_pass from retention_pass p
      where p.again_at <= v_now and (v_scope = '*' or p.tenant = v_scope)
      order by p.again_at limit 1 for update skip locked;
@@ -180,16 +193,6 @@ begin
         return;
     end if;
     verb := v_pass.verb;
-    held := 0;
-    if v_pass.verb = 'prune' then
-        done := prune_bookkeeping(sweep_retention.want, v_now);
-        looked := done;
-        more := done >= sweep_retention.want;
-        update retention_pass p set again_at = v_now + case when more then interval '0' else interval '10 minutes' end
-         where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, v_pass.verb);
-        return next;
-        return;
-    end if;
     select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
     v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
     if v_pass.restart_at <= v_now then
@@ -260,7 +263,7 @@ declare
     v_age   double precision;
 begin
     for v_pass in select p.* from retention_pass p
-                   where p.verb <> 'prune' and (v_scope = '*' or p.tenant in (v_scope, '*'))
+                   where v_scope = '*' or p.tenant in (v_scope, '*')
                    order by p.tenant, p.kind, p.state, p.verb loop
         select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
         v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
@@ -348,7 +351,7 @@ create or replace function restart_passes(p_scope text, p_now timestamptz) retur
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 begin
-    delete from retention_pass p where p.verb <> 'prune' and (p_scope = '*' or p.tenant = p_scope);
+    delete from retention_pass p where p_scope = '*' or p.tenant = p_scope;
     insert into retention_pass (tenant, kind, state, verb, again_at)
     select r.tenant, r.kind, r.state, v.verb, p_now from retention r, (values ('clean'), ('purge')) v(verb)
      where (p_scope = '*' or r.tenant = p_scope)

@@ -66,7 +66,7 @@ begin
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor,'
-            ' retention, retention_pass, usage, usage_place to %I', v_role);
+            ' retention, retention_pass, usage, usage_place, upkeep to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'

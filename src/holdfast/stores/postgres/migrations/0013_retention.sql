@@ -21,7 +21,7 @@ create table retention (
 );
 
 -- A pass walks jobs in the order of their ids, which is that of their making, a slice at a time; `reached` is how far it
--- has come. Whoever has its turn next has the earliest `again_at`. The pass called prune is the one of all bookkeeping.
+-- has come. Whoever has its turn next has the earliest `again_at`.
 create table retention_pass (
     tenant   text        not null,
     kind     text        not null,
@@ -34,10 +34,16 @@ create table retention_pass (
     held     bigint      not null default 0,   -- since it began: due, and their ledger not read by all who read it
     held_by  text,
     primary key (tenant, kind, state, verb),
-    constraint verb_known check (verb in ('clean', 'purge', 'prune'))
+    constraint verb_known check (verb in ('clean', 'purge'))
 );
 create index retention_next on retention_pass (again_at);
-insert into retention_pass (tenant, kind, state, verb, again_at) values ('*', '*', '*', 'prune', 'epoch');
+
+-- When the tables that are only worked with are pruned next. One row.
+create table upkeep (
+    id       boolean     not null primary key default true check (id),
+    prune_at timestamptz not null
+);
+insert into upkeep (prune_at) values ('epoch');
 
 -- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
 create table usage (

@@ -96,6 +96,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
 END;
 
+DROP TRIGGER IF EXISTS refuse_upkeep_delete;
+CREATE TRIGGER refuse_upkeep_delete BEFORE DELETE ON upkeep
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: upkeep has one row');
+END;
+
 DROP TRIGGER IF EXISTS judge_usage_place;
 CREATE TRIGGER judge_usage_place BEFORE UPDATE ON usage_place
 WHEN coalesce(CAST(NEW.cursor AS INTEGER), 0) < coalesce(CAST(OLD.cursor AS INTEGER), 0)

@@ -21,7 +21,7 @@ CREATE TABLE retention (
 ) STRICT, WITHOUT ROWID;
 
 -- A pass walks jobs in the order of their ids, which is that of their making, a slice at a time; `reached` is how far it
--- has come. Whoever has its turn next has the earliest `again_at`. The pass called prune is the one of all bookkeeping.
+-- has come. Whoever has its turn next has the earliest `again_at`.
 CREATE TABLE retention_pass (
     tenant   TEXT    NOT NULL,
     kind     TEXT    NOT NULL,
@@ -34,10 +34,16 @@ CREATE TABLE retention_pass (
     held     INTEGER NOT NULL DEFAULT 0,   -- since it began: due, and their ledger not read by all who read it
     held_by  TEXT,
     PRIMARY KEY (tenant, kind, state, verb),
-    CONSTRAINT verb_known CHECK (verb IN ('clean', 'purge', 'prune'))
+    CONSTRAINT verb_known CHECK (verb IN ('clean', 'purge'))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX retention_next ON retention_pass (again_at);
-INSERT INTO retention_pass (tenant, kind, state, verb, again_at) VALUES ('*', '*', '*', 'prune', 0);
+
+-- When the tables that are only worked with are pruned next. One row.
+CREATE TABLE upkeep (
+    id       INTEGER PRIMARY KEY CHECK (id = 1),
+    prune_at INTEGER NOT NULL
+) STRICT;
+INSERT INTO upkeep (id, prune_at) VALUES (1, 0);
 
 -- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
 CREATE TABLE usage (

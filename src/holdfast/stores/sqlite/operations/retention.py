@@ -34,20 +34,21 @@ _SET = (
 _ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
 _DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
 # Policies have changed: each has its passes, and they begin at the first job.
-_FORGET = "DELETE FROM retention_pass WHERE verb <> 'prune' AND (:any OR tenant = :tenant)"
+_FORGET = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
 _BEGIN = (
     "INSERT INTO retention_pass (tenant, kind, state, verb, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
     ' FROM retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
     " AND CASE v.value WHEN 'clean' THEN coalesce(r.clean_after, r.purge_after) ELSE r.purge_after END IS NOT NULL"
 )
 _COUNT = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
+_PRUNE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
 _TURN = (
     "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
     " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at LIMIT 1"
 )
 _PASSES = (
     "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
-    " WHERE verb <> 'prune' AND (:any OR tenant IN (:tenant, '*')) ORDER BY tenant, kind, state, verb"
+    " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, verb"
 )
 _REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND verb = 'clean'"
 _GO_ON = (
@@ -89,7 +90,8 @@ _UNREAD = (
 def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
     """Whether it is anybody's turn: a duty that writes for nothing would rouse everybody."""
     present = yield Statement("SELECT now FROM present")
-    rows = yield Statement(_TURN, {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant})
+    scope = {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant}
+    rows = (yield Statement(_PRUNE, scope)) or (yield Statement(_TURN, scope))
     return None if rows else IDLE
 
 
@@ -147,21 +149,26 @@ class RetentionVerbs:
     @flow(peek=_nothing)
     def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
         now = yield from sign("retention")
-        turn = yield Statement(_TURN, {"now": now, "any": any_tenant(tenant), "tenant": tenant})
-        swept = (yield from _slice(turn[0], want, look, now)) if turn else IDLE
+        scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
+        if (yield Statement(_PRUNE, scope)):
+            swept = yield from _prune(want, now)
+        else:
+            turn = yield Statement(_TURN, scope)
+            swept = (yield from _slice(turn[0], want, look, now)) if turn else IDLE
         yield from unsign()
         return swept
+
+
+def _prune(want: int, now: int) -> Steps[Swept]:
+    pruned = yield from prune_bookkeeping(want, now)
+    more = pruned >= want
+    yield Statement("UPDATE upkeep SET prune_at = ?", (now if more else now + 10 * MINUTE,))
+    return Swept("prune", pruned, pruned, 0, None, more)
 
 
 def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     tenant, kind, state, verb, reached, walked, restart, held, held_by = turn
     place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "verb": verb}
-    if verb == "prune":
-        pruned = yield from prune_bookkeeping(want, now)
-        again = now if pruned >= want else now + 60 * SOON
-        as_it_was = {"reached": reached, "looked": 0, "restart": restart, "held": 0, "held_by": None}
-        yield Statement(_GO_ON, place | as_it_was | {"again": again})
-        return Swept("prune", pruned, pruned, 0, None, pruned >= want)
     rule = _decode((yield Statement(_ONE, (tenant, kind, state)))[0])
     if restart is not None and restart <= now:
         reached, walked, restart, held, held_by = "", 0, None, 0, None
