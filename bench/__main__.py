@@ -1,5 +1,6 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), and with limits (limits)."""
+durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), and beside the
+sweep of old jobs (retention)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, floor, flows, limits, longrun, report, waiting, writes
-from bench.bars import Bar, bars, of_limits, of_waiting, of_workflows, of_writes
+from bench import chart, facts, floor, flows, limits, longrun, report, retention, waiting, writes
+from bench.bars import Bar, bars, of_limits, of_retention, of_waiting, of_workflows, of_writes
 from bench.console import note
 from bench.peers import run as peers
 from bench.peers.backends import Backends
@@ -22,7 +23,7 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits")
+GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "retention")
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -38,13 +39,14 @@ class Measured:
     waiting: list[waiting.Beside] = field(default_factory=list)
     workflows: list[Beside] = field(default_factory=list)
     limits: list[Beside] = field(default_factory=list)
+    retention: list[Beside] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
     def bars(self) -> list[Bar]:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
-        return [*found, *of_limits(self.limits)]
+        return [*found, *of_limits(self.limits), *of_retention(self.retention)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -54,6 +56,7 @@ class Measured:
         self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
         self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
         self.limits += [Beside(**each) for each in document.get("limits", ())]
+        self.retention += [Beside(**each) for each in document.get("retention", ())]
 
 
 def arguments() -> argparse.Namespace:
@@ -127,7 +130,7 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (*measured.waiting, *measured.limits):
+    for row in (*measured.waiting, *measured.limits, *measured.retention):
         print(row.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
@@ -170,6 +173,9 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
         if "limits" in groups:
             measured.limits = limits.run(backends, options.store, limits.QUICK if options.quick else limits.Sizes())
+        if "retention" in groups:
+            sizes_of = retention.LONG if options.long else retention.QUICK if options.quick else retention.Sizes()
+            measured.retention = retention.run(backends, options.store, sizes_of)
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -197,7 +203,7 @@ def main() -> int:
         try:
             measured = measure(options, backends, subjects, workloads)
             show(subjects, measured)
-            if options.long:
+            if options.long and options.only != "retention":
                 measured.long = longrun.run(backends, options.long_size)
         finally:
             backends.close()
@@ -207,6 +213,7 @@ def main() -> int:
             measured.rows, measured.writes, measured.waiting, measured.long,
         )  # fmt: skip
         found["limits"] = [asdict(each) for each in measured.limits]
+        found["retention"] = [asdict(each) for each in measured.retention]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:
         write(options, subjects, measured.results)

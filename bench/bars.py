@@ -111,6 +111,11 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
     return found
 
 
+def of_retention(measured: Sequence[Beside]) -> list[Bar]:
+    """Old jobs cost a drain nothing to speak of, whether they lie there or are being swept."""
+    return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.9, True) for each in measured if each.ratio]
+
+
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
     peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
     known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]

@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, Context, State, SyncContext
 from holdfast.domain.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
-from tests.app.running import running, work_off
+from tests.app.running import work_off, working
 from tests.app.waiting import until
 from tests.support.stores import forward
 
@@ -37,7 +37,7 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
         ("*", "brief", 3600, True)
     ]
     forward(app.store, 4000)
-    with running(new_app(), queues=("idle",)):
+    with working(new_app(), queues=("idle",)):
         until(lambda: sum(app.get(each) is not None for each in ids) <= 1, "all but the newest event's job is purged")
     assert app.get(lasts.id).state is State.SUCCEEDED  # type: ignore[union-attr]
     assert [(each.kind, each.succeeded, each.cost) for each in app.usage(by="kind")] == [
@@ -90,7 +90,7 @@ def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog
     assert app.store.run(app.store.verbs.save_cursor("billing", first.cursor, None, "default"))
     app.retention.set(purge_after="1h")
     forward(app.store, 4000)
-    with caplog.at_level(logging.WARNING, "holdfast.worker"), running(new_app(), queues=("idle",)):
+    with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
         until(lambda: "consumer billing has not read" in caplog.text, "the worker says who is behind")
     (found,) = [each for each in app.retention.preview() if each.verb == "purge"]
     assert (found.due, found.held_by) == (1, "consumer billing")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import limits, report, waiting, writes
+from bench import limits, report, retention, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_limits, of_waiting, of_writes
+from bench.bars import bars, of_limits, of_retention, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -83,6 +83,13 @@ def test_work_with_limits(backends: Backends) -> None:
     assert len(rows) == len(limits.LIMITS)
     assert len(of_limits(rows)) == 4
     assert all(row.ratio > 0 for row in rows)
+
+
+@pytest.mark.req("CX-18", "DP-16")
+def test_work_beside_the_sweep(backends: Backends, subject: Subject) -> None:
+    rows = retention.measure(backends, subject, retention.Sizes(old=400, drain=400, rounds=1, flat_out=100))
+    assert [row.unit for row in rows] == ["jobs/s"] * 3
+    assert len(of_retention(rows)) == 2
 
 
 def results() -> Results:

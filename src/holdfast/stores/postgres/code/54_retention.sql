@@ -188,7 +188,7 @@ begin
     end if;
     select p.* into v_pass from retention_pass p
      where p.again_at <= v_now and (v_scope = '*' or p.tenant = v_scope)
-     order by p.again_at limit 1 for update skip locked;
+     order by p.again_at, p.verb limit 1 for update skip locked;
     if not found then
         return;
     end if;

@@ -44,7 +44,7 @@ _COUNT = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) O
 _PRUNE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
 _TURN = (
     "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
-    " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at LIMIT 1"
+    " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, verb LIMIT 1"
 )
 _PASSES = (
     "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
@@ -182,7 +182,8 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     if verb == "clean" and due:
         yield from clean_jobs(due)
     elif due:
-        unread = {row[0]: row[1] for row in (yield Statement(_UNREAD, {"ids": ids_json(due)}))}
+        for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
+            unread.setdefault(job_id, reader)
         if going := [job_id for job_id in due if job_id not in unread]:
             yield from purge_jobs(going)
     full = len(due) >= want  # there may be more of those that were looked at
