@@ -148,9 +148,8 @@ def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
     while store.run(store.verbs.feed_subscription("follow", 100, "default")).seen:
         pass
     assert sweep(store)["purge"] == len(set(ids))
-    for job_id in ids:
-        assert naming(by_hand, job_id) == set(), job_id
-    assert naming(by_hand, asked.id) == naming(by_hand, flow.id) == set()
+    everything = repr(by_hand.contents())
+    assert [name for name in (*ids, asked.id, flow.id) if name in everything] == []
     assert by_hand.execute("select count(*) from fire") == by_hand.execute("select count(*) from delivery") == [(0,)]
     assert enqueue(store, spec(key="k-1", payload={"y": 2}, content_key="c-1", dedupe="skip"))[0].created
     assert state_of(store, stays) is State.QUEUED

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
 # The list of executors is everybody's: it has rows of '*' alone (and a test of its own, below).
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor"}
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "usage_place", "upkeep"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
