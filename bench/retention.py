@@ -111,6 +111,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             try:
                 if not ready.wait(60):
                     raise RuntimeError("the sweeper did not start")
+                time.sleep(1.0)  # to have begun
                 before, began = _jobs(full), time.perf_counter()
                 rates["beside"].append(drain_turns(full, sizes.drain))
                 went += before - _jobs(full)

@@ -170,6 +170,7 @@ declare
     v_age   double precision;
     v_top   uuid;
     v_ids   uuid[];
+    v_found uuid[] := '{}';
     v_due   uuid[];
     v_go    uuid[];
 begin
@@ -209,9 +210,15 @@ begin
     end if;
     v_ids := retention_next(v_rule, v_pass.reached, v_top, sweep_retention.look);
     looked := coalesce(cardinality(v_ids), 0);
+    -- A part at a time: mostly the first has as many as are wanted.
+    for v_from in 1 .. looked by sweep_retention.want loop
+        v_found := v_found || array(select d.id from retention_due(v_rule, v_pass.verb,
+                                                   v_ids[v_from : v_from + sweep_retention.want - 1], v_now) d);
+        exit when cardinality(v_found) >= sweep_retention.want;
+    end loop;
     select array_agg(h.id) into v_due from (
         select s.id from job_state s
-         where s.id in (select d.id from retention_due(v_rule, v_pass.verb, v_ids, v_now) d)
+         where s.id = any (v_found)
            and s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned')
            and (s.state = 'cleaned') = (v_pass.verb = 'purge')
          order by s.id limit sweep_retention.want for update skip locked) h;

@@ -177,7 +177,12 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     if verb == "purge":  # never ahead of the cleaning
         top = min(top, (yield Statement(_REACHED, (tenant, kind, state)))[0][0])
     ids = yield from _next(rule, reached, top, look)
-    due = [row[0] for row in (yield from _due(rule, verb, ids, cutoff, want))]
+    due: list[str] = []
+    for start in range(0, len(ids), want):  # a part at a time: mostly the first has as many as are wanted
+        found = yield from _due(rule, verb, ids[start : start + want], cutoff, want - len(due))
+        due += [row[0] for row in found]
+        if len(due) >= want:
+            break
     unread: dict[str, str] = {}
     if verb == "clean" and due:
         yield from clean_jobs(due)
