@@ -10,12 +10,13 @@ from typing import Any
 from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.job import JobSpec
 from holdfast.domain.order import Move
+from holdfast.domain.retention import Keeping
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import Flow, Statement, Steps
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 
 
@@ -244,3 +245,22 @@ def reads(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "gate": ("gate_pkey", verbs.gate(gate_id(WAITING + 7), "a")),
         "votes": ("vote_pkey", verbs.votes(gate_id(WAITING + 7), "a")),
     }
+
+
+def sweeping(verbs: Verbs) -> Flow[Any]:
+    """Retention on PostgreSQL, all in one transaction: a policy, prune, clean ten, purge them, count fifty events."""
+
+    def steps() -> Steps[list[Any]]:
+        yield from verbs.set_retention(Keeping.of(purge_after=0.001), "ada", "*").start()
+        swept = yield from verbs.sweep_retention(10, 100).start()
+        while swept.verb == "prune":
+            swept = yield from verbs.sweep_retention(10, 100).start()
+        for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself has it
+            yield Statement(f"set local enable_{join} = off")
+        find = "select array_agg(s.id) from holdfast.job_state s where s.id < %s and s.state = 'cleaned'"
+        tombstones = (yield Statement(find, (job_id(500),)))[0][0]
+        yield Statement("select holdfast.purge_jobs(%s::uuid[])", (tombstones,))
+        counted = yield from verbs.count_usage(50, True).start()
+        return [swept, len(tombstones), counted]
+
+    return Flow(steps)
