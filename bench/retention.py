@@ -68,9 +68,14 @@ def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
     store.run(store.verbs.set_clock(timedelta(days=40), None))
     # What drains leave behind while this runs is younger, and stays.
     store.run(store.verbs.set_retention(Keeping.of(purge_after="30d"), "bench", EVERY_TENANT))
-    while store.run(store.verbs.count_usage(10_000)):
-        pass
+    _count(ours)
     store.run(store.verbs.renew_lease(ours.lease, 86_400.0, EVERY_TENANT))
+
+
+def _count(ours: Ours) -> None:
+    """All events so far: workers keep up with that, and a sweeper that begins with a backlog of them sweeps nothing."""
+    while ours.store.run(ours.store.verbs.count_usage(10_000)):
+        pass
 
 
 def _flat_out(ours: Ours, most: int) -> tuple[int, float]:
@@ -104,6 +109,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 place.settle_down()
                 rates[name].append(drain_turns(each, sizes.drain))
             full.enqueue(sizes.drain, BATCH)
+            _count(full)
             places[1].settle_down()
             ready, stop = context.Event(), context.Event()
             beside = context.Process(target=_sweeper, args=(places[1].url, ready, stop))
