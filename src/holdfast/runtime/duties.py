@@ -35,6 +35,8 @@ class Duty:
     full: int = BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
     then: Duty | None = None
+    readies: bool = True
+    """Whether it may make jobs ready to be taken: a burst waits for those that do to have looked."""
 
     def followed_by(self, last: Duty) -> Duty:
         return replace(self, then=last if self.then is None else self.then.followed_by(last))
@@ -50,7 +52,12 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) ->
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
         # By itself: it goes slowly, so that others may work beside it.
-        Duty("retention", sweep_every, run=partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1)),
+        Duty(
+            "retention",
+            sweep_every,
+            run=partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1),
+            readies=False,
+        ),
     )
 
 
@@ -71,14 +78,17 @@ async def run_once(duty: Duty, store: Store) -> int:
         return total
 
 
-async def attend(duty: Duty, store: Store, call: Callable[[], None], leaving: asyncio.Event) -> None:
-    """Do a duty again and again until ``leaving``; ``call`` when it found something to do."""
+async def attend(
+    duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
+) -> None:
+    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look."""
     while not leaving.is_set():
         each: Duty | None = duty
         while each is not None:
             if await run_once(each, store):
                 call()
             each = each.then
+        looked()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
 

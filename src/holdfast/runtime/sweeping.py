@@ -2,7 +2,7 @@
 
 Each slice is one short transaction, so a worker may die between any two. Between them it rests nine times as long as
 the last one took: however much there is to remove, it has a tenth of one connection, and the jobs have the rest. The
-counting rests as long as it took: it has to keep up with those who work.
+counting has a fifth, since it should keep up with those who work; what is not counted yet is not purged yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.worker")
 SLICES, PAGES = 20, 50
 """Of one run; the next comes with the next sweep."""
 WANT, LOOK, PAGE = 200, 2000, 2000
-REST = 9.0
+REST, COUNTING_REST = 9.0, 4.0
 LONGEST_REST = 2.0
 
 
@@ -33,7 +33,8 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
             log.warning("%s jobs are past their retention, and %s has not read their ledger", swept.held, swept.held_by)
         if swept.verb == "idle" or left == 1:
             break
-        await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
+        if swept.looked:
+            await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
         if swept.verb == "clean" and swept.done:  # they can be purged when that has been counted
             await _count(store, pages)
     return 0
@@ -44,4 +45,4 @@ async def _count(store: Store, pages: int) -> None:
         began = time.monotonic()
         if await store.arun(store.verbs.count_usage(PAGE)) < PAGE or left == 1:
             return
-        await asyncio.sleep(time.monotonic() - began)
+        await asyncio.sleep(min(LONGEST_REST, COUNTING_REST * (time.monotonic() - began)))
