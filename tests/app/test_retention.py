@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import App, Context, State, SyncContext
+from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.domain.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -50,7 +50,7 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
 
 @pytest.mark.req("HK-5")
 def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
-    @app.job()
+    @app.job(retry=Retry(max_attempts=1))
     async def fails(ctx: Context) -> None:
         ctx.cost(1)
         raise ValueError("no")
@@ -66,7 +66,7 @@ def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
         async with ctx.transaction():
             ctx.cost(0.001)
 
-    @app.job(timeout=0.05, cost=0.0001)
+    @app.job(timeout=0.05, cost=0.0001, retry=Retry(max_attempts=1))
     async def late() -> None:
         await asyncio.sleep(30)
 
