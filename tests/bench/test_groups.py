@@ -86,8 +86,9 @@ def test_work_with_limits(backends: Backends) -> None:
 
 
 @pytest.mark.req("CX-18", "DP-16")
-def test_work_beside_the_sweep(backends: Backends, subject: Subject) -> None:
-    rows = retention.measure(backends, subject, retention.Sizes(old=400, drain=400, rounds=1, flat_out=100))
+def test_work_beside_the_sweep(backends: Backends) -> None:
+    sizes = retention.Sizes(old=400, drain=400, rounds=1, flat_out=100)
+    rows = retention.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
     assert [row.unit for row in rows] == ["jobs/s"] * 3
     assert len(of_retention(rows)) == 2
 
