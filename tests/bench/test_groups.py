@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import limits, report, retention, waiting, writes
+from bench import limits, report, retention, sealing, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_limits, of_retention, of_waiting, of_writes
+from bench.bars import bars, of_limits, of_retention, of_sealing, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -91,6 +91,12 @@ def test_work_beside_the_sweep(backends: Backends) -> None:
     rows = retention.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
     assert [row.unit for row in rows] == ["jobs/s"] * 3
     assert len(of_retention(rows)) == 2
+
+
+@pytest.mark.req("HF-4")
+def test_work_while_the_ledger_is_sealed(backends: Backends) -> None:
+    row, used = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
+    assert (row.without > 0, row.beside > 0, used.beside > 0, len(of_sealing([row, used]))) == (True, True, True, 1)
 
 
 def results() -> Results:

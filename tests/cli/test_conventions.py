@@ -57,11 +57,14 @@ COMMANDS = (
     ("retention",),
     *(("retention", verb) for verb in ("list", "set", "delete", "preview", "run")),
     ("usage",),
+    ("audit",),
+    *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("retention",),
+    ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

@@ -25,6 +25,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -53,6 +54,7 @@ READS = {
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings"),
     *("retentions", "preview_retention", "usage"),
+    *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -63,6 +65,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage"),
+    *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -243,6 +246,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "sweep_retention": lambda: run(v.sweep_retention()),
         "count_usage": lambda: run(v.count_usage(begin=True)),
         "usage": lambda: run(v.usage(("kind", "day"), tenant)),
+        "seal_ledger": lambda: run(v.seal_ledger("tests")),
+        "seal": lambda: run(v.seal()),
+        "block": lambda: run(v.block(None)),
+        "unsealed": lambda: run(v.unsealed(None)),
+        "sealed": lambda: run(v.sealed(job, tenant)),
+        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
+        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

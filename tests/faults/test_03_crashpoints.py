@@ -54,6 +54,7 @@ NOT_A_WORKERS |= {
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
 READS |= {"active_subscriptions", "deliveries", "behind"}
+READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")

@@ -8,7 +8,6 @@ somebody is still to look at them, so they go only by a policy that names them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +20,6 @@ from holdfast.domain.keys import check_name
 ANY: Final = "*"
 ENDS: Final = ("succeeded", "failed", "cancelled", "dead_letter")
 """The states that a policy can name; ``*`` is the first three."""
-SAID: Final = ("error_message", "traceback", "log", "error")
-"""What the ledger's context may repeat of a job's data: it goes when the job is cleaned, and its digest stays."""
 
 Pass = Literal["clean", "purge", "prune", "idle"]
 
@@ -125,8 +122,3 @@ def _fits(policy: Retention, tenant: str, kind: str, state: str) -> bool:
         and policy.kind in (ANY, kind)
         and (policy.state == state or (policy.state == ANY and state != "dead_letter"))
     )
-
-
-def digest(meta: str) -> str:
-    """Of an event's context as the store keeps it: what is left of it when a job is cleaned."""
-    return hashlib.sha256(meta.encode()).hexdigest()

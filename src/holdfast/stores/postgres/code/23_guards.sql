@@ -18,6 +18,7 @@ begin
     raise exception '%: rows are never changed (% refused)', tg_table_name, lower(tg_op) using errcode = 'ZH002';
 end $$;
 
+create or replace trigger refuse_update before update on event for each statement execute function refuse_change();
 create or replace trigger refuse_update before update on artifact for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on job for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on job_state for each statement execute function refuse_change();

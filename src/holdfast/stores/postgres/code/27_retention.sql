@@ -1,33 +1,10 @@
 -- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
 
-drop trigger if exists refuse_update on event;
 drop trigger if exists refuse_delete on artifact;
 drop trigger if exists refuse_delete on fire;
 drop trigger if exists refuse_delete on delivery;
 drop trigger if exists refuse_delete on workflow;
 drop trigger if exists refuse_delete on dependency;
-
--- Of an event's context. A seal over the ledger takes this for it: it is the same before and after a job is cleaned.
-create or replace function meta_digest(meta jsonb) returns text language sql immutable
-return coalesce(meta ->> 'emptied', encode(sha256(convert_to(meta::text, 'UTF8')), 'hex'));
-
--- What is left of an event's context when its job is cleaned: all but what may repeat the job's data (SAID in
--- domain/retention.py), and a digest of what it was.
-create or replace function emptied(meta jsonb) returns jsonb language sql immutable
-return case when meta ?| array['error_message', 'traceback', 'log', 'error'] and not meta ? 'emptied'
-            then meta - array['error_message', 'traceback', 'log', 'error'] || jsonb_build_object('emptied', meta_digest(meta))
-            else meta end;
-
--- Ledger rows are never changed, but for that.
-create or replace function judge_event_update() returns trigger language plpgsql set search_path from current as $$
-begin
-    if to_jsonb(new) - 'meta' <> to_jsonb(old) - 'meta' or new.meta is distinct from emptied(old.meta)
-       or not exists (select from job_state s where s.id = old.job_id and s.state = 'cleaned') then
-        raise exception 'event: rows are never changed (update refused)' using errcode = 'ZH002';
-    end if;
-    return new;
-end $$;
-create or replace trigger judge_update before update on event for each row execute function judge_event_update();
 
 -- Of a cleaned job, or of one that is gone.
 create or replace function judge_artifact_delete() returns trigger language plpgsql set search_path from current as $$

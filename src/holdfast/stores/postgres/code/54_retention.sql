@@ -105,12 +105,7 @@ begin
     delete from checkpoint c where c.job_id = any (p_jobs);
     delete from artifact a where a.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
-    update event e set meta = emptied(e.meta) where e.job_id = any (p_jobs) and e.meta <> emptied(e.meta);
 end $$;
-
--- A seam, and the only place of its kind: the events of these jobs are about to go. Whoever seals the ledger keeps here
--- what it needs to go on proving the rest of it.
-create or replace function before_events_leave(p_jobs uuid[]) returns void language sql as $$ select null::void $$;
 
 -- A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every such column).
 create or replace function purge_jobs(p_jobs uuid[]) returns void
@@ -129,7 +124,7 @@ begin
      where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
     delete from job_state s where s.id = any (p_jobs);
     delete from job j where j.id = any (p_jobs);
-    perform before_events_leave(p_jobs);
+    perform record_removed(p_jobs);   -- the seals over the ledger hold without them
     delete from event e where e.job_id = any (p_jobs);
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);

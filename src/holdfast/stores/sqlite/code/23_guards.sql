@@ -53,6 +53,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
 END;
 
+DROP TRIGGER IF EXISTS refuse_event_update;
+CREATE TRIGGER refuse_event_update BEFORE UPDATE ON event
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never changed');
+END;
+
 DROP TRIGGER IF EXISTS judge_event_delete;
 CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM event)

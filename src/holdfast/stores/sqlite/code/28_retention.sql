@@ -1,25 +1,9 @@
 -- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
 
-DROP TRIGGER IF EXISTS refuse_event_update;
 DROP TRIGGER IF EXISTS refuse_fire_delete;
 DROP TRIGGER IF EXISTS refuse_delivery_delete;
 DROP TRIGGER IF EXISTS refuse_workflow_delete;
 DROP TRIGGER IF EXISTS refuse_dependency_delete;
-
--- Ledger rows are never changed; of those of a cleaned job retention takes what may repeat the job's data (SAID in
--- domain/retention.py), and leaves a digest of what was there.
-DROP TRIGGER IF EXISTS judge_event_update;
-CREATE TRIGGER judge_event_update BEFORE UPDATE ON event
-WHEN NEW.seq <> OLD.seq OR NEW.job_id <> OLD.job_id OR NEW.tenant <> OLD.tenant OR NEW.kind <> OLD.kind OR NEW.verb <> OLD.verb
-     OR NEW.from_state IS NOT OLD.from_state OR NEW.to_state <> OLD.to_state OR NEW.attempt <> OLD.attempt OR NEW.at <> OLD.at
-     OR NEW.actor <> OLD.actor OR OLD.meta IS NULL OR json_extract(OLD.meta, '$.emptied') IS NOT NULL
-     OR length(coalesce(json_extract(NEW.meta, '$.emptied'), '')) <> 64
-     OR NEW.meta IS NOT json_set(json_remove(OLD.meta, '$.error_message', '$.traceback', '$.log', '$.error'),
-                                 '$.emptied', json_extract(NEW.meta, '$.emptied'))
-     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state = 'cleaned')
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: ledger rows are never changed');
-END;
 
 -- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
 DROP TRIGGER IF EXISTS judge_fire_delete;

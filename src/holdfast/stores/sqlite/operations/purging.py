@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.retention import SAID, digest
 from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.sqlite.operations.audit import record_removed
 from holdfast.stores.sqlite.operations.bookkeeping import READ
 from holdfast.stores.sqlite.operations.settle import ADVANCE
 from holdfast.stores.sqlite.operations.writer import ids_json
 
 _THESE = "IN (SELECT value FROM json_each(:ids))"
-_PARTS = ", ".join(f"'$.{part}'" for part in SAID)
-_SOME = ", ".join(f"json_extract(meta, '$.{part}')" for part in SAID)
 # A dead letter is discarded first: the table of steps knows no other way.
 _DISCARD = (
     "UPDATE job_state SET state = 'cancelled', note = '{\"reason\": \"retention\"}'"
@@ -25,9 +23,6 @@ _CLEAN = (
 )
 _EMPTY = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
 _CARRIED = ("result", "checkpoint", "artifact", "step")
-_SAID = f"SELECT seq, meta FROM event WHERE job_id {_THESE} AND meta IS NOT NULL AND coalesce({_SOME}) IS NOT NULL"
-_EMPTY_META = f"UPDATE event SET meta = json_set(json_remove(meta, {_PARTS}), '$.emptied', ?) WHERE seq = ?"
-
 _KEYS = (
     "DELETE FROM idempotency WHERE (tenant, kind, key, job_id) IN"
     f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",
@@ -58,18 +53,9 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
     yield Statement(_EMPTY, {"ids": ids})
     for table in _CARRIED:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})
-    said = yield Statement(_SAID, {"ids": ids})
-    if said:
-        yield Statement(_EMPTY_META, [(digest(meta), seq) for seq, meta in said], many=True)
 
 
-def before_events_leave(jobs: Sequence[str]) -> Steps[None]:
-    """A seam, and the only place of its kind: the events of these jobs are about to go. Whoever seals the ledger keeps
-    here what it needs to go on proving the rest of it."""
-    yield from ()
-
-
-def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
+def purge_jobs(jobs: Sequence[str], tenant: str) -> Steps[None]:
     """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
     these = {"ids": ids_json(jobs)}
     gates = yield Statement(f"SELECT id FROM gate WHERE job_id {_THESE}", these)
@@ -79,7 +65,7 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
         yield Statement(text, these)
     yield Statement(f"DELETE FROM job_state WHERE id {_THESE}", these)
     yield Statement(f"DELETE FROM job WHERE id {_THESE}", these)
-    yield from before_events_leave(jobs)
+    yield from record_removed(jobs, tenant)  # the seals over the ledger hold without them
     yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
     for table in (*_CARRIED, *_OTHERS):
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
