@@ -240,7 +240,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
         "set_retention": lambda: run(v.set_retention(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
         "declare_retention": lambda: run(v.set_retention(Keeping.of("slow", declared=True), "ada", tenant)),
-        "delete_retention": lambda: run(v.delete_retention("slow", "*", tenant)),
+        "delete_retention": lambda: run(v.delete_retention("slow", "*", "ada", tenant)),
         "retentions": lambda: run(v.retentions(tenant)),
         "preview_retention": lambda: run(v.preview_retention(tenant)),
         "sweep_retention": lambda: run(v.sweep_retention()),

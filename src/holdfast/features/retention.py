@@ -42,7 +42,7 @@ class Retentions:
     def delete(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> None:
         """Keep what it was about as the next wider policy says; without one for ever."""
         name, end, scope = kind or ANY, check_state(state), tenant or self._caller.tenant
-        if not self._caller.run(self._caller.verbs.delete_retention(name, end, scope)):
+        if not self._caller.run(self._caller.verbs.delete_retention(name, end, self._caller.actor, scope)):
             raise NotFound(
                 f"there is no retention for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
             )

@@ -23,8 +23,8 @@ class RetentionVerbs(Calls, Reader):
         return Record.decoder(Retention, self.dialect.codec)(rows[0])
 
     @flow(single=True)
-    def delete_retention(self, kind: str, state: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("delete_retention", "%s, %s, %s", kind, state, tenant)
+    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
         return bool(rows[0][0])
 
     @flow(single=True)

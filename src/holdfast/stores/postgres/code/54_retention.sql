@@ -332,12 +332,13 @@ begin
     return query select r.* from retention r where (r.tenant, r.kind, r.state) = (v_scope, p_kind, p_state);
 end $$;
 
-create or replace function delete_retention(kind text default '*', state text default '*', for_tenant text default null)
+create or replace function delete_retention(kind text default '*', state text default '*', actor text default null,
+                                            for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope text := enter(delete_retention.for_tenant);
+    v_scope text := enter(delete_retention.for_tenant, nullif(delete_retention.actor, ''));
     v_found boolean;
 begin
     delete from retention r where (r.tenant, r.kind, r.state) = (v_scope, delete_retention.kind, delete_retention.state);

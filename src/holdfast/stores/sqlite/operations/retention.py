@@ -119,8 +119,8 @@ class RetentionVerbs:
         return _decode(rows[0])
 
     @flow()
-    def delete_retention(self, kind: str, state: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
         rows = yield Statement(_DELETE, (tenant, kind, state))
         if rows:
             yield from _restart(tenant, now)
