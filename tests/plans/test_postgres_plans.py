@@ -173,7 +173,4 @@ def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
     swept, purged, counted = seen.answer
     assert (swept.verb, swept.done, purged, counted) == ("clean", 10, 10, 50)
     assert seen.scanned == {}
-    # The tokens of gates are looked through whole now and then; of jobs it reads what it looks at.
-    of_jobs = [count for index, count in seen.by_index.items() if index.startswith(("job", "event", "by_state"))]
-    assert sum(of_jobs) < 2_000, seen.by_index
-    assert sum(seen.by_index.values()) < 100_000, seen.by_index
+    assert sum(seen.by_index.values()) < 3_000, seen.by_index
