@@ -31,6 +31,10 @@ COMMANDS = (
     ("demo",),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
+    ("dead-letters",),
+    *(("dead-letters", verb) for verb in ("list", "show", "note", "redrive", "discard")),
+    ("operations",),
+    *(("operations", verb) for verb in ("start", "list", "show", "cancel", "wait")),
     ("approvals",),
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
@@ -62,6 +66,7 @@ COMMANDS = (
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
+    *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("retention",),
     ("audit",),

@@ -18,7 +18,7 @@ GOES = {
     *("result.job_id", "checkpoint.job_id", "artifact.job_id", "step.job_id", "watch.job_id", "place.job_id"),
     *("gate.id", "gate.job_id", "vote.gate_id", "gate_token.gate_id", "app_event.job_id", "delivery.job_id"),
     *("made_from.job_id", "fire.job_id", "node.job_id", "node.workflow_id", "dependency.child", "dependency.parent"),
-    "workflow.id",
+    *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
 }
 # Of the job itself, gone with its row.
 OF_THE_JOB = {
@@ -27,11 +27,13 @@ OF_THE_JOB = {
 }
 # Words of others about where they came from; they lead nowhere when that is gone.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
+LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
 # Ids of other things.
 OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
-    "retention_pass.reached",  # a place between jobs
+    *("retention_pass.reached", "operation.place"),  # places between jobs
+    "operation.id",
 }
 # What one verb of SQLite keeps while it works, and is empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
@@ -60,7 +62,7 @@ def test_the_same_of_sqlite(sqlite_url: str) -> None:
             f"{table}.{row[1]}"
             for table in by_hand.tables()
             for row in by_hand.execute(f"pragma table_info({table})")
-            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id")
+            if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place")
             or row[1].endswith(("_id", "_ids", "_job", "_jobs"))
         }
     assert columns == KNOWN - {"watch.job_id"} | SCRATCH

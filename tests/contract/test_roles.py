@@ -22,7 +22,7 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "active_subscriptions",
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
-    *("preview_retention", "retention_for", "seals_of"),
+    *("preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -40,6 +40,7 @@ EXECUTES = {
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage"),
+    *("next_operation", "hold_operation", "do_operation"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -50,6 +51,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("set_retention", "delete_retention"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

@@ -31,7 +31,7 @@ _KEYS = (
     "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
     f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
 )
-_OTHERS = ("place", "delivery")
+_OTHERS = ("place", "delivery", "redriven_as")
 _FIRES = (
     "SELECT f.schedule_id, f.due_at, f.manual FROM made_from m JOIN fire f ON f.schedule_id = m.schedule_id"
     f" AND f.due_at = m.due_at AND f.job_id = m.job_id WHERE m.job_id {_THESE}"
@@ -69,6 +69,7 @@ def purge_jobs(jobs: Sequence[str], tenant: str) -> Steps[None]:
     yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
     for table in (*_CARRIED, *_OTHERS):
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
+    yield Statement(f"DELETE FROM redriven_as WHERE new_id {_THESE}", these)
     yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {READ}", these)
     if gates:
         these_gates = {"ids": ids_json(row[0] for row in gates)}
