@@ -23,7 +23,7 @@ declare
 begin
     -- As arrays: what is found is looked up by its key, and never joined the other way round.
     delete from lease l where l.id = any (array(
-        select o.id from lease o where o.id < first_id(v_week) and o.swept_at <= v_week order by o.id limit p_want for update skip locked));
+        select o.id from lease o where o.id < id_since(v_week) and o.swept_at <= v_week order by o.id limit p_want for update skip locked));
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, v_count);
 
@@ -56,7 +56,7 @@ begin
     -- Only what everybody who reads them has read.
     delete from app_event e where e.id = any (array(
         select o.id from app_event o
-         where o.id < first_id(v_year) and o.sent_at <= v_year
+         where o.id < id_since(v_year) and o.sent_at <= v_year
            and heard_by_all(o.tenant, o.xid)
          order by o.id limit p_want));
     get diagnostics v_count = row_count;

@@ -7,7 +7,7 @@
 -- age, and begins at the first job again now and then, for those that ended long after they were made: after a
 -- twenty-fourth of the policy's age, at most a day.
 
-create or replace function first_id(at timestamptz) returns uuid language sql immutable
+create or replace function id_since(at timestamptz) returns uuid language sql immutable
 return (lpad(to_hex(greatest(0, (extract(epoch from at) * 1000)::bigint)), 12, '0') || repeat('0', 20))::uuid;
 
 -- The state in which a job ended, also when it has been cleaned since.
@@ -200,7 +200,7 @@ begin
         v_pass.held := 0;
         v_pass.held_by := null;
     end if;
-    v_top := first_id(v_now - make_interval(secs => v_age) + interval '1 ms');
+    v_top := id_since(v_now - make_interval(secs => v_age) + interval '1 ms');
     if v_pass.verb = 'purge' then   -- never ahead of the cleaning
         v_top := least(v_top, (select p.reached from retention_pass p
                                 where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
@@ -272,7 +272,7 @@ begin
         select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
         v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
         v_ids := retention_next(v_rule, '00000000-0000-0000-0000-000000000000',
-                                first_id(v_now - make_interval(secs => v_age) + interval '1 ms'), preview_retention.most);
+                                id_since(v_now - make_interval(secs => v_age) + interval '1 ms'), preview_retention.most);
         select count(*), min(d.finished_at) into due, oldest_at from retention_due(v_rule, v_pass.verb, v_ids, v_now) d;
         tenant := v_pass.tenant;
         kind := v_pass.kind;
