@@ -123,6 +123,11 @@ def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
     return found
 
 
+def of_retention(measured: Sequence[Beside]) -> list[Bar]:
+    """Old jobs cost a drain nothing to speak of, whether they lie there or are being swept."""
+    return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.9, True) for each in measured if each.ratio]
+
+
 def of_sealing(measured: Sequence[Beside]) -> list[Bar]:
     """A worker that seals the ledger besides keeps 0.95 of its speed. (Its processor time has no bar, but tells on a
     machine that others use as well.)"""

@@ -60,7 +60,7 @@ def _fill(ours: Ours, count: int, key: Callable[[int], str]) -> None:
         ours.store.run(ours.store.verbs.enqueue(specs, ours.tenant))
 
 
-def _drain(ours: Ours, count: int) -> float:
+def drain_turns(ours: Ours, count: int) -> float:
     """Jobs a second."""
     verbs, ended, settlements = ours.store.verbs, 0, list[Settlement]()
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
@@ -91,7 +91,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             for name in LIMITS:
                 _fill(ours[name], sizes.drain, lambda n: f"k{n % KEYS_IN_USE}")
                 places[name].settle_down()
-                rates[name].append(_drain(ours[name], sizes.drain))
+                rates[name].append(drain_turns(ours[name], sizes.drain))
             note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
         full = ours["keys"]
         _fill(full, sizes.keys, lambda n: f"k{n}")

@@ -14,11 +14,13 @@ from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
+from holdfast.domain.retention import Retention
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.subscriptions import SentEvent, Subscription
 from holdfast.domain.templates import Template
+from holdfast.domain.usage import Usage
 from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
@@ -59,6 +61,7 @@ __all__ = [
     "Reason",
     "Reject",
     "Reservation",
+    "Retention",
     "Retry",
     "Schedule",
     "Sent",
@@ -71,6 +74,7 @@ __all__ = [
     "Subscription",
     "SyncContext",
     "Template",
+    "Usage",
     "Why",
     "Workflow",
     "WorkflowStatus",

@@ -25,9 +25,11 @@ from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
+from holdfast.domain.retention import Keeping
 from holdfast.domain.sizes import Size
 from holdfast.domain.subscriptions import SentEvent
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
+from holdfast.domain.usage import check_cost
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
@@ -41,11 +43,13 @@ from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
 from holdfast.features.reservations import Reservations, Reserving
+from holdfast.features.retention import Retentions
 from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
 from holdfast.features.subscriptions import Consumers, Declarations, Following, Subscriptions
 from holdfast.features.templates import Templates
 from holdfast.features.tenants import Tenants
+from holdfast.features.usage import Metering
 from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
@@ -96,6 +100,7 @@ class App:
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
         self.executors, self.tenants = Executors(self.client), Tenants(self.client)
+        self.retention, self.usage = Retentions(self.client), Metering(self.client)
         self.operations = Operations(self.client, new_id)
         self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
@@ -142,6 +147,8 @@ class App:
         recycle: int | None = None,
         niceness: int | None = None,
         requires_approval: bool | Asking = False,
+        keep: Duration | None = None,
+        cost: float | None = None,
     ) -> JobDecorator:
         """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
 
@@ -151,6 +158,7 @@ class App:
         With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.chain``).
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
+        ``keep`` is how long a job is kept after its end (``app.retention``), ``cost`` an attempt's price (``usage``).
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
@@ -166,7 +174,9 @@ class App:
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
         gate = asking(requires_approval)
-        return JobDecorator(self, name, options, limit, at_most_once, way, gate)
+        kept = None if keep is None else Keeping.of(purge_after=keep, declared=True)
+        spent = None if cost is None else check_cost(cost)
+        return JobDecorator(self, name, options, limit, at_most_once, way, gate, kept, spent)
 
     @overload
     def command(
@@ -192,6 +202,8 @@ class App:
         at_most_once: bool = False,
         way: Way | None = None,
         approval: Asking | None = None,
+        keep: Keeping | None = None,
+        cost: float | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
@@ -200,7 +212,8 @@ class App:
         declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once, approval)
         if isinstance(way, ProcessOptions):
             target_of(kind, function)  # refused now rather than when the first job runs
-        self.kinds[kind] = Declared(declared, timeout, way)
+        self.kinds[kind] = Declared(declared, timeout, way, cost)
+        self.retention.declare(kind, keep)
         declare_marked(self.scheduler, function, kind)
         return declared
 
@@ -517,6 +530,7 @@ class App:
         options = options or WorkerOptions()
         self.client.make_ready()
         self.declared.put_down(self.subscriptions)
+        self.retention.put_down(options.tenant)
         means = self.means(options.tenant, options.concurrency)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every))
         options = dataclasses.replace(options, extra_duties=duties)
@@ -579,6 +593,7 @@ class App:
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
         await asyncio.to_thread(self.declared.put_down, self.subscriptions)
+        await asyncio.to_thread(self.retention.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = (self.scheduler.duty(wanted.tenant, 0),)
@@ -606,8 +621,11 @@ class JobDecorator:
         at_most_once: bool = False,
         way: Way | None = None,
         approval: Asking | None = None,
+        keep: Keeping | None = None,
+        cost: float | None = None,
     ) -> None:
         self._app = app
+        self._keep, self._cost = keep, cost
         self._approval = approval
         self._at_most_once = at_most_once
         self._name = name
@@ -626,9 +644,8 @@ class JobDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
-        return self._app.declare(
-            function, self._name, self._options, self._timeout, self._at_most_once, self._way, self._approval
-        )
+        own = (self._options, self._timeout, self._at_most_once, self._way, self._approval, self._keep, self._cost)
+        return self._app.declare(function, self._name, *own)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -67,6 +67,7 @@ class Declared:
     kind: Kind[..., Any]
     timeout: float | None = None
     way: Way | None = None
+    cost: float | None = None
 
     def handler(self, means: Means) -> Handler:
         """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
@@ -83,9 +84,8 @@ class Declared:
                 call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
             case _:
                 assert_never(self.way)
-        return Handler(
-            kind.name, _approved(call, kind.approval, means), timeout, retry, kind.at_most_once, means.redact
-        )
+        call = _approved(call, kind.approval, means)
+        return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact, self.cost)
 
 
 Call = Callable[[Claim, Stop], Awaitable[str | Settled | None]]

@@ -17,6 +17,7 @@ from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.redaction import Redact, Redactor
+from holdfast.domain.usage import check_cost
 from holdfast.durable.awaited import AwaitedCalls
 from holdfast.durable.blocking import BlockingCalls, Here
 from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
@@ -116,6 +117,11 @@ class BaseContext(Facts):
         """End this attempt and be run again later. It is no failure, costs no retry, and raises ``Snooze``."""
         raise Snooze(delay, reason)
 
+    def cost(self, units: float) -> None:
+        """This attempt has cost so much more, in whatever unit the app counts in (``app.usage``). It is kept with the
+        attempt's end, however it ends; a worker that is lost tells nothing."""
+        self.stop.spend(check_cost(units))
+
     # --- leaving something behind ---
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
@@ -191,7 +197,7 @@ class BaseContext(Facts):
 
     @property
     def ending(self) -> Ending:
-        return Ending(self.claim, self.client, self.completion)
+        return Ending(self.claim, self.client, self.completion, self.stop)
 
     def transaction(self, result: Any = None) -> Transaction:
         """``with ctx.transaction() as conn:`` (or ``async with``): what is written on ``conn`` and the job's success

@@ -23,6 +23,7 @@ from holdfast.domain.outcome import Succeeded
 from holdfast.domain.payload import encode
 from holdfast.domain.settlement import decide
 from holdfast.domain.states import State
+from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
 
 log = logging.getLogger("holdfast.worker")
@@ -75,6 +76,7 @@ class Ending:
     claim: Claim
     client: Client
     completion: Completion = field(repr=False)
+    stop: Stop = field(default_factory=Stop, repr=False)
 
     def on(self, connection: object, value: Any) -> None:
         """Complete on the handler's own connection; what becomes of the transaction there is seen later."""
@@ -94,7 +96,7 @@ class Ending:
         self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
 
     def _settle(self, value: Any) -> Flow[bool]:
-        settlement = decide(self.claim, Succeeded(self.completion.pack(value)), 0.0)
+        settlement = decide(self.claim, Succeeded(self.completion.pack(value), cost=self.stop.cost), 0.0)
         # Under the lease the job was claimed with, whose scope may be every tenant.
         return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
 

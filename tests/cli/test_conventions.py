@@ -60,6 +60,9 @@ COMMANDS = (
     *(("executors", verb) for verb in ("list", "add", "remove")),
     ("tenants",),
     *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair")),
+    ("retention",),
+    *(("retention", verb) for verb in ("list", "set", "delete", "preview", "run")),
+    ("usage",),
     ("audit",),
     *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
@@ -68,6 +71,7 @@ GROUPS = (
     *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("tenants",),
+    ("retention",),
     ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"

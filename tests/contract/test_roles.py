@@ -15,12 +15,14 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
+# Of tables that have no tenant.
+KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispatch", "usage_place", "upkeep"), "id")
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     *("active_subscriptions", "fair_queues", "turn_of"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
-    *("shape", "fingerprint", "seals_of"),
+    *("preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -37,6 +39,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
+    *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "hold_operation", "do_operation"),
 }
 RESOLVES = {
@@ -48,6 +51,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("set_tenant", "remove_tenant", "set_fair"),
+    *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
@@ -119,7 +123,7 @@ def test_no_role_can_write_a_table(url: str, role: str) -> None:
         tables = admin.tables()
     with closing(PostgresByHand(as_role(url, role), tenant="default" if role != OUTSIDER else None)) as by_hand:
         for table in tables:
-            column = {"clock": "id", "migration": "name", "recall": "lease", "dispatch": "id"}.get(table, "tenant")
+            column = KEYS.get(table, "tenant")
             for statement in (
                 f"insert into holdfast.{table} default values",
                 f"update holdfast.{table} set {column} = null",

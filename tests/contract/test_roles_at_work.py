@@ -22,6 +22,7 @@ from holdfast.domain.limits import Rule
 from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
+from holdfast.domain.retention import Keeping
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
@@ -56,6 +57,7 @@ READS = {
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings"),
     *("tenants", "fair_queues", "turn_of"),
+    *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
 }
@@ -67,6 +69,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
 }
@@ -77,7 +80,7 @@ GOVERNS = {
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
-REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
+REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
 REGISTERS |= {"set_tenant", "remove_tenant", "set_fair"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
@@ -258,6 +261,14 @@ def verbs(
         "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
         "fair_queues": lambda: run(v.fair_queues()),
         "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),
+        "set_retention": lambda: run(v.set_retention(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
+        "declare_retention": lambda: run(v.set_retention(Keeping.of("slow", declared=True), "ada", tenant)),
+        "delete_retention": lambda: run(v.delete_retention("slow", "*", "ada", tenant)),
+        "retentions": lambda: run(v.retentions(tenant)),
+        "preview_retention": lambda: run(v.preview_retention(tenant)),
+        "sweep_retention": lambda: run(v.sweep_retention()),
+        "count_usage": lambda: run(v.count_usage(begin=True)),
+        "usage": lambda: run(v.usage(("kind", "day"), tenant)),
         "dead_letter_groups": lambda: run(v.dead_letter_groups(GroupFilter(tenant=tenant))),
         "dead_letter_group": lambda: run(v.dead_letter_group("x", tenant)),
         "group_of": lambda: run(v.group_of(job, tenant)),
@@ -301,7 +312,7 @@ def outcome(call: Callable[[], object]) -> str:
 
 def test_the_list_of_verbs_is_complete(place: Place) -> None:
     public = {name for name in dir(type(place.owner.verbs)) if not name.startswith("_")} - {"dialect", "operate"}
-    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard"} == public
+    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard", "declare_retention"} == public
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -20,6 +20,7 @@ from holdfast.domain.limits import Rule
 from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
+from holdfast.domain.retention import Keeping
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.req("JF-1", "JF-2")
 TENANTS = ("acme", "umbrella")
 # The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below). So are
 # the places in queues that tenants share, which nobody is shown.
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place"}
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep"}
 # Nobody but the owner may look at these at all.
 UNSEEN = {"idempotency", "content", "watch", "gate_token", "place", "meter", "tenant_load", "pending_change"}
 # What speaks before the policy, when a row of another tenant is forged.
@@ -97,12 +98,14 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            store.run(store.verbs.set_retention(Keeping.of("slow", clean_after="9d"), "ada", tenant))
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
             store.run(store.verbs.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
             asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
             store.run(store.verbs.start_operation(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
+        store.run(store.verbs.count_usage(begin=True))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         store.run(store.verbs.seal_ledger("tests"))
         found = Place(url, owned_databases.owner)

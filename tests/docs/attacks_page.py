@@ -15,6 +15,7 @@ from tests.support.attacks_on_dead_letters import BEGUN, DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
+from tests.support.attacks_on_retention import RETAINED, RETENTION
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_tenants import CAPPED, TENANTS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
@@ -59,6 +60,7 @@ def setup() -> list[str]:
         *REGISTERED,
         *LIMITED,
         *CAPPED,
+        *RETAINED,
         *BEGUN,
         *_people(),
         *PLANNED,
@@ -171,6 +173,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
     "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
+    "Retention and usage": ("What was counted stays, and what may go is what a policy says.", RETENTION),
     "Dead letters and bulk operations": (
         "They are counted as they are, and done as they were asked for.",
         DEAD_LETTERS,

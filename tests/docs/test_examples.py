@@ -204,6 +204,16 @@ async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
 
 
+@pytest.mark.req("DP-16", "HK-5")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    assert load("letters").main(request.getfixturevalue(f"{store}_url")) == {"invoice": 0.0, "letter": 1.742}
+    said = capsys.readouterr().out
+    assert "clean of *: 2 due" in said
+    assert "letter: cleaned, payload {}; enqueue take succeed clean" in said
+    assert "invoice: succeeded, payload {'number': 7}" in said
+
+
 @pytest.mark.req("HF-4", "CX-4")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:

@@ -63,6 +63,8 @@ READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
+NOT_A_WORKERS |= {"set_retention", "delete_retention"}
+READS |= {"retentions", "preview_retention", "usage"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 

@@ -13,12 +13,13 @@ from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.job import JobSpec
 from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
+from holdfast.domain.retention import Keeping
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.flow import Flow, Statement, Steps, flow
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST
 
@@ -282,3 +283,21 @@ def batch(verbs: Verbs, wanted: dict[str, str]) -> Flow[Any]:
         return (yield from verbs.work_operation("a").start())
 
     return both()
+
+
+def sweeping(verbs: Verbs) -> Flow[Any]:
+    """Retention on PostgreSQL, all in one transaction: a policy, clean ten, purge them, count fifty events."""
+
+    def steps() -> Steps[list[Any]]:
+        yield from verbs.set_retention(Keeping.of(purge_after=0.001), "ada", "*").start()
+        yield Statement("update holdfast.upkeep set prune_at = 'infinity'")
+        swept = yield from verbs.sweep_retention(10, 100).start()
+        for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself has it
+            yield Statement(f"set local enable_{join} = off")
+        find = "select array_agg(s.id) from holdfast.job_state s where s.id < %s and s.state = 'cleaned'"
+        tombstones = (yield Statement(find, (job_id(500),)))[0][0]
+        yield Statement("select holdfast.purge_jobs(%s::uuid[])", (tombstones,))
+        counted = yield from verbs.count_usage(50, True).start()
+        return [swept, len(tombstones), counted]
+
+    return Flow(steps)

@@ -186,3 +186,13 @@ def test_health_does_not_look_at_what_is_finished(connection: Connection) -> Non
     assert seen.answer.backlog == 20_480
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 350_000
+
+
+@pytest.mark.req("CX-18", "DP-16")
+def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
+    """Beside a million that have ended: it finds ten by their ids, and all that names them by an index."""
+    seen = used(connection, flows.sweeping(VERBS))
+    swept, purged, counted = seen.answer
+    assert (swept.verb, swept.done, purged, counted) == ("clean", 10, 10, 50)
+    assert seen.scanned == {}
+    assert sum(seen.by_index.values()) < 3_000, seen.by_index

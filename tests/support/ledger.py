@@ -73,8 +73,8 @@ def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool
     if before is not None and not redriven:
         retried += before.retries
     if superseded:  # its retry is another job
-        retried += life[-1].verb == "fail"
-        if job.state is not State.FAILED:
+        retried += next(event.verb for event in reversed(life) if event.verb != "clean") == "fail"
+        if job.state not in (State.FAILED, State.CLEANED):
             yield f"it was retried as another job, and is {job.state}"
     if retried != job.retries:
         yield f"{retried} retries were granted, the job counts {job.retries}"

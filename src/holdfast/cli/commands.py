@@ -27,10 +27,12 @@ from holdfast.cli import (
     queues,
     reservations,
     resolving,
+    retention,
     send_event,
     subscriptions,
     tenants,
     tick,
+    usage,
     why,
     worker,
     workflows,
@@ -331,6 +333,28 @@ sharing.command(
 )(tenants.set_tenant)
 sharing.command("delete", epilog=examples("holdfast tenants delete acme"))(tenants.delete)
 sharing.command("fair", epilog=examples("holdfast tenants fair on", "holdfast tenants fair off"))(tenants.fair)
+retaining = typer.Typer(help="For how long finished jobs are kept.", no_args_is_help=True)
+app.add_typer(retaining, name="retention")
+retaining.command("list", epilog=examples("holdfast retention list --all-tenants"))(retention.list_policies)
+retaining.command(
+    "set",
+    epilog=examples(
+        "holdfast retention set --clean-after 30d --purge-after 52w",
+        "holdfast retention set --kind heartbeat --purge-after 1d",
+        "holdfast retention set --kind invoice --for-ever",
+        "holdfast retention set --state dead_letter --purge-after 26w --all-tenants",
+    ),
+)(retention.set_policy)
+retaining.command("delete", epilog=examples("holdfast retention delete --kind heartbeat"))(retention.delete)
+retaining.command("preview", epilog=examples("holdfast retention preview"))(retention.preview)
+retaining.command("run", epilog=examples("holdfast retention run --all-tenants --limit 1000000"))(retention.run)
+app.command(
+    "usage",
+    epilog=examples(
+        "holdfast usage --by day --since 30d",
+        "holdfast usage --by tenant,kind --since 2027-01-01 --until 2027-01-31 --all-tenants --csv",
+    ),
+)(usage.usage)
 
 auditing = typer.Typer(help="The sealed ledger: check it, show it, take it elsewhere.", no_args_is_help=True)
 app.add_typer(auditing, name="audit")

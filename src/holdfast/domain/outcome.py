@@ -1,4 +1,4 @@
-"""How an attempt ended, as data, before any store hears of it."""
+"""How an attempt ended, as data, before any store hears of it. Each may say what it ``cost`` (HK-5)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Succeeded:
 
     result: str | None = None
     note: dict[str, Any] | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Failed:
     backoff: Backoff | None = None
     note: dict[str, Any] | None = None
     frame: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Crashed:
     code: str
     message: str
     note: dict[str, Any] | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Snoozed:
 
     delay: float
     reason: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Cancelled:
     """The handler ended its job itself: the work is not wanted any more."""
 
     reason: str | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Paused:
 
     pause: dict[str, Any]
     steps: list[dict[str, Any]]
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

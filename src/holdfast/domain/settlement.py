@@ -42,6 +42,13 @@ class Settlement:
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     """``random01`` is the jitter, drawn by the caller so that this stays a function."""
+    settlement = _decide(claim, outcome, random01)
+    if outcome.cost:  # into the ledger with the end of the attempt, where usage finds it
+        settlement.note = (settlement.note or {}) | {"cost": outcome.cost}
+    return settlement
+
+
+def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     match outcome:
         case Succeeded(result, note):
             return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note)

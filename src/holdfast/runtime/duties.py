@@ -15,6 +15,7 @@ from holdfast.domain.job import Sweep
 from holdfast.runtime.feeding import feed
 from holdfast.runtime.operating import work_off
 from holdfast.runtime.sealing import Sealing
+from holdfast.runtime.sweeping import SLICES, sweep
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 
@@ -36,6 +37,8 @@ class Duty:
     full: int = BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
     then: Duty | None = None
+    readies: bool = True
+    """Whether it may make jobs ready to be taken: a burst waits for those that do to have looked."""
 
     def followed_by(self, last: Duty) -> Duty:
         return replace(self, then=last if self.then is None else self.then.followed_by(last))
@@ -52,6 +55,13 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, se
         Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant), then=last),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
+        # By itself: it goes slowly, so that others may work beside it.
+        Duty(
+            "retention",
+            sweep_every,
+            run=partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1),
+            readies=False,
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
@@ -23,6 +24,8 @@ from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")
 
+End = TypeVar("End", bound=Outcome | Settled)
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:
@@ -38,6 +41,7 @@ class Handler:
     retry: Retry = DEFAULT_RETRY
     at_most_once: bool = False
     redact: Redactor = field(default_factory=Redactor)
+    cost: float | None = None
 
 
 async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Outcome | Settled:
@@ -51,11 +55,21 @@ async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> O
             "interrupted", "it was begun before, and is of a kind that is begun once", final=True
         )
     else:
-        outcome = await _attempt(handler, claim, stop or Stop(handler.timeout, claim.deadline_at))
+        stop = stop or Stop(handler.timeout, claim.deadline_at)
+        if handler.cost:
+            stop.spend(handler.cost)
+        outcome = charged(await _attempt(handler, claim, stop), stop)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
     _report(claim, outcome)
     return outcome
+
+
+def charged(outcome: End, stop: Stop) -> End:
+    """The outcome, with what the attempt has cost besides."""
+    if not stop.cost or isinstance(outcome, Settled):
+        return outcome
+    return replace(outcome, cost=round((outcome.cost or 0.0) + stop.cost, 6))
 
 
 async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:

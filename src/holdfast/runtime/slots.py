@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Outcome, Settled
 from holdfast.domain.settlement import Settlement, decide, hand_back
-from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.stopping import Stop
 
 # How long a task that was told to stop may take before its slot is given away.
@@ -57,7 +57,7 @@ class Slots:
         try:
             outcome = await execute(self._handlers[claim.kind], claim, run.stop)
         except asyncio.CancelledError:
-            outcome = self._handed_back(claim)
+            outcome = charged(self._handed_back(claim), run.stop)
         if self.running.get(claim.id) is not run:
             return  # told to stop because it is no longer ours
         del self.running[claim.id]
@@ -83,7 +83,7 @@ class Slots:
         if tasks:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
         for run in list(self.running.values()):
-            self.ended.append(decide(run.claim, self._handed_back(run.claim), 0.0))
+            self.ended.append(decide(run.claim, charged(self._handed_back(run.claim), run.stop), 0.0))
         self.running.clear()
         self._call()
 

@@ -29,6 +29,8 @@ class Stop:
     _end: float | None = None
     _reason: str | None = None
     limit: asyncio.Timeout | None = None
+    cost: float | None = None
+    """What the attempt has cost so far, for its end to say."""
 
     def __init__(self, timeout: float | None = None, deadline_at: datetime | None = None) -> None:
         if timeout is not None:
@@ -44,6 +46,11 @@ class Stop:
             self._reason = reason
         if self._bell is not None:
             self._bell.set()
+
+    def spend(self, units: float) -> None:
+        """From any thread."""
+        with _making:
+            self.cost = round((self.cost or 0.0) + units, 6)
 
     def cancelled(self, error: asyncio.CancelledError) -> None:
         """The handler's task was cancelled: for its time limit, or by somebody who says why."""

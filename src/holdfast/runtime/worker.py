@@ -87,7 +87,7 @@ class Worker:
         await self._keeper.open_first()
         hush = self.store.listen(self._heard) if self.options.notify else None
         duties = self.options.duties()
-        self._unlooked = {duty.name for duty in duties}
+        self._unlooked = {duty.name for duty in duties if duty.readies}
         beside = [
             asyncio.create_task(attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving))
             for duty in duties

@@ -57,6 +57,7 @@ from holdfast.domain.workflows import (
 from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
+from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
@@ -184,7 +185,7 @@ class Sent:
     woke: int
 
 
-class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, Protocol):
+class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...

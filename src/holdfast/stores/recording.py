@@ -33,6 +33,7 @@ RECORDED = (
     Recorded("queue_setting", "queue", "queue", "aging aging_step aging_most"),
     Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why"),
     Recorded("executor", "executor", "label", "role"),
+    Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(
         "agent",
         "agent",

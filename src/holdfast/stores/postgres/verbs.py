@@ -22,6 +22,7 @@ from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_documen
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
+from holdfast.stores.postgres.retention import RetentionVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
@@ -47,6 +48,7 @@ class PostgresVerbs(
     SubscriptionVerbs,
     CircumstanceVerbs,
     TenantVerbs,
+    RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
     Reads,

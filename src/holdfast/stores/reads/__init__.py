@@ -8,6 +8,7 @@ from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
+from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.subscriptions import SubscriptionReads
 from holdfast.stores.reads.tenants import TenantReads
@@ -25,6 +26,7 @@ class Reads(
     LimitReads,
     SubscriptionReads,
     TenantReads,
+    RetentionReads,
     DeadLetterReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""

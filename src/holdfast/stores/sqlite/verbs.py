@@ -23,6 +23,7 @@ from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
+from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
@@ -30,6 +31,7 @@ from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
+from holdfast.stores.sqlite.operations.usage import UsageVerbs
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 from holdfast.stores.sqlite.operations.writer import ids_json
 
@@ -54,6 +56,8 @@ class SqliteVerbs(
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
+    RetentionVerbs,
+    UsageVerbs,
     DeadLetterVerbs,
     BulkVerbs,
     AuditVerbs,

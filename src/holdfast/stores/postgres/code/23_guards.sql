@@ -20,7 +20,6 @@ end $$;
 
 create or replace trigger refuse_update before update on event for each statement execute function refuse_change();
 create or replace trigger refuse_update before update on artifact for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on artifact for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on job for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on job_state for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();

@@ -160,8 +160,6 @@ begin
 end $$;
 create or replace trigger judge_delete after delete on vote
     referencing old table as gone for each statement execute function judge_part_delete();
-create or replace trigger judge_delete after delete on gate_token
-    referencing old table as gone for each statement execute function judge_part_delete();
 create or replace trigger refuse_truncate before truncate on step for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on gate for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on vote for each statement execute function refuse_change();

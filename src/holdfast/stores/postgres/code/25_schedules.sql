@@ -7,7 +7,6 @@ create or replace trigger refuse_update before update on made_from for each stat
 create or replace trigger refuse_truncate before truncate on made_from for each statement execute function refuse_change();
 create or replace trigger refuse_delete before delete on schedule for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on schedule for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on fire for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on fire for each statement execute function refuse_change();
 
 -- Versions have no gaps, and a template stays with its kind: another kind is another template.

@@ -1,7 +1,6 @@
 -- What may not be done to subscriptions and to what became of events, whoever asks.
 
 create or replace trigger refuse_update before update on delivery for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on delivery for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on delivery for each statement execute function refuse_change();
 
 -- An event that made a job made one that is there, of that tenant.

@@ -50,8 +50,6 @@ create or replace trigger judge_update before update on dependency for each row
     execute function refuse_by_hand();
 create or replace trigger judge_delete after delete on node
     referencing old table as gone for each statement execute function judge_delete();
-create or replace trigger refuse_delete before delete on workflow for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on dependency for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on workflow for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on node for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on dependency for each statement execute function refuse_change();

@@ -163,9 +163,3 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what people said is never deleted while its gate exists');
 END;
 
-DROP TRIGGER IF EXISTS judge_token_delete;
-CREATE TRIGGER judge_token_delete BEFORE DELETE ON gate_token
-WHEN EXISTS (SELECT 1 FROM gate g WHERE g.id = OLD.gate_id)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: a token is never deleted while its gate exists');
-END;

@@ -66,12 +66,6 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what became of a time never changes');
 END;
 
-DROP TRIGGER IF EXISTS refuse_fire_delete;
-CREATE TRIGGER refuse_fire_delete BEFORE DELETE ON fire
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
-END;
-
 -- A job was made from one thing, and of its own tenant; it is forgotten with the job.
 DROP TRIGGER IF EXISTS judge_made_from_insert;
 CREATE TRIGGER judge_made_from_insert BEFORE INSERT ON made_from

@@ -33,12 +33,6 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
 END;
 
-DROP TRIGGER IF EXISTS refuse_delivery_delete;
-CREATE TRIGGER refuse_delivery_delete BEFORE DELETE ON delivery
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
-END;
-
 DROP TRIGGER IF EXISTS refuse_subscription_rename;
 CREATE TRIGGER refuse_subscription_rename BEFORE UPDATE OF id, tenant, name, created_at ON subscription
 BEGIN

@@ -187,11 +187,6 @@ CREATE TRIGGER refuse_workflow_update BEFORE UPDATE OF id, tenant, kind, generat
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what was planned never changes');
 END;
-DROP TRIGGER IF EXISTS refuse_workflow_delete;
-CREATE TRIGGER refuse_workflow_delete BEFORE DELETE ON workflow
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
-END;
 DROP TRIGGER IF EXISTS refuse_node_update;
 CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part, fatal ON node
 BEGIN
@@ -214,11 +209,6 @@ WHEN OLD.met = 1 OR OLD.child <> NEW.child OR OLD.parent <> NEW.parent OR OLD.te
      OR OLD.on_failure <> NEW.on_failure OR NOT EXISTS (SELECT 1 FROM round)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: dependencies are met by triggers only');
-END;
-DROP TRIGGER IF EXISTS refuse_dependency_delete;
-CREATE TRIGGER refuse_dependency_delete BEFORE DELETE ON dependency
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: dependencies are never deleted');
 END;
 -- The scratch is written while a round is made, and by nobody else.
 DROP TRIGGER IF EXISTS judge_round;

@@ -42,7 +42,7 @@ _RESULT = (
     " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value"
 )
 
-_ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
+ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
 
 
 class SettleVerb:
@@ -90,7 +90,7 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
     if results:
         yield Statement(_RESULT, results, many=True)
     # Before anything is claimed in the same turn: what waited for these may be.
-    yield _ADVANCE
+    yield ADVANCE
     if len(applied) == len(settlements):
         return []
     done = {job_id for job_id, _ in applied}

@@ -1,0 +1,151 @@
+"""What the sweep of retention costs those who work beside it, and what removing costs by itself.
+
+One database with many finished jobs, all past their retention. One connection drains fresh jobs in turns of 100 (settle
+and claim in one), in rounds: alone, and with a process beside it that sweeps as a worker does, resting between its
+slices. At the end some are removed without resting, which is the price of a job; and a drain in an empty database tells
+what old rows cost while nobody sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.synchronize import Event
+
+from bench.console import note
+from bench.limits import BATCH, drain_turns
+from bench.longrun import fill
+from bench.peers.backends import Backends, Place
+from bench.peers.catalog import BY_NAME, OURS, Subject
+from bench.subjects import Ours
+from bench.waiting import Beside
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.retention import Keeping
+from holdfast.runtime.sweeping import sweep
+from holdfast.stores.open import open_store
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``old`` finished jobs, drains of ``drain`` fresh ones; ``flat_out`` are removed at the end without resting."""
+
+    old: int = 200_000
+    drain: int = 20_000
+    rounds: int = 5
+    flat_out: int = 20_000
+
+
+QUICK = Sizes(old=20_000, drain=5_000, rounds=3, flat_out=5_000)
+LONG = Sizes(old=10_000_000, drain=100_000, rounds=9, flat_out=1_000_000)
+
+
+def _sweeper(url: str, ready: Event, stop: Event) -> None:
+    async def serve() -> None:
+        with closing(open_store(url)) as store:
+            ready.set()
+            while not stop.is_set():
+                await sweep(store, tenant=EVERY_TENANT)
+                await asyncio.sleep(0.05)
+            await store.leave_loop()
+
+    asyncio.run(serve())
+
+
+def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
+    """Finished jobs, and a clock that is far ahead of their end."""
+    if subject.backend == "postgres":
+        fill(place, count)
+    else:
+        for _ in range(0, count, 10_000):
+            ours.enqueue(min(count, 10_000), BATCH)
+            ours.drain(min(count, 10_000), BATCH)
+    store = ours.store
+    store.run(store.verbs.set_clock(timedelta(days=40), None))
+    # What drains leave behind while this runs is younger, and stays.
+    store.run(store.verbs.set_retention(Keeping.of(purge_after="30d"), "bench", EVERY_TENANT))
+    _count(ours)
+    store.run(store.verbs.renew_lease(ours.lease, 86_400.0, EVERY_TENANT))
+
+
+def _count(ours: Ours) -> None:
+    """All events so far: workers keep up with that, and a sweeper that begins with a backlog of them sweeps nothing."""
+    while ours.store.run(ours.store.verbs.count_usage(10_000)):
+        pass
+
+
+def _flat_out(ours: Ours, most: int) -> tuple[int, float]:
+    """Jobs that went, and seconds."""
+    verbs, run, done, began = ours.store.verbs, ours.store.run, 0, time.perf_counter()
+    while done < most:
+        run(verbs.count_usage())
+        swept = run(verbs.sweep_retention())
+        if swept.verb == "idle":
+            break
+        done += swept.done if swept.verb == "purge" else 0
+    return done, time.perf_counter() - began
+
+
+def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
+    rates: dict[str, list[float]] = {"empty": [], "alone": [], "beside": []}
+    context = multiprocessing.get_context("spawn")
+    went, seconds = 0, 0.0
+    with ExitStack() as stack:
+        places = [stack.enter_context(backends.fresh(subject.backend, "sqlite:///")) for _ in range(2)]
+        ours: list[Ours] = []
+        for place in places:
+            store = stack.enter_context(closing(open_store(place.url)))
+            store.migrate()
+            ours.append(Ours(store))
+        empty, full = ours
+        _age(full, places[1], subject, sizes.old)
+        for turn in range(sizes.rounds):
+            for name, each, place in (("empty", empty, places[0]), ("alone", full, places[1])):
+                each.enqueue(sizes.drain, BATCH)
+                place.settle_down()
+                rates[name].append(drain_turns(each, sizes.drain))
+            full.enqueue(sizes.drain, BATCH)
+            _count(full)
+            places[1].settle_down()
+            ready, stop = context.Event(), context.Event()
+            beside = context.Process(target=_sweeper, args=(places[1].url, ready, stop))
+            beside.start()
+            try:
+                if not ready.wait(60):
+                    raise RuntimeError("the sweeper did not start")
+                time.sleep(1.0)  # to have begun
+                before, began = _jobs(full), time.perf_counter()
+                rates["beside"].append(drain_turns(full, sizes.drain))
+                went += before - _jobs(full)
+                seconds += time.perf_counter() - began
+            finally:
+                stop.set()
+                beside.join(60)
+            note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
+        removed, took = _flat_out(full, sizes.flat_out)
+    base, alone, swept = (statistics.median(each) for each in rates.values())
+    note(f"{subject.name}: {went:,} went during {seconds:,.1f} s of drains; flat out {removed:,} in {took:,.1f} s")
+    return [
+        Beside(subject.place, f"drain, {sizes.old:,} old jobs", "jobs/s", base, alone, base / alone),
+        Beside(subject.place, "drain, beside the sweep", "jobs/s", alone, swept, alone / swept),
+        Beside(subject.place, "removed, resting / flat out", "jobs/s", went / seconds, removed / took, 0.0),
+    ]
+
+
+def _jobs(ours: Ours) -> int:
+    return sum(ours.store.run(ours.store.verbs.counts(EVERY_TENANT)).values())
+
+
+def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
+    found: list[Beside] = []
+    print("\nRetention")
+    for subject in (BY_NAME[name] for name in OURS):
+        if store in (subject.backend, "both") and (sizes.old <= 1_000_000 or subject.backend == "postgres"):
+            for row in measure(backends, subject, sizes):
+                print(row.line(), flush=True)
+                found.append(row)
+    return found

@@ -1,0 +1,57 @@
+"""Letters that are forgotten: what a job carried goes, that it was there stays, and what it cost is counted.
+
+    python examples/letters.py                                   # on a new SQLite file
+    HOLDFAST_URL=postgresql://… python examples/letters.py       # on a database that was migrated
+
+It prints what a policy would remove, what is left of a letter afterwards, and what was used by kind.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import holdfast
+
+
+def main(url: str | None = None) -> dict[str, float]:
+    """Send, forget, and answer the cost of each kind."""
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/letters.db"
+    app = holdfast.App(url, name="letters")
+
+    @app.job(cost=0.85)  # a stamp
+    def letter(ctx: holdfast.SyncContext, to: str, text: str) -> str:
+        ctx.cost(0.002 * len(text))  # and the ink
+        return f"sent to {to}"
+
+    @app.job()
+    def invoice(number: int) -> None: ...
+
+    try:
+        sent = letter.enqueue("ada@example.org", "a private word")
+        letter.enqueue("bob@example.org", "another")
+        billed = invoice.enqueue(7)
+        app.run_worker(burst=True)
+        # At once, for the sake of the example; "30d" is more like it.
+        app.retention.set(clean_after=0)
+        app.retention.set(kind="invoice")  # without an age: for ever
+        for each in app.retention.preview():
+            print(f"{each.verb} of {each.kind}: {each.due} due")
+        print(f"{app.retention.run()['clean']} cleaned")
+        left, kept = app.get(sent.id), app.get(billed.id)
+        assert left is not None
+        assert kept is not None
+        print(f"letter: {left.state}, payload {left.payload}; {' '.join(event.verb for event in sent.history())}")
+        print(f"invoice: {kept.state}, payload {kept.payload}")
+        used = app.usage(by="kind")
+        for line in used:
+            print(f"{line.kind}: {line.succeeded} sent, {line.cost} spent")
+        return {line.kind or "": line.cost for line in used}
+    finally:
+        app.close()
+
+
+if __name__ == "__main__":
+    main()

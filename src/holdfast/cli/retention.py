@@ -1,0 +1,155 @@
+"""``holdfast retention list | set | delete | preview | run``: for how long finished jobs are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, line, say, table
+from holdfast.cli.session import connect, scope
+from holdfast.cli.words import duration, moment, span
+from holdfast.domain.retention import Retention
+from holdfast.features.retention import Retentions
+
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help="Only those that ended so: succeeded, failed, cancelled, dead_letter; else all but dead letters.",
+    ),
+]
+
+
+def list_policies(
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List the policies. Of those that fit a job, one that names the tenant decides, then the kind, then the state."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        found = Retentions(client).list()
+    if as_json:
+        emit(found)
+    elif not found:
+        say("There is no policy: finished jobs are kept for ever.")
+    else:
+        _print(found)
+
+
+def set_policy(
+    clean_after: Annotated[
+        str | None,
+        typer.Option("--clean-after", metavar="SPAN", help="What a job carried goes; tombstone and ledger stay."),
+    ] = None,
+    purge_after: Annotated[
+        str | None, typer.Option("--purge-after", metavar="SPAN", help="The job goes, with its ledger.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--for-ever", help="Keep what a wider policy would let go.")] = False,
+    kind: Kind = None,
+    state: State = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Say for how long jobs are kept after their end: 12h, 30d, 52w. It replaces what was said of the same."""
+    ages = (clean_after, purge_after)
+    if keep == any(age is not None for age in ages):
+        raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
+    clean, purge = (None if age is None else duration(age, "age") for age in ages)
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        made = Retentions(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+    if as_json:
+        emit(made)
+    else:
+        _print([made])
+
+
+def delete(
+    kind: Kind = None,
+    state: State = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        Retentions(client).delete(kind=kind, state=state)
+    if as_json:
+        emit({"removed": True})
+    else:
+        say("Removed.")
+
+
+def preview(
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show what each policy would remove now, and who holds back a purge. Nothing is changed."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        found = Retentions(client).preview()
+    if as_json:
+        emit(found)
+        return
+    if not found:
+        say("There is no policy: finished jobs are kept for ever.")
+        return
+    rows: list[list[Cell]] = [
+        [
+            line(each.tenant),
+            line(each.kind),
+            each.state,
+            each.verb,
+            f"{each.due:,}" + ("+" if each.capped else ""),
+            "" if each.oldest_at is None else moment(each.oldest_at),
+            "" if each.held_by is None else f"{each.held:,} by {line(each.held_by)}",
+        ]
+        for each in found
+    ]
+    table(["tenant", "kind", "state", "what", "due", "oldest end", "held back"], rows, keep=("kind", "what", "due"))
+
+
+def run(
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after so many jobs.")
+    ] = 100_000,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Remove what is due here and now, without the rests that workers take between their slices."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        done = Retentions(client).run(limit=limit)
+    if as_json:
+        emit(done)
+    else:
+        say(f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned.")
+
+
+def _print(found: list[Retention]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            line(each.tenant),
+            line(each.kind),
+            each.state,
+            "never" if each.clean_after is None else span(each.clean_after),
+            "never" if each.purge_after is None else span(each.purge_after),
+            f"{line(each.set_by)}{' (declared)' if each.declared else ''}",
+        ]
+        for each in found
+    ]
+    table(["tenant", "kind", "state", "clean after", "purge after", "set by"], rows, keep=("kind", "state"))

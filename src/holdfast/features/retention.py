@@ -1,0 +1,81 @@
+"""Retention (DP-16), as ``app.retention``: for how long finished jobs are kept. Without a policy: for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from holdfast.domain.durations import Duration
+from holdfast.domain.errors import NotFound
+from holdfast.domain.retention import ANY, Keeping, Preview, Retention, check_state
+from holdfast.stores.base import Caller
+
+_Policies = list[Retention]  # inside the class the word is a method
+_Previews = list[Preview]
+
+
+class Retentions:
+    """``tenant`` is whose jobs are meant: the app's own, unless said otherwise; ``"*"`` is every tenant's."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._declared: dict[str, Keeping] = {}
+
+    def set(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        clean_after: Duration | None = None,
+        purge_after: Duration | None = None,
+        tenant: str | None = None,
+    ) -> Retention:
+        """``app.retention.set(clean_after="30d", purge_after="1y")``, of a ``kind``, of a ``state``, or of all.
+
+        Cleaned is what a job carried (payload, result, checkpoints, steps, logs); its tombstone and its ledger stay
+        until it is purged. The most specific policy decides alone: by tenant, then kind, then state; one without an
+        age keeps for ever what a wider one would let go. Dead letters go only where the state says ``"dead_letter"``.
+        """
+        keeping = Keeping.of(kind, state, clean_after, purge_after)
+        caller = self._caller
+        return caller.run(caller.verbs.set_retention(keeping, caller.actor, tenant or caller.tenant))
+
+    def delete(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> None:
+        """Keep what it was about as the next wider policy says; without one for ever."""
+        name, end, scope = kind or ANY, check_state(state), tenant or self._caller.tenant
+        if not self._caller.run(self._caller.verbs.delete_retention(name, end, self._caller.actor, scope)):
+            raise NotFound(
+                f"there is no retention for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
+            )
+
+    def list(self, *, tenant: str | None = None) -> _Policies:
+        """Those of the tenant and those of every tenant."""
+        return self._caller.run(self._caller.verbs.retentions(tenant or self._caller.tenant))
+
+    def preview(self, *, tenant: str | None = None) -> _Previews:
+        """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
+        return self._caller.run(self._caller.verbs.preview_retention(tenant or self._caller.tenant))
+
+    def run(self, *, tenant: str | None = None, limit: int = 100_000) -> dict[str, int]:
+        """Do here and now, without resting, what workers do on the side; answers what was cleaned, purged and pruned.
+
+        It ends when every pass has come to its end, or after ``limit`` jobs.
+        """
+        verbs, scope = self._caller.verbs, tenant or self._caller.tenant
+        done = {"clean": 0, "purge": 0, "prune": 0}
+        while sum(done.values()) < limit:
+            while self._caller.run(verbs.count_usage()):
+                pass
+            swept = self._caller.run(verbs.sweep_retention(tenant=scope))
+            if swept.verb == "idle":
+                break
+            done[swept.verb] += swept.done
+        return done
+
+    def declare(self, kind: str, keeping: Keeping | None) -> None:
+        """What the program says of one of its kinds; written down when a worker starts."""
+        if keeping is not None:
+            self._declared[kind] = dataclasses.replace(keeping, kind=kind)
+
+    def put_down(self, scope: str) -> None:
+        for keeping in self._declared.values():
+            self._caller.run(self._caller.verbs.set_retention(keeping, self._caller.actor, scope))

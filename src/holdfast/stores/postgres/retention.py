@@ -1,0 +1,44 @@
+"""Retention and usage; the functions are in ``code/53_bookkeeping``, ``54_retention`` and ``55_usage``."""
+
+from __future__ import annotations
+
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.retention import IDLE, Keeping, Preview, Retention, Swept
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.retaining import PREVIEWED
+
+
+class RetentionVerbs(Calls, Reader):
+    @flow(single=True)
+    def set_retention(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+        ages = (keeping.clean_after, keeping.purge_after, actor, tenant)
+        if keeping.declared:
+            rows = yield self._call("declare_retention", "%s, %s::float8, %s::float8, %s, %s", keeping.kind, *ages)
+        else:
+            facts = (keeping.kind, keeping.state, *ages)
+            rows = yield self._call("set_retention", "%s, %s, %s::float8, %s::float8, %s, %s", *facts)
+        return Record.decoder(Retention, self.dialect.codec)(rows[0])
+
+    @flow(single=True)
+    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def preview_retention(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
+        rows = yield self._call("preview_retention", "%s, %s", most, tenant)
+        decode = Record.decoder(Preview, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+        rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
+        return Swept(*rows[0]) if rows else IDLE
+
+    @flow(single=True)
+    def count_usage(self, want: int = 2000, begin: bool = False) -> Steps[int]:
+        rows = yield self._call("count_usage", "%s, %s", want, begin)
+        return int(rows[0][0])

@@ -1,0 +1,250 @@
+"""Retention (DP-16): policies, their previews, and the sweep, a slice at a time.
+
+How a pass walks the jobs is told in the PostgreSQL store's code/54_retention.sql; it is the same here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.retention import ANY, IDLE, Keeping, Preview, Retention, Swept
+from holdfast.stores.codecs import Record, from_micros, in_micros
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.retaining import PREVIEWED
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.never import NEVER
+from holdfast.stores.sqlite.operations.bookkeeping import prune_bookkeeping
+from holdfast.stores.sqlite.operations.purging import clean_jobs, purge_jobs
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+
+DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
+NEWEST = "the newest event"
+
+_COLUMNS = Record.columns(Retention)
+_SET = (
+    f"INSERT INTO retention ({_COLUMNS})"
+    " VALUES (:tenant, :kind, :state, :clean_after, :purge_after, :declared, :actor, :now, :now)"
+    " ON CONFLICT DO UPDATE SET clean_after = excluded.clean_after, purge_after = excluded.purge_after,"
+    " declared = excluded.declared, set_by = excluded.set_by, updated_at = excluded.updated_at"
+    " WHERE (retention.declared OR NOT excluded.declared)"
+    " AND (retention.clean_after, retention.purge_after, retention.declared)"
+    " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
+)
+_ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
+_DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
+# Policies have changed: each has its passes, and they begin at the first job.
+_FORGET = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
+_BEGIN = (
+    "INSERT INTO retention_pass (tenant, kind, state, verb, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
+    ' FROM retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
+    " AND CASE v.value WHEN 'clean' THEN coalesce(r.clean_after, r.purge_after) ELSE r.purge_after END IS NOT NULL"
+)
+_COUNT = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
+_PRUNE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
+_TURN = (
+    "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
+    " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, verb LIMIT 1"
+)
+_PASSES = (
+    "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
+    " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, verb"
+)
+_REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND verb = 'clean'"
+_GO_ON = (
+    "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
+    " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
+)
+_WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'), 'succeeded') ELSE s.state END"
+# The rule of domain/retention.py: nobody who names more has the say.
+_DUE = (
+    f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
+    " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"
+    " WHERE s.finished_at <= :cutoff AND CASE :verb WHEN 'purge' THEN s.state = 'cleaned'"
+    " ELSE s.state IN ('succeeded', 'failed', 'cancelled', 'dead_letter') END"
+    " AND :tenant IN (s.tenant, '*') AND :kind IN (s.kind, '*')"
+    " AND (:state = s.was OR (:state = '*' AND s.was <> 'dead_letter'))"
+    " AND NOT EXISTS (SELECT 1 FROM retention r WHERE r.tenant IN (s.tenant, '*') AND r.kind IN (s.kind, '*')"
+    " AND (r.state = s.was OR (r.state = '*' AND s.was <> 'dead_letter'))"
+    " AND (r.tenant = '*', r.kind = '*', r.state = '*') < (:tenant = '*', :kind = '*', :state = '*'))"
+    " AND (s.workflow_id IS NULL OR EXISTS (SELECT 1 FROM workflow w WHERE w.id = s.workflow_id"
+    " AND w.finished_at IS NOT NULL AND (w.dead = 0 OR s.state = 'dead_letter')))"
+    " AND NOT EXISTS (SELECT 1 FROM job r JOIN job_state t ON t.n = r.n"
+    " WHERE r.retry_of = s.id AND r.retry_of IS NOT NULL AND (:verb = 'purge' OR t.finished_at IS NULL))"
+    " ORDER BY s.id LIMIT :want"
+)
+# Nobody who reads the ledger is robbed of an event; and the newest of all stays, so that no number is used twice.
+_UNREAD = (
+    "WITH reader (tenant, name, seq) AS ("
+    " SELECT tenant, 'consumer ' || name, CAST(cursor AS INTEGER) FROM consumer WHERE cursor NOT LIKE 'a%'"
+    " UNION ALL SELECT tenant, 'subscription ' || name, CAST(coalesce(cursor, 0) AS INTEGER) FROM subscription"
+    " WHERE pattern LIKE 'job.%'"
+    " UNION ALL SELECT '*', 'usage', CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place)"
+    " SELECT e.job_id, min(r.name) FROM event e JOIN reader r ON r.tenant IN (e.tenant, '*') AND e.seq > r.seq"
+    " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) GROUP BY e.job_id"
+    f" UNION ALL SELECT job_id, '{NEWEST}' FROM event WHERE seq = (SELECT max(seq) FROM event)"
+    " AND job_id IN (SELECT value FROM json_each(:ids))"
+)
+
+
+def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
+    """Whether it is anybody's turn: a duty that writes for nothing would rouse everybody."""
+    present = yield Statement("SELECT now FROM present")
+    scope = {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant}
+    rows = (yield Statement(_PRUNE, scope)) or (yield Statement(_TURN, scope))
+    return None if rows else IDLE
+
+
+class RetentionVerbs:
+    @flow()
+    def set_retention(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+        now = yield from sign(actor)
+        params = {
+            "tenant": tenant,
+            "kind": keeping.kind,
+            "state": keeping.state,
+            "clean_after": keeping.clean_after,
+            "purge_after": keeping.purge_after,
+            "declared": int(keeping.declared),
+            "actor": actor,
+            "now": now,
+        }
+        changed = yield Statement(_SET, params)
+        if changed:
+            yield from _restart(tenant, now)
+            if keeping.purge_after is not None:  # what is purged was counted before
+                yield Statement(_COUNT, (now,))
+        rows = yield Statement(_ONE, (tenant, keeping.kind, keeping.state))
+        yield from unsign()
+        return _decode(rows[0])
+
+    @flow()
+    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        rows = yield Statement(_DELETE, (tenant, kind, state))
+        if rows:
+            yield from _restart(tenant, now)
+        yield from unsign()
+        return bool(rows)
+
+    @flow(writes=False)
+    def preview_retention(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
+        now = int((yield Statement("SELECT now FROM present"))[0][0])
+        found = []
+        for walk in (yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})):
+            key, verb = walk[:3], walk[3]
+            rule = _decode((yield Statement(_ONE, key))[0])
+            cutoff = _cutoff(rule, verb, now)
+            ids = yield from _next(rule, "", _first_id(cutoff), most)
+            due = yield from _due(rule, verb, ids, cutoff, most)
+            oldest = min((at for _, at in due), default=None)
+            oldest_at = None if oldest is None else from_micros(oldest)
+            found.append(
+                Preview(
+                    rule.tenant, rule.kind, rule.state, verb, len(due), len(ids) >= most, oldest_at, walk[7], walk[8]
+                )
+            )
+        return found
+
+    @flow(peek=_nothing)
+    def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+        now = yield from sign("retention")
+        scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
+        if (yield Statement(_PRUNE, scope)):
+            swept = yield from _prune(want, now)
+        else:
+            turn = yield Statement(_TURN, scope)
+            swept = (yield from _slice(turn[0], want, look, now)) if turn else IDLE
+        yield from unsign()
+        return swept
+
+
+def _prune(want: int, now: int) -> Steps[Swept]:
+    pruned = yield from prune_bookkeeping(want, now)
+    more = pruned >= want
+    yield Statement("UPDATE upkeep SET prune_at = ?", (now if more else now + 10 * MINUTE,))
+    return Swept("prune", pruned, pruned, 0, None, more)
+
+
+def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
+    tenant, kind, state, verb, reached, walked, restart, held, held_by = turn
+    place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "verb": verb}
+    rule = _decode((yield Statement(_ONE, (tenant, kind, state)))[0])
+    if restart is not None and restart <= now:
+        reached, walked, restart, held, held_by = "", 0, None, 0, None
+    cutoff = _cutoff(rule, verb, now)
+    top = _first_id(cutoff)
+    if verb == "purge":  # never ahead of the cleaning
+        top = min(top, (yield Statement(_REACHED, (tenant, kind, state)))[0][0])
+    ids = yield from _next(rule, reached, top, look)
+    due: list[str] = []
+    for start in range(0, len(ids), want):  # a part at a time: mostly the first has as many as are wanted
+        found = yield from _due(rule, verb, ids[start : start + want], cutoff, want - len(due))
+        due += [row[0] for row in found]
+        if len(due) >= want:
+            break
+    unread: dict[str, str] = {}
+    if verb == "clean" and due:
+        yield from clean_jobs(due)
+    elif due:
+        for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
+            unread.setdefault(job_id, reader)
+        if going := [job_id for job_id in due if job_id not in unread]:
+            yield from purge_jobs(going, tenant)
+    full = len(due) >= want  # there may be more of those that were looked at
+    more = full or len(ids) >= look
+    held += len(unread)
+    held_by = min(unread.values(), default=held_by)
+    walked += len(ids)
+    if not more:  # the less often the longer its way, and soon if somebody only had to read
+        pause = SOON if held else min(DAY, max(MINUTE, (now - cutoff) // 24))
+        restart = min(now + pause + walked * 100, NEVER if restart is None else restart)
+    params = {
+        "reached": due[-1] if full else ids[-1] if ids else reached,
+        "looked": walked,
+        "again": now if more else now + SOON,
+        "restart": restart,
+        "held": held,
+        "held_by": held_by,
+    }
+    yield Statement(_GO_ON, place | params)
+    return Swept(verb, len(ids), len(due) - len(unread), len(unread), min(unread.values(), default=None), more)
+
+
+def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]:
+    """The next ids. A policy that names a tenant, or a tenant and a kind, walks its own index and no other's jobs."""
+    whose, order = "", "id"
+    if rule.tenant != ANY:
+        whose, order = " AND tenant = :tenant", "tenant, id"
+        if rule.kind != ANY:
+            whose, order = f"{whose} AND kind = :kind", "tenant, kind, id"
+    text = f"SELECT id FROM job WHERE id > :after AND id <= :upto{whose} ORDER BY {order} LIMIT :look"
+    params = {"after": after, "upto": upto, "tenant": rule.tenant, "kind": rule.kind, "look": look}
+    rows = yield Statement(text, params)
+    return [row[0] for row in rows]
+
+
+def _due(rule: Retention, verb: str, ids: list[str], cutoff: int, want: int) -> Steps[list[tuple[str, int]]]:
+    names = {"tenant": rule.tenant, "kind": rule.kind, "state": rule.state, "verb": verb}
+    rows = yield Statement(_DUE, names | {"ids": ids_json(ids), "cutoff": cutoff, "want": want})
+    return [(row[0], row[1]) for row in rows]
+
+
+def _cutoff(rule: Retention, verb: str, now: int) -> int:
+    ages = (rule.clean_after, rule.purge_after) if verb == "clean" else (rule.purge_after,)
+    return now - in_micros(min(age for age in ages if age is not None))
+
+
+def _first_id(at: int) -> str:
+    """The least id of the millisecond after a moment: whoever ended by then has a lower one."""
+    digits = f"{max(0, at // 1000 + 1):012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def _restart(tenant: str, now: int) -> Steps[None]:
+    scope = {"any": any_tenant(tenant), "tenant": tenant}
+    yield Statement(_FORGET, scope)
+    yield Statement(_BEGIN, scope | {"now": now})
+
+
+_decode = Record.decoder(Retention, SqliteCodec())

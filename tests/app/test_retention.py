@@ -1,0 +1,112 @@
+"""Retention and usage as a program sees them: declared with a kind, done by a worker, told by the app."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App, Context, Retry, State, SyncContext
+from holdfast.domain.errors import InvalidSetting, NotFound
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.support.stores import forward
+
+
+@pytest.mark.req("DP-16", "HK-5")
+def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None:
+    """It puts the policy down, cleans and purges on the side, and what was used is still known."""
+    app = new_app()
+
+    @app.job(keep="1h", cost=2)
+    async def brief(ctx: Context) -> None:
+        ctx.cost(0.25)
+
+    @app.job()
+    def lasting(ctx: SyncContext) -> None:
+        ctx.cost(1)
+        ctx.cost(0.5)
+
+    ids = [brief.enqueue().id for _ in range(3)]
+    lasts = lasting.enqueue()
+    work_off(app)
+    assert [(each.tenant, each.kind, each.purge_after, each.declared) for each in app.retention.list(tenant="*")] == [
+        ("*", "brief", 3600, True)
+    ]
+    forward(app.store, 4000)
+    with working(new_app(), queues=("idle",)):
+        until(lambda: sum(app.get(each) is not None for each in ids) <= 1, "all but the newest event's job is purged")
+    assert app.get(lasts.id).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert [(each.kind, each.succeeded, each.cost) for each in app.usage(by="kind")] == [
+        ("brief", 3, 6.75),
+        ("lasting", 1, 1.5),
+    ]
+    assert [each.day is not None for each in app.usage(since=7)] == [True, True]
+    assert app.usage(by=(), kind="nothing") == []
+
+
+@pytest.mark.req("HK-5")
+def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def fails(ctx: Context) -> None:
+        ctx.cost(1)
+        raise ValueError("no")
+
+    @app.job()
+    async def waits(ctx: Context) -> None:
+        ctx.cost(0.1)
+        await ctx.sleep("1h")
+
+    @app.job()
+    async def done(ctx: Context) -> None:
+        ctx.cost(0.01)
+        async with ctx.transaction():
+            ctx.cost(0.001)
+
+    @app.job(timeout=0.05, cost=0.0001, retry=Retry(max_attempts=1))
+    async def late() -> None:
+        await asyncio.sleep(30)
+
+    for kind in (fails, waits, done, late):
+        kind.enqueue()
+    work_off(app)
+    costs = {each.kind: each.cost for each in app.usage(by="kind")}
+    assert costs == {"fails": 1, "waits": 0.1, "done": 0.011, "late": 0.0001}
+    with pytest.raises(InvalidSetting, match="invalid_cost"):
+        app.job(cost=-1)
+
+
+@pytest.mark.req("DP-16", "DP-12")
+def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job()
+    async def work() -> None: ...
+
+    work.enqueue()
+    work_off(app)
+    (first,) = app.store.run(app.store.verbs.events_after(None, 1, "default"))
+    assert app.store.run(app.store.verbs.save_cursor("billing", first.cursor, None, "default"))
+    app.retention.set(purge_after="1h")
+    forward(app.store, 4000)
+    with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
+        until(lambda: "consumer billing has not read" in caplog.text, "the worker says who is behind")
+    (found,) = [each for each in app.retention.preview() if each.verb == "purge"]
+    assert (found.due, found.held_by) == (1, "consumer billing")
+    app.retention.delete()
+    with pytest.raises(NotFound, match="retention_not_found"):
+        app.retention.delete()
+
+
+@pytest.mark.req("DP-16")
+def test_run_does_it_here_and_now(app: App) -> None:
+    app.client.make_ready()
+    handles = [app.enqueue("work") for _ in range(3)]
+    app.cancel(*(handle.id for handle in handles))
+    app.retention.set(clean_after="1h", state="cancelled")
+    forward(app.store, 3599)
+    assert app.retention.run() == {"clean": 0, "purge": 0, "prune": 0}
+    app.store.run(app.store.verbs.set_clock(timedelta(hours=2), None))
+    assert app.retention.run(tenant="*", limit=2)["clean"] == 3
+    assert {job.state for job in app.jobs()} == {State.CLEANED}

@@ -1,0 +1,68 @@
+"""`holdfast retention …` and `holdfast usage` from the shell."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from holdfast.domain.outcome import Succeeded
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import forward, put_one, settle, state_of, take
+
+
+@pytest.mark.req("DP-16")
+def test_retention(holdfast: Holdfast, store: Store) -> None:
+    assert "kept for ever" in holdfast("retention", "list").stderr
+    assert "kept for ever" in holdfast("retention", "preview").stderr
+    job_id = put_one(store)
+    settle(store, take(store))
+    made = document(holdfast("retention", "set", "--clean-after", "1h", "--purge-after", "52w", "--json"))
+    assert (made["tenant"], made["kind"], made["clean_after"], made["purge_after"]) == ("default", "*", 3600, 31449600)
+    shown = holdfast("retention", "set", "--kind", "invoice", "--for-ever").stdout.split()
+    assert shown[-6:-1] == ["default", "invoice", "*", "never", "never"]
+    rows = [line.split() for line in holdfast("retention", "list").stdout.splitlines()]
+    assert rows[1][:5] == ["default", "*", "*", "1", "h"]
+    forward(store, 4000)
+    (due, later) = document(holdfast("retention", "preview", "--json"))
+    assert (due["verb"], due["due"], due["capped"], later["verb"], later["due"]) == ("clean", 1, False, "purge", 0)
+    assert " 1 " in holdfast("retention", "preview").stdout.splitlines()[1]
+    assert document(holdfast("retention", "run", "--json")) == {"clean": 1, "purge": 0, "prune": 0}
+    assert "0 cleaned" in holdfast("retention", "run").stderr
+    assert state_of(store, job_id) is State.CLEANED
+    assert holdfast("retention", "delete", "--kind", "invoice").exit_code == 0
+    gone = holdfast("retention", "delete", "--kind", "invoice", "--json")
+    assert (gone.exit_code, error_of(gone)["code"]) == (3, "retention_not_found")
+    for wrong in (
+        [],
+        ["--purge-after", "1d", "--for-ever"],
+        ["--purge-after", "often"],
+        ["--state", "queued", "--for-ever"],
+    ):
+        assert holdfast("retention", "set", *wrong).exit_code == 2
+
+
+@pytest.mark.req("HK-5")
+def test_usage(holdfast: Holdfast, store: Store) -> None:
+    assert "Nothing was counted." in holdfast("usage").stderr
+    for kind in ("mail", "=cmd()"):
+        put_one(store, kind)
+        settle(store, take(store), Succeeded(cost=1.5))
+    (total,) = document(holdfast("usage", "--by", "", "--json"))
+    assert (total["enqueued"], total["succeeded"], total["cost"], total["kind"]) == (2, 2, 3.0, None)
+    assert [each["day"][:2] for each in document(holdfast("usage", "--json"))] == ["20", "20"]
+    rows = list(csv.DictReader(io.StringIO(holdfast("usage", "--by", "kind", "--since", "7d", "--csv").stdout)))
+    assert [(row["kind"], row["started"], row["cost"]) for row in rows] == [
+        ("'=cmd()", "1", "1.5"),
+        ("mail", "1", "1.5"),
+    ]
+    assert "mail" in holdfast("usage", "--by", "tenant,kind,day", "--kind", "mail").stdout.splitlines()[1]
+    put_one(store, "late")
+    assert "late" not in holdfast("usage", "--no-count").stdout
+    assert "late" in holdfast("usage").stdout
+    assert document(holdfast("usage", "--until", "2001-01-01", "--json")) == []
+    for wrong in (["--by", "hour"], ["--since", "soon"], ["--csv", "--json"]):
+        assert holdfast("usage", *wrong).exit_code == 2

@@ -1,0 +1,313 @@
+"""Retention: what is cleaned and purged, when, and what never is (DP-16, CX-12)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import EVERY_TENANT, Job
+from holdfast.domain.outcome import Failed, Outcome, Succeeded
+from holdfast.domain.retention import Keeping, policy_for
+from holdfast.domain.states import State
+from holdfast.domain.steps import StepEntry
+from holdfast.domain.subscriptions import Subscribing
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.audit import flaws, seal
+from tests.support.by_hand import ByHand
+from tests.support.ledger import all_jobs, read_events
+from tests.support.people import approve, asking, keep_token
+from tests.support.retention import keep, naming, sweep
+from tests.support.schedules import add, decided, firing
+from tests.support.stores import (
+    DONE,
+    FINAL,
+    apply,
+    claim,
+    decide_on,
+    enqueue,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    tries,
+    verbs_of,
+    work,
+)
+from tests.support.workflows import Flow
+
+CANARY = "canary-4711"
+
+
+@pytest.mark.req("DP-16", "CX-12")
+def test_the_most_specific_policy_decides_alone(store: Store) -> None:
+    """As the function of the domain says, for every tenant, kind and end; and without a policy nothing ever goes."""
+    ends: dict[State, Outcome | None] = {State.SUCCEEDED: DONE, State.DEAD_LETTER: FINAL, State.CANCELLED: None}
+    jobs = {}
+    for tenant in ("acme", "default"):
+        for kind in ("mail", "report"):
+            for state, outcome in ends.items():
+                job_id = put_one(store, kind, tenant=tenant)
+                if outcome is None:
+                    store.run(store.verbs.operate("cancel", [job_id], None, "ada", tenant))
+                else:
+                    settle(store, take(store), outcome)
+                jobs[job_id] = (tenant, kind, state)
+    forward(store, 86_400 * 3650)
+    assert sweep(store)["clean"] == 0
+    keep(store, "1h")
+    keep(store, kind="report")  # for ever
+    keep(store, "2h", state="cancelled", tenant="acme")
+    keep(store, "3h", kind="report", state="succeeded", tenant="acme")
+    keep(store, "4h", kind="mail", state="dead_letter", tenant="default")
+    policies = store.run(store.verbs.retentions(EVERY_TENANT))
+    for hours in (0.5, 1.5, 2.5, 3.5, 4.5):
+        # The jobs ended long ago: the clock goes back to so many hours after that.
+        store.run(store.verbs.set_clock(timedelta(0), job(store, next(iter(jobs))).created_at + timedelta(hours=hours)))
+        keep(store, f"{100 + hours}h", kind="other")  # a changed policy begins all passes anew
+        sweep(store)
+        for job_id, (tenant, kind, state) in jobs.items():
+            policy = policy_for(policies, tenant, kind, state)
+            due = policy is not None and policy.clean_after is not None and policy.clean_after < hours * 3600
+            assert state_of(store, job_id) == (State.CLEANED if due else state), (hours, tenant, kind, state)
+    assert [state_of(store, each) for each, (_, _, end) in jobs.items() if end is State.DEAD_LETTER].count(
+        State.CLEANED
+    ) == 1
+
+
+@pytest.mark.req("DP-16", "CX-4")
+def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: ByHand) -> None:
+    """A word that is in its payload, result, checkpoints, steps, artifacts and error is in the ledger alone then."""
+    job_id = put_one(store, payload={"word": CANARY}, tags=("blue",), key="k-1", retry=tries(2))
+    held = take(store)
+    for name in ("mine", "progress"):
+        assert store.run(store.verbs.save_checkpoint(job_id, held.lease, 1, name, f'{{"at": "{CANARY}"}}', "*"))
+    assert store.run(store.verbs.add_artifact(job_id, held.lease, 1, "file", f"s3://{CANARY}", "*"))
+    store.run(store.verbs.save_steps(held.lease, [(job_id, 1, StepEntry(1, "s", "step", f'"{CANARY}"'))], "*"))
+    settle(store, held, Failed("broken", f"bad {CANARY}", traceback=f"at {CANARY}", note={"log": CANARY}))
+    forward(store, 1000)
+    store.run(store.verbs.promote_due())
+    settle(store, take(store), Succeeded(f'"{CANARY}"'))
+    assert naming(by_hand, CANARY) >= {"job", "checkpoint", "artifact", "step", "event", "result"}
+    before = history(store, job_id)
+    keep(store, "1h")
+    forward(store, 3500)
+    assert sweep(store)["clean"] == 0
+    forward(store, 200)
+    assert sweep(store)["clean"] == 1
+    assert naming(by_hand, CANARY) == {"event"}
+    found, after = job(store, job_id), history(store, job_id)
+    assert (found.state, found.payload, found.tags) == (State.CLEANED, {}, ("blue",))
+    assert [event.verb for event in after] == [*(event.verb for event in before), "clean"]
+    assert after[-1].actor == "retention"
+    assert after[:-1] == before, "nobody changes the ledger"
+    (again,) = enqueue(store, spec(key="k-1", payload={"word": CANARY}))
+    assert (again.id, again.created) == (job_id, False)
+    assert sweep(store)["clean"] == 0
+
+
+@pytest.mark.req("DP-16", "CX-12")
+def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
+    """With keys, tags, gates and votes, the time and the event that made it, its workflow; and the keys are free."""
+    asked = asking(store, quorum=2)
+    keep_token(store, asked.id, "h")
+    approve(store, asked.id)
+    store.run(store.verbs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    schedule = add(store)
+    assert schedule.next_fire_at is not None
+    fired = firing(schedule.next_fire_at)
+    assert store.run(store.verbs.fire_schedules([decided(schedule, fired)], "*")) == 1
+    follow = Subscribing.of("follow", "job.enqueue", "followed", kind="report", start="beginning")
+    store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
+    assert store.run(store.verbs.feed_subscription("follow", 100, "default")).made == 1
+    flow = Flow(store, {"a": (), "b": "a"})
+    flow.start()
+    keyed = put_one(store, payload={"x": 1}, key="k-1", content_key="c-1", dedupe="skip", tags=("blue", "red"))
+    ids = [asked.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
+    while claimed := claim(store, open_lease(store), 100):
+        settle(store, claimed)
+    while store.run(store.verbs.feed_subscription("follow", 100, "default")).seen:
+        pass
+    keep(store, "1h", "2h")
+    forward(store, 3700)
+    assert sweep(store)["clean"] == len(set(ids))
+    seal(store)
+    forward(store, 3700)
+    stays = put_one(store)  # the newest row of SQLite's ledger has to stay
+    while store.run(store.verbs.feed_subscription("follow", 100, "default")).seen:
+        pass
+    assert sweep(store)["purge"] == len(set(ids))
+    everything = repr({table: rows for table, rows in by_hand.contents().items() if table != "action"})
+    assert [name for name in (*ids, asked.id, flow.id) if name in everything] == []
+    assert flaws(store) == [], "the seals hold without them"
+    assert by_hand.execute("select count(*) from fire") == by_hand.execute("select count(*) from delivery") == [(0,)]
+    assert enqueue(store, spec(key="k-1", payload={"y": 2}, content_key="c-1", dedupe="skip"))[0].created
+    assert state_of(store, stays) is State.QUEUED
+
+
+def _all(store: Store) -> list[Job]:
+    return list(all_jobs(store))
+
+
+@pytest.mark.req("DP-16", "DP-12")
+def test_nobody_who_reads_the_ledger_is_robbed(store: Store) -> None:
+    """What a consumer or a paused subscription has not read stays, and they are named."""
+    put(store, *(spec() for _ in range(3)))
+    work(store, want=3)
+    (first,) = store.run(store.verbs.events_after(None, 1, "*"))
+    assert store.run(store.verbs.save_cursor("slow", first.cursor, None, "*"))
+    follow = Subscribing.of("follow", "job.succeed", "followed", kind="other", start="beginning")
+    store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
+    store.run(store.verbs.pause_subscription("follow", None, "ada", "default"))
+    keep(store, None, "1h")
+    forward(store, 4000)
+    assert sweep(store) == {"clean": 3, "purge": 0, "prune": 0, "held": 3}
+    (found,) = [each for each in store.run(store.verbs.preview_retention("*")) if each.verb == "purge"]
+    assert (found.due, found.held, found.held_by) == (3, 3, "consumer slow")
+    put_one(store)
+    last = read_events(store, after=first.cursor)[-1]
+    assert store.run(store.verbs.save_cursor("slow", last.cursor, first.cursor, "*"))
+    forward(store, 30)
+    sweep(store)
+    (found,) = [each for each in store.run(store.verbs.preview_retention("*")) if each.verb == "purge"]
+    assert (found.due, found.held_by) == (3, "subscription follow")
+    store.run(store.verbs.resume_subscription("follow", True, "default"))
+    forward(store, 30)
+    assert sweep(store)["purge"] == 3
+
+
+@pytest.mark.req("DP-16", "DP-14", "SC-6")
+def test_what_others_still_need_stays(store: Store) -> None:
+    """Jobs of a workflow until all of it is over and nothing of it is dead; a job whose retry is not over."""
+    flow = Flow(store, {"a": (), "b": "a", "c": "b"})
+    flow.start()
+    settle(store, take(store))
+    settle(store, take(store), FINAL)  # b is dead, and may be redriven: it would read what a returned
+    first = put_one(store, "again", retry=tries(3), retry_as="new_job")
+    settle(store, take(store), Failed("broken", "it broke"))
+    (second,) = (found.id for found in _all(store) if found.retry_of == first)
+    keep(store, "1h", "100h")
+    forward(store, 10_000)
+    assert sweep(store)["clean"] == 0
+    store.run(store.verbs.operate("discard", [flow.ids["b"]], "no", "ada", "default"))
+    store.run(store.verbs.promote_due())
+    settle(store, take(store))
+    forward(store, 90_000)  # and a pass begins at the first job again
+    assert sweep(store)["clean"] == 5
+    assert [state_of(store, each) for each in (first, second)] == [State.CLEANED] * 2
+    put_one(store)
+    forward(store, 400_000)
+    assert sweep(store)["purge"] == 4, "the first waits for its retry to be gone"
+    forward(store, 90_000)
+    assert sweep(store)["purge"] == 1
+
+
+@pytest.mark.req("DP-16", "DP-15")
+def test_dead_letters_go_only_when_they_are_named(store: Store) -> None:
+    """Then they are discarded first, which their ledger and their workflow are told."""
+    alone = put_one(store)
+    settle(store, take(store), FINAL)
+    flow = Flow(store, {"a": (), "b": "a"})
+    flow.start()
+    settle(store, take(store), FINAL)
+    keep(store, "1h")
+    forward(store, 100_000)
+    assert sweep(store)["clean"] == 0
+    keep(store, "1h", "100h", state="dead_letter", tenant="default")
+    assert sweep(store)["clean"] == 2
+    assert verbs_of(store, alone)[-3:] == ["bury", "discard", "clean"]
+    found = store.run(store.verbs.workflow(flow.id, "default"))
+    assert found is not None
+    assert (found.counts.dead, found.counts.cancelled, found.counts.skipped) == (0, 1, 1)
+    put_one(store)
+    forward(store, 400_000)
+    assert sweep(store)["purge"] == 2, "as the dead letters that they were"
+    assert state_of(store, flow.ids["b"]) is State.CLEANED
+
+
+@pytest.mark.req("DP-16")
+def test_small_slices_and_many_sweepers_do_the_same(store: Store, store_url: str) -> None:
+    put(store, *(spec() for _ in range(60)))
+    work(store, want=60)
+    keep(store, None, "1h")
+    put_one(store)
+    forward(store, 4000)
+
+    def some(number: int) -> int:
+        with closing(open_store(store_url)) as own:
+            return sweep(own, want=3 + number, look=7)["purge"]
+
+    with ThreadPoolExecutor(3) as pool:
+        done = sum(pool.map(some, range(3)))
+    put_one(store)  # the newest row of SQLite's ledger has to stay
+    forward(store, 20)
+    done += sweep(store)["purge"]
+    assert done == 60
+    assert len(_all(store)) == 2
+
+
+@pytest.mark.req("DP-16")
+def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
+    verbs = store.verbs
+    with pytest.raises(InvalidSetting, match="cleaned before"):
+        Keeping.of(clean_after="2d", purge_after="1d")
+    with pytest.raises(InvalidSetting, match="no state that retention knows"):
+        Keeping.of(state="queued")
+    declared = Keeping.of("mail", purge_after="30d", declared=True)
+    assert store.run(verbs.set_retention(declared, "prog", "acme")).declared
+    assert keep(store, "1d", kind="mail", tenant="acme").purge_after is None
+    assert store.run(verbs.set_retention(declared, "prog", "acme")).clean_after == 86_400, "an operator's word stands"
+    keep(store, "2d")
+    assert [each.tenant for each in store.run(verbs.retentions("acme"))] == ["*", "acme"]
+    assert [each.tenant for each in store.run(verbs.retentions("other"))] == ["*"]
+    assert not store.run(verbs.delete_retention("mail", "*", "ada", "other"))
+    assert store.run(verbs.delete_retention("mail", "*", "ada", "acme"))
+    assert len(store.run(verbs.preview_retention("*"))) == 1
+
+
+@pytest.mark.req("DP-16", "JF-1")
+def test_a_sweep_for_one_tenant_touches_no_other(store: Store) -> None:
+    mine, other = put_one(store, tenant="acme"), put_one(store, tenant="other")
+    work(store, want=2)
+    keep(store, "1h", tenant="acme")
+    keep(store, "1h", tenant="other")
+    forward(store, 4000)
+    assert sweep(store, tenant="acme")["clean"] == 1
+    assert (state_of(store, mine), state_of(store, other)) == (State.CLEANED, State.SUCCEEDED)
+
+
+@pytest.mark.req("DP-16", "SC-9")
+def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None:
+    """Ended leases, tokens of decided gates, old times of a schedule but the latest, what applications told."""
+    schedule = add(store)
+    due = schedule.next_fire_at
+    assert due is not None
+    assert store.run(store.verbs.fire_schedules([decided(schedule, firing(due))], "*")) == 1
+    settle(store, take(store))
+    schedule = store.run(store.verbs.schedule(schedule.name, "default")) or schedule
+    assert store.run(store.verbs.fire_schedules([decided(schedule, firing(schedule.next_fire_at or due))], "*")) == 1
+    asked = asking(store)
+    keep_token(store, asked.id, "h")
+    approve(store, asked.id)
+    for lease in by_hand.execute("select id from lease"):
+        store.run(store.verbs.end_lease(str(lease[0]), "done", "*"))
+    store.run(store.verbs.reap_lapsed())
+    live = open_lease(store)
+    store.run(store.verbs.set_clock(timedelta(0), due + timedelta(days=400)))
+    store.run(store.verbs.renew_lease(live, 30.0, "*"))
+    sweep(store)
+    assert by_hand.execute("select count(*) from fire") == [(1,)]
+    assert by_hand.execute("select count(*) from gate_token") == [(0,)]
+    assert len(by_hand.execute("select id from lease")) <= 1
+    assert apply(store, live, *map(decide_on, claim(store, live))) == []

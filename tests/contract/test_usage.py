@@ -1,0 +1,153 @@
+"""Usage: what the ledger says, counted once each, and kept when the ledger is gone (HK-5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.outcome import Failed, Snoozed, Succeeded
+from holdfast.domain.usage import Usage, check_cost, check_day, check_groups
+from holdfast.stores.base import Reschedule, Store
+from holdfast.stores.open import open_store
+from tests.support.ledger import read_events
+from tests.support.people import asking
+from tests.support.retention import keep, sweep
+from tests.support.stores import (
+    FINAL,
+    claim,
+    forward,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    tries,
+    work,
+)
+
+pytestmark = pytest.mark.req("HK-5")
+
+EVENING = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
+
+
+def total(store: Store, tenant: str = "*") -> Usage:
+    (found,) = store.run(store.verbs.usage((), tenant))
+    return found
+
+
+def count(store: Store, page: int = 2000) -> int:
+    counted = 0
+    while some := store.run(store.verbs.count_usage(page, True)):
+        counted += some
+    return counted
+
+
+def some_of_everything(store: Store) -> None:
+    """Successes, retries, a dead letter, a lost worker, a cancel, an expiry, a question, two tenants and two days."""
+    store.run(store.verbs.set_clock(timedelta(0), EVENING))
+    put(store, *(spec("mail") for _ in range(4)))
+    put(store, spec("mail"), spec("report", retry=tries(2)), tenant="acme")
+    forward(store, 60)
+    held = claim(store, open_lease(store), 5)
+    forward(store, 10)
+    settle(store, held, Succeeded(cost=1.25))
+    settle(store, take(store), Failed("broken", "it broke", cost=0.1))
+    forward(store, 3600)  # past midnight
+    store.run(store.verbs.promote_due())
+    forward(store, 5)
+    settle(store, take(store), FINAL)
+    lost = put_one(store, "mail")
+    lease = open_lease(store, ttl=10)
+    assert claim(store, lease)
+    forward(store, 30)
+    store.run(store.verbs.reap_lapsed())
+    store.run(store.verbs.operate("cancel", [lost], None, "ada", "default"))
+    put_one(store, "mail", deadline_at=store.run(store.verbs.now()) + timedelta(seconds=1))
+    forward(store, 30)
+    store.run(store.verbs.expire_overdue())
+    later = put_one(store, "mail", delay=100.0)
+    store.run(store.verbs.reschedule([later], Reschedule(delay=200), None, "ada", "default"))
+    forward(store, 230)
+    store.run(store.verbs.promote_due())
+    forward(store, 7)
+    settle(store, take(store), Snoozed(0.0, cost=0.3))
+    asking(store)
+
+
+def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
+    some_of_everything(store)
+    assert store.run(store.verbs.count_usage()) == 0, "nobody has asked"
+    events = read_events(store)
+    assert count(store, 7) == len(events)
+    found = total(store)
+    verbs = Counter(event.verb for event in events)
+    assert (found.enqueued, found.started) == (verbs["enqueue"], verbs["take"] + verbs["start"])
+    assert (found.succeeded, found.failed, found.dead) == (5, verbs["fail"], 1)
+    assert (found.crashed, found.cancelled, found.expired) == (1, 1, 1)
+    assert found.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
+    # Five and one taken a minute after, and one ten seconds later; the retry five seconds after its time; what was
+    # lost, and what people are asked about, at once; the one that was put off 37 after the time it was given.
+    acme = total(store, "acme")
+    assert acme.run_time == 10.0
+    assert acme.wait_time == pytest.approx(60 + 70 + 5, abs=0.01)
+    everything = store.run(store.verbs.usage(("tenant", "kind", "day"), "*"))
+    assert len(everything) == 6
+    assert sum(each.enqueued for each in everything) == found.enqueued
+    (mail,) = store.run(
+        store.verbs.usage(("kind",), "default", since=EVENING.date(), until=EVENING.date(), kind="mail")
+    )
+    assert (mail.kind, mail.day, mail.enqueued, mail.run_time, mail.wait_time) == ("mail", None, 4, 40.0, 240.0)
+    put_off = total(store, "default").wait_time - 240
+    assert put_off == pytest.approx(230 + 7 - 200, abs=0.01)
+    assert store.run(store.verbs.usage((), "nobody")) == []
+
+
+def test_many_count_at_once_and_each_event_counts_once(store: Store, store_url: str) -> None:
+    put(store, *(spec() for _ in range(60)))
+    work(store, want=60)
+
+    def some(number: int) -> int:
+        with closing(open_store(store_url)) as own:
+            return sum(own.run(own.verbs.count_usage(5 + number, True)) for _ in range(15))
+
+    with ThreadPoolExecutor(3) as pool:
+        counted = sum(pool.map(some, range(3)))
+    counted += count(store)
+    assert counted == len(read_events(store))
+    assert (total(store).enqueued, total(store).started, total(store).succeeded) == (60, 60, 60)
+
+
+def test_sums_outlive_the_jobs(store: Store) -> None:
+    """What is purged was counted before, though nobody had asked for it."""
+    put(store, *(spec() for _ in range(5)))
+    for held in claim(store, open_lease(store), 5):
+        settle(store, held, Succeeded(cost=0.1))
+    keep(store, None, "1h")
+    forward(store, 5000)
+    before = sweep(store)
+    put_one(store)
+    forward(store, 30)
+    assert before["purge"] + sweep(store)["purge"] == 5
+    count(store)
+    found = total(store)
+    assert (found.succeeded, found.cost) == (5, 0.5)
+    assert replace(found, enqueued=0) == replace(total(store, "default"), enqueued=0)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    assert check_groups(["day", "tenant"]) == ("tenant", "day")
+    with pytest.raises(InvalidSetting, match="invalid_usage"):
+        check_groups("hour")
+    with pytest.raises(InvalidSetting, match="invalid_usage"):
+        check_day("yesterday", EVENING)
+    assert str(check_day(3, EVENING)) == "2026-11-17"
+    for wrong in (-1, float("nan"), "3", True):
+        with pytest.raises(InvalidSetting, match="invalid_cost"):
+            check_cost(wrong)

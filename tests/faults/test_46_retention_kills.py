@@ -1,0 +1,50 @@
+"""Fault 46: whoever sweeps and counts is gone at any moment. What goes has gone whole, and each event counts once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from tests.faults.crashing import GONE, Point, start
+from tests.support.by_hand import open_by_hand
+from tests.support.retention import keep, sweep
+from tests.support.stores import put, put_one, spec, work
+
+JOBS = 30
+POINTS = (
+    Point("sweep_retention", "before", 2),
+    Point("sweep_retention", "within", 2),
+    Point("sweep_retention", "after", 2),
+    Point("count_usage", "after", 1),
+    Point("sweep_retention", "after", 1),
+)
+
+
+@pytest.mark.req("DP-16", "HK-5", "CX-15")
+def test_sweepers_that_die(app: App, folder: Path) -> None:
+    store = app.store
+    ids = put(store, *(spec(payload={"number": number}, tags=("t",), key=f"k-{number}") for number in range(JOBS)))
+    work(store, want=JOBS)
+    keep(store, None, "1h")
+    store.run(store.verbs.set_clock(timedelta(hours=2), None))
+    for point in POINTS:
+        victim = start(store.url, folder, point, burst=False)
+        victim.join(60)
+        assert victim.exitcode == GONE, (point, (folder / "crashing.log").read_text())
+    put_one(store)  # the newest row of SQLite's ledger has to stay
+    store.run(store.verbs.set_clock(timedelta(hours=3), None))
+    sweep(store)
+    store.run(store.verbs.set_clock(timedelta(hours=4), None))
+    sweep(store)
+    by_hand = open_by_hand(store.url)
+    try:
+        everything = repr(by_hand.contents())
+        assert [job_id for job_id in ids if job_id in everything] == []
+        assert by_hand.execute("select count(*) from job_tag") == [(0,)]
+    finally:
+        by_hand.close()
+    (used,) = app.usage(by=())
+    assert (used.enqueued, used.started, used.succeeded) == (JOBS + 1, JOBS, JOBS)
