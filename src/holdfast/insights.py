@@ -138,9 +138,10 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     if job.state is State.QUEUED and job.due_at is None:
         limits = yield from verbs.limits(job.tenant).start()
         reservations = yield from verbs.reservations(job.tenant).start()
+    turn = (yield from verbs.turn_of(job_id, tenant).start()) if job.state is State.QUEUED else None
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     scene = Scene(
         *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
-        *(parents, limits, reservations, group),
+        *(parents, limits, reservations, turn, group),
     )
     return Why(job, reasons(scene))

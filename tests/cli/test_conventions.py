@@ -61,6 +61,8 @@ COMMANDS = (
     ("retention",),
     *(("retention", verb) for verb in ("list", "set", "delete", "preview", "run")),
     ("usage",),
+    ("tenants",),
+    *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair")),
     ("audit",),
     *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
@@ -69,6 +71,7 @@ GROUPS = (
     *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("retention",),
+    ("tenants",),
     ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"

@@ -58,6 +58,7 @@ from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
 
@@ -184,7 +185,7 @@ class Sent:
     woke: int
 
 
-class Verbs(AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
+class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -482,9 +483,10 @@ class Verbs(AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
 class Caller(Protocol):
     """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
 
-    tenant: str
     actor: str
 
+    @property
+    def tenant(self) -> str: ...
     @property
     def verbs(self) -> Verbs: ...
     def run(self, flow: Flow[T]) -> T: ...

@@ -11,6 +11,7 @@ from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.subscriptions import SubscriptionReads
+from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -25,6 +26,7 @@ class Reads(
     LimitReads,
     SubscriptionReads,
     RetentionReads,
+    TenantReads,
     DeadLetterReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""

@@ -14,6 +14,7 @@ from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.agents import agents_of
+from holdfast.stores.sqlite.operations.pending import hold_to_cap
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD_KEY = (
@@ -72,6 +73,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]
             new.append(spec if agent is None else under(agent, spec, from_micros(now)))
             answers.append(Enqueued(spec.id, True))
     if new:
+        yield from hold_to_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
     return answers
 
