@@ -128,8 +128,10 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     if job.state is State.QUEUED and job.due_at is None:
         limits = yield from verbs.limits(job.tenant).start()
         reservations = yield from verbs.reservations(job.tenant).start()
+    waits = job.state in (State.QUEUED, State.RETRY_WAITING)
+    switches = (yield from verbs.switches(job.tenant).start()) if waits else []
     scene = Scene(
         *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
-        *(parents, limits, reservations),
+        *(parents, limits, reservations, switches),
     )
     return Why(job, reasons(scene))

@@ -22,7 +22,8 @@ from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import HELD as HELD_STATES
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
-from holdfast.domain.why_held import by_limits, by_parents, by_reservations
+from holdfast.domain.switches import Switch
+from holdfast.domain.why_held import by_limits, by_parents, by_reservations, by_switches
 from holdfast.domain.workflows import ParentResult
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
@@ -43,6 +44,7 @@ class Scene:
     parents: list[ParentResult] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
 
     def last(self, *verbs: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.verb in verbs), None)
@@ -288,7 +290,7 @@ def held(scene: Scene) -> Reason | None:
         return None
     if why == "parents":
         return by_parents(scene.job, scene.parents)
-    if why == "limit" and (limited(scene) or reserved(scene)):
+    if why == "limit" and (limited(scene) or reserved(scene) or paused(scene)):
         return None
     return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
 
@@ -297,6 +299,12 @@ def limited(scene: Scene) -> Reason | None:
     if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
         return None
     return next(iter(by_limits(scene.job, scene.around.note, scene.limits)), None)
+
+
+def paused(scene: Scene) -> Reason | None:
+    if scene.job.state not in WAITING:
+        return None
+    return next(iter(by_switches(scene.job, scene.switches)), None)
 
 
 def reserved(scene: Scene) -> Reason | None:
@@ -403,7 +411,7 @@ def jobs_ahead(scene: Scene) -> Reason | None:
 def its_turn(scene: Scene) -> Reason | None:
     job = scene.job
     in_time = job.deadline_at is None or job.deadline_at > scene.around.now
-    free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene))
+    free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene) or paused(scene))
     if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
         return None
     return Reason(
@@ -428,6 +436,7 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
     snoozed,
     waiting_for_approval,
     agent_disabled,
+    paused,
     held,
     limited,
     reserved,

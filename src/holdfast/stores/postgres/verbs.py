@@ -23,6 +23,7 @@ from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
+from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -41,6 +42,7 @@ class PostgresVerbs(
     ScheduleVerbs,
     WorkflowVerbs,
     LimitVerbs,
+    SwitchVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
     Reads,

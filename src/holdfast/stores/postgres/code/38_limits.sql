@@ -22,7 +22,7 @@ create or replace function bucket_key(p_bucket text) returns bigint language sql
 return hashtextextended(concat_ws(chr(31), 'holdfast.limit', current_schema(), p_bucket), 0);
 
 -- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
--- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
+-- What is reserved or paused is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
 create or replace function limits_on(p_rows tid[])
 returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
                per double precision, burst integer)
@@ -42,6 +42,7 @@ begin
          cross join lateral (values ('*'), (t.tenant)) whose(tenant)
          cross join (values ('all'), ('queue'), ('kind'), ('tenant'), ('agent'), ('key'), ('resource')) k(scope)
          where exists (select from job_limit l where l.tenant = whose.tenant and l.scope = k.scope)
+            or exists (select from switch s where s.tenant = whose.tenant and s.scope = k.scope)
             or k.scope = 'resource' and exists (select from reservation r
                    where r.tenant = whose.tenant and r.scope = 'resource' and r.state = 'active')
     ), alike as materialized (
@@ -65,7 +66,10 @@ begin
             union all
             select r.tenant, 0, null, null, null from reservation r
              where v.scope = 'resource' and r.tenant = v.tenant and r.scope = 'resource' and r.name = w.name
-               and r.state = 'active' and r.expires_at > clock_now()) x
+               and r.state = 'active' and r.expires_at > clock_now()
+            union all
+            select s.tenant, 0, null, null, null from switch s
+             where s.tenant = v.tenant and s.scope = v.scope and s.name = w.name and (s.until is null or s.until > clock_now())) x
          where w.name is not null
     )
     select p.ord, p.id, r.bucket, r.tenant, r.scope, r.name, r.concurrency, r.rate, r.per, r.burst
@@ -247,13 +251,19 @@ begin
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
 end $$;
 
--- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything.
+-- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything. What is paused counts
+-- where nothing at all is to be taken from the queue; the jobs of single tenants are parked (limits_on).
 create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
 language plpgsql stable set search_path from current as $$
 begin
-    return (select array_agg(r.tenant) from reservation r
-             where r.state = 'active' and r.expires_at > p_now
-               and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue));
+    return (select array_agg(b.tenant) from (
+        select r.tenant from reservation r
+         where r.state = 'active' and r.expires_at > p_now
+           and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
+        union all
+        select w.tenant from switch w
+         where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
+           and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
 end $$;
 
 -- Let as many go on as these limits have room for now, each in queue order; answers how many.
@@ -267,11 +277,13 @@ declare
     v_count  integer := 0;
 begin
     select array_agg(k.id) into v_jobs from (
-        select n.id from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+        -- Asked once a limit, not once a job: there may be a million that are paused.
+        select n.id from (select * from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+                           where not closed(u.tenant, u.scope, u.name, p_now) offset 0) u
          cross join lateral (
             select s.id from job_state s
              where s.held_by = bucket(u.tenant, u.scope, u.name) and s.held_by is not null and s.due_at is not null
-               and s.state = 'queued' and not reserved(u.tenant, u.scope, u.name, p_now)
+               and s.state = 'queued'
              order by s.priority desc, s.position, s.id
              limit least(p_want, coalesce((
                 select greatest(room_in(u.tenant, u.scope, u.name, l.concurrency, l.rate, l.per, l.burst, p_now), 0)
@@ -298,11 +310,13 @@ create or replace function unpark(p_tenant text, p_scope text, p_name text, p_no
 returns integer language sql set search_path from current
 return unpark_all(array[p_tenant], array[p_scope], array[p_name], p_now, p_want);
 
-create or replace function reserved(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+-- Whether it is reserved, or paused.
+create or replace function closed(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
     return p_scope = 'resource' and exists (select from reservation r where r.tenant = p_tenant and r.scope = 'resource'
-        and r.name = p_name and r.state = 'active' and r.expires_at > p_now);
+               and r.name = p_name and r.state = 'active' and r.expires_at > p_now)
+        or paused(p_tenant, p_scope, p_name, p_now);
 end $$;
 
 -- These jobs have left a worker's hands.

@@ -148,7 +148,8 @@ begin
                     v_first := false;
                 end if;
                 v_more := v_got;
-                v_extra := 50;   -- somebody was in the way, and more of the same may be
+                -- Somebody was in the way, and more of the same may be: many more, where there was nobody else at all.
+                v_extra := case when v_got = '{}' then least(greatest(v_extra * 4, 50), 3200) else 50 end;
                 exit when v_rows is null or cardinality(v_got) >= v_most;
             end if;
             exit when cardinality(v_more) = cardinality(v_rows);

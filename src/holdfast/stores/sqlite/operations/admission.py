@@ -21,10 +21,14 @@ from holdfast.stores.sqlite.operations.writer import ids_json
 
 SECOND = 1_000_000
 _LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
+# What is paused counts where nothing at all is to be taken from the queue; the jobs of single tenants are parked.
 _BARRED = (
-    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
-    " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
+    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
+    " UNION ALL SELECT tenant FROM switch WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
 )
+_PAUSED = "SELECT tenant, scope, name FROM switch WHERE until IS NULL OR until > ?"
 _TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
 _USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
 _SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
@@ -87,7 +91,7 @@ def is_limited() -> Steps[bool]:
 
 def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
     """What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked."""
-    barred = [row[0] for row in (yield Statement(_BARRED, (now, queue)))]
+    barred = [row[0] for row in (yield Statement(_BARRED, {"now": now, "queue": queue, "tenant": tenant}))]
     if EVERY_TENANT in barred or tenant in barred:
         return Opening(0, barred)
     whose = tenant
@@ -201,7 +205,7 @@ def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
 
 
 def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucket, Rule]]:
-    """The limits on them. What is reserved is a limit of none."""
+    """The limits on them. What is reserved or paused is a limit of none."""
     asked = list(wanted)
     found: dict[Bucket, Rule] = {}
     some = yield Statement(_SOME_RULES, (FEW,))
@@ -216,6 +220,10 @@ def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucke
         for key, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(asked)})):
             _, scope, name = asked[key]
             found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+    paused = {Bucket(*row) for row in (yield Statement(_PAUSED, (now,)))}
+    if paused:
+        closed = {bucket for what in asked for bucket in _buckets(what)} & paused
+        found |= {bucket: Rule(bucket.scope, bucket.name, 0) for bucket in closed}
     if not any(scope == "resource" for _, scope, _ in asked):
         return found
     for key, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(asked), "now": now})):

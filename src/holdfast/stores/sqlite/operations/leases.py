@@ -54,7 +54,7 @@ _PICK = (
 TENANT, AGENT = 4, 20
 OPEN = Opening(None, [])
 ROUNDS = 8
-EXTRA = 50
+EXTRA, MOST_EXTRA = 50, 3200
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
@@ -147,7 +147,8 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Step
         got |= {row[0]: row for row in new if row[0] in admitted}
         if len(got) >= want or len(got) == len(found):
             break
-        extra = EXTRA  # somebody was in the way, and more of the same may be
+        # Somebody was in the way, and more of the same may be: many more, where there was nobody else at all.
+        extra = EXTRA if got else min(max(extra * 4, EXTRA), MOST_EXTRA)
     return list(got.values())
 
 
