@@ -46,6 +46,7 @@ from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec
+from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.recording import Recorder
@@ -63,7 +64,7 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Kind[..., Any])
 
 
-class App:
+class App(Operating):
     """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database."""
 
     def __init__(

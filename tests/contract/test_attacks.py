@@ -17,6 +17,7 @@ from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED
 from tests.support.attacks_on_limits import LIMITED
+from tests.support.attacks_on_switches import SWITCHED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
@@ -103,7 +104,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     flow.start()
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store)
-    for statement in LIMITED:
+    for statement in (*LIMITED, *SWITCHED):
         by_hand.execute(statement, _used(names, statement))
     return names
 

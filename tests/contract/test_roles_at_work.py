@@ -24,6 +24,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.domain.switches import Pausing
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -50,7 +51,7 @@ READS = {
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservations", "queue_settings"),
+    *("limits", "reservations", "queue_settings", "switches"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -64,7 +65,7 @@ EXECUTES = {
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
-    *("add_executor", "remove_executor"),
+    *("add_executor", "remove_executor", "pause", "resume"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
@@ -210,6 +211,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
         "reservations": lambda: run(v.reservations(tenant)),
         "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
+        "pause": lambda: run(v.pause(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
+        "resume": lambda: run(v.resume("kind", "slow", "ada", tenant)),
+        "switches": lambda: run(v.switches(tenant)),
         "queue_settings": lambda: run(v.queue_settings(tenant)),
         "age_queues": lambda: run(v.age_queues()),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),

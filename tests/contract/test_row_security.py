@@ -30,6 +30,7 @@ from tests.support.people import asks, ballot, entry, keep_token, save, say, sen
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 from tests.support.subscriptions import feed, subscribe
+from tests.support.switches import pause
 from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
@@ -65,6 +66,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(4)), tenant=tenant)
             store.run(store.verbs.set_limit(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
             store.run(store.verbs.set_aging("default", 60.0, 1, 9, "ada", tenant))
+            pause(store, queue="unused", tenant=tenant)
             store.run(store.verbs.reserve(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
             lease = open_lease(store, tenant=tenant)
             done, running, asking = claim(store, lease, 3, tenant=tenant)

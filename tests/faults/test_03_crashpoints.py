@@ -51,9 +51,9 @@ NOT_A_WORKERS |= {
     "reset_consumer",
     "remove_consumer",
 }
-NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
+NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind"}
+READS |= {"active_subscriptions", "deliveries", "behind", "switches"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")

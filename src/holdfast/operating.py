@@ -1,0 +1,36 @@
+"""What operators do with an app, beside its jobs: pause and resume, and ask how it stands. A part of ``App``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Unpack
+
+from holdfast.client import Client
+from holdfast.domain.durations import Duration
+from holdfast.domain.switches import Named, Switch
+from holdfast.features.switches import Switches
+
+
+class Operating:
+    client: Client
+
+    @property
+    def switches(self) -> Switches:
+        """What is paused: ``app.switches.list()``; ``pause`` and ``resume`` are there too, in both colours."""
+        return Switches(self.client)
+
+    def pause(
+        self,
+        *,
+        reason: str,
+        until: datetime | Duration | None = None,
+        refuse_enqueue: bool | None = None,
+        **what: Unpack[Named],
+    ) -> Switch:
+        """Begin nothing more of something, until it is resumed: ``app.pause(queue="mail", reason="SMTP is down",
+        until="1h")``, or a ``kind``, an ``agent``, a ``tenant``, or ``everything=True``. What runs may end."""
+        return self.switches.pause(reason=reason, until=until, refuse_enqueue=refuse_enqueue, **what)
+
+    def resume(self, **what: Unpack[Named]) -> None:
+        """Go on with it: ``app.resume(queue="mail")``."""
+        self.switches.resume(**what)
