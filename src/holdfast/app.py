@@ -54,7 +54,7 @@ from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
 from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
+from holdfast.stores.base import JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
@@ -362,9 +362,6 @@ class App(Operating):
     def sent_events(self, consumer: str, *, page: int = 100) -> Iterator[SentEvent]:
         """What applications told (``send_event``), with a place of its own for each consumer, as ``events`` has one."""
         return self.client.sent_events(consumer, page=page)
-
-    def health(self) -> Health:
-        return self.client.run(self.client.verbs.health(self.client.tenant))
 
     def reserve(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Unpack
 
 from holdfast.client import Client
 from holdfast.domain.durations import Duration
+from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
 from holdfast.features.switches import Switches
 
@@ -34,3 +36,12 @@ class Operating:
     def resume(self, **what: Unpack[Named]) -> None:
         """Go on with it: ``app.resume(queue="mail")``."""
         self.switches.resume(**what)
+
+    def health(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+        """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+        found = self.client.run(self.client.verbs.health(tenant or self.client.tenant, when))
+        return with_concerns(found, self.client.store.conditions(when))
+
+    async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+        found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, when))
+        return with_concerns(found, await asyncio.to_thread(self.client.store.conditions, when))

@@ -18,12 +18,22 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "pay", retry=tries(1))
     work(store, BROKEN)
     told = holdfast("health")
-    assert told.exit_code == 1
+    assert told.exit_code == 0, "a warning is not an alarm"
     assert "dead letters" in told.stdout
+    assert "[dead_letters]" in told.stdout
     ill = document(holdfast("health", "--json"))
-    assert (ill["verdict"], ill["dead_letter_open"], len(ill["reasons"])) == ("attention", 1, 1)
-    assert holdfast("health", "--tenant", "acme").exit_code == 0
-    assert holdfast("health", "--all-tenants").exit_code == 1
+    codes = [reason["code"] for reason in ill["reasons"] if reason["level"] != "advice"]
+    assert (ill["verdict"], ill["dead_letter_open"], codes) == ("warn", 1, ["dead_letters"])
+    assert holdfast("health", "--strict").exit_code == 1
+    assert holdfast("health", "--strict", "--threshold", "dead_letters_warn=2").exit_code == 0
+    assert holdfast("health", "--strict", "--tenant", "acme").exit_code == 0
+    assert holdfast("health", "--all-tenants", "--strict").exit_code == 1
+    forward(store)
+    put_one(store, "pay")
+    forward(store, 1000)
+    assert holdfast("health").exit_code == 1, "nobody works"
+    for wrong in ("dead_letters_warn", "dead_letters_warn=many", "mood=good", "oldest_warn=soon"):
+        assert holdfast("health", "--threshold", wrong).exit_code == 2, wrong
 
 
 @pytest.mark.req("DP-19", "CX-5")

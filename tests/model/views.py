@@ -186,7 +186,12 @@ def health_of(world: People, scope: str) -> Health:
     oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
     asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
-    worrying = dead or (waiting and not alive) or (age is not None and age > 300)
+    worst = 300 if waiting and not alive else 3600
+    overdue = any(
+        gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now) for gate in asked
+    )
+    worrying = dead or overdue or (waiting and not alive) or (age is not None and age > 300)
+    alarming = age is not None and age > worst
     return Health(
         len(waiting),
         sum(job.due_at is not None for job in jobs),
@@ -195,7 +200,7 @@ def health_of(world: People, scope: str) -> Health:
         age,
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
-        "attention" if worrying else "ok",
+        "critical" if alarming else "warn" if worrying else "ok",
         gate_open=len(asked),
         oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
     )

@@ -3,13 +3,12 @@
 from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
+from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.schedules import ScheduleReads
-from holdfast.stores.reads.subscriptions import SubscriptionReads
-from holdfast.stores.reads.switches import SwitchReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -22,8 +21,7 @@ class Reads(
     ScheduleReads,
     WorkflowReads,
     LimitReads,
-    SubscriptionReads,
-    SwitchReads,
+    HealthReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 

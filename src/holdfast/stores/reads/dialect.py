@@ -31,8 +31,6 @@ class Dialect:
     """The time at which a parked job is due."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
-    weak_settings: str | None = None
-    """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 
     def read(self, text: str, **params: object) -> Statement:
         return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params})
