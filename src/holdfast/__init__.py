@@ -6,6 +6,7 @@ from holdfast.domain.agents import Agent
 from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
+from holdfast.domain.health import Health
 from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.limits import Limit
 from holdfast.domain.policies import Backoff, Retry
@@ -26,7 +27,7 @@ from holdfast.handle import Handle
 from holdfast.headers import retry_after
 from holdfast.insights import Why
 from holdfast.kind import Kind
-from holdfast.stores.base import Health, Sent
+from holdfast.stores.base import Sent
 
 __version__ = "0.1.0"
 

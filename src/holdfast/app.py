@@ -77,9 +77,10 @@ class App(Operating):
         enqueued_by: str | None = None,
         secret_names: Sequence[str] = (),
         answer_within: Duration | None = None,
+        strict: bool = False,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.schema = schema
+        self.schema, self.strict = schema, strict
         self.client = Client(
             open_store(config.database_url(url), schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
@@ -497,6 +498,7 @@ class App(Operating):
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
+        self.check_role()
         self.declared.put_down(self.subscriptions)
         means = self.means(options.tenant, options.concurrency)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every))
@@ -559,6 +561,7 @@ class App(Operating):
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
+        await asyncio.to_thread(self.check_role)
         await asyncio.to_thread(self.declared.put_down, self.subscriptions)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:

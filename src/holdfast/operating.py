@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import datetime
 from typing import Unpack
 
+from holdfast import config
 from holdfast.client import Client
 from holdfast.domain.durations import Duration
+from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
 from holdfast.features.switches import Switches
 
+log = logging.getLogger("holdfast.worker")
+
 
 class Operating:
     client: Client
+    strict: bool
+    _role_checked = False
 
     @property
     def switches(self) -> Switches:
@@ -45,3 +52,16 @@ class Operating:
     async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
         found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, when))
         return with_concerns(found, await asyncio.to_thread(self.client.store.conditions, when))
+
+    def check_role(self) -> None:
+        """Before work begins: a role that owns the tables, or that row-level security does not hold for, could read
+        and write everything. That is said once; where it was asked to be ``strict``, it is refused."""
+        if self._role_checked or self.client.store.embedded:
+            return
+        for concern in self.client.store.conditions():
+            if concern.code != "role_too_powerful":
+                continue
+            if self.strict or config.is_strict():
+                raise Refused(concern.says, code=concern.code, fix=concern.fix)
+            log.warning("%s. %s", concern.says, concern.fix)
+        self._role_checked = True

@@ -60,7 +60,7 @@ def test_a_worker_goes_on_as_soon_as_it_may(new_app: NewApp) -> None:
 
 async def _in_the_other_colour(app: App) -> None:
     await app.switches.apause(tenant="acme", reason="unpaid", refuse_enqueue=True)
-    with pytest.raises(Refused, match="everything of tenant acme was paused by tester at .*: unpaid"):
+    with pytest.raises(Refused, match=r"everything of tenant acme was paused by tester at .*: unpaid"):
         await app.aenqueue("quick", tenant="acme")
     await app.aenqueue("quick")
     await app.switches.aresume(tenant="acme")

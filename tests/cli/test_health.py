@@ -9,6 +9,7 @@ from holdfast.stores.base import Finding, Store
 from tests.cli.conftest import Holdfast, document
 from tests.cli.people import asked
 from tests.support.stores import BROKEN, forward, put_one, tries, work
+from tests.support.switches import pause
 
 
 @pytest.mark.req("DP-19")
@@ -61,6 +62,10 @@ def test_doctor_finds_a_sound_database_sound(holdfast: Holdfast, store: Store) -
     assert (result.exit_code, found["ok"]) == (0, True)
     assert {"schema"} <= {finding["name"] for finding in found["findings"]}
     assert "✓" in holdfast("doctor").stdout
+    pause(store, "SMTP is down", queue="mail")
+    told = holdfast("doctor")
+    assert (told.exit_code, "SMTP is down" in told.stdout) == (0, True), "which is said, and no fault of the database"
+    assert holdfast("doctor", "--strict").exit_code == 1
 
 
 @pytest.mark.req("DP-22")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.gates import Ballot, GateFilter, Question
+from holdfast.domain.health import Health, Thresholds
 from holdfast.domain.outcome import Failed, Paused
 from holdfast.domain.states import State
 from holdfast.domain.steps import Pause
-from holdfast.domain.health import Health, Thresholds
 from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

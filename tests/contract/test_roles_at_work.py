@@ -23,8 +23,8 @@ from holdfast.domain.reservations import Ask
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
-from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.domain.switches import Pausing
+from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

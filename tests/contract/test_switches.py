@@ -1,13 +1,16 @@
-"""Pausing (DP-18): nothing of what is paused is begun, the system that is off touches nothing, and all of it comes back."""
+"""Pausing (DP-18): nothing of what is paused is begun, a system that is off touches nothing, and all comes back."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
+from holdfast.domain.job import Claim
+from holdfast.domain.limits import Rule
 from holdfast.domain.outcome import Failed
 from holdfast.domain.states import State
 from holdfast.domain.switches import Pausing, named
@@ -61,7 +64,7 @@ def test_nothing_of_what_is_paused_is_begun_and_all_of_it_comes_back_in_its_orde
     }
     for what, allowed in expected.items():
         scope, *rest = what.split(" of tenant ")
-        names = {} if scope == "everything" else dict([scope.split()])
+        names: dict[str, Any] = {} if scope == "everything" else dict([scope.split()])
         if rest:
             names["tenant"] = rest[0]
         elif not names:
@@ -102,7 +105,9 @@ def test_what_is_paused_at_the_head_is_walked_past_once(store: Store, by_hand: B
     lease = open_lease(store)
     (got,) = claim(store, lease, 5)
     assert got.id == other
-    assert by_hand.execute("select count(*) from job_state where held_by is not null and due_at is not null") == [(700,)]
+    assert by_hand.execute("select count(*) from job_state where held_by is not null and due_at is not null") == [
+        (700,)
+    ]
     assert store.run(store.verbs.attend_limits()) == 0, "it stays so as long as it is paused"
     resume(store, kind="pay")
     assert len(claim(store, lease, 1000)) == 700
@@ -179,7 +184,7 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     put_one(store)
 
 
-def take_one(store: Store, **fields: object) -> object:
+def take_one(store: Store, **fields: Any) -> Claim:
     put_one(store, "job", priority=9, **fields)
     return take(store)
 
@@ -213,7 +218,7 @@ def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: By
         if said is not None:
             raise Refused(said, code="paused" if "accepted" in said else "something else")
 
-    cases: list[tuple[dict[str, object], dict[str, str], dict[str, str]]] = [
+    cases: list[tuple[dict[str, Any], dict[str, str], dict[str, str]]] = [
         ({"kind": "pay"}, {}, {"kind": "other"}),
         ({"queue": "mail"}, {"queue": "mail"}, {}),
         ({"agent": "bot"}, {"agent": "bot"}, {}),
@@ -257,8 +262,6 @@ def test_what_is_said_is_checked(store: Store, by_hand: ByHand) -> None:
 
 @pytest.mark.req("SC-16")
 def test_a_limit_of_the_same_name_holds_before_and_after(store: Store) -> None:
-    from holdfast.domain.limits import Rule
-
     put(store, *(spec("pay") for _ in range(3)))
     store.run(store.verbs.set_limit(Rule("kind", "pay", 1), "ada", "*"))
     lease = open_lease(store)

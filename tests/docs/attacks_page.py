@@ -13,9 +13,9 @@ from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
-from tests.support.attacks_on_switches import SWITCHED, SWITCHES
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_switches import SWITCHED, SWITCHES
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
@@ -167,7 +167,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         "A job waits until its parents have ended; what is planned stays, triggers keep the rest.",
         WORKFLOWS,
     ),
-    "Pausing": ("What is paused stays paused until it is resumed, for those who take jobs and for those who add them.", SWITCHES),
+    "Pausing": (
+        "What is paused stays paused until it is resumed, for those who take jobs and for those who add them.",
+        SWITCHES,
+    ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
 }
 

@@ -9,11 +9,12 @@ import json
 from datetime import datetime, timedelta
 
 from holdfast.domain.gates import Gate, GateFilter
+from holdfast.domain.health import Health
 from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.domain.policies import EXPONENTIAL
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
-from holdfast.stores.base import Health, JobFilter
+from holdfast.stores.base import JobFilter
 from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World
 
@@ -188,7 +189,8 @@ def health_of(world: People, scope: str) -> Health:
     asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
     worst = 300 if waiting and not alive else 3600
     overdue = any(
-        gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now) for gate in asked
+        gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now)
+        for gate in asked
     )
     worrying = dead or overdue or (waiting and not alive) or (age is not None and age > 300)
     alarming = age is not None and age > worst

@@ -12,11 +12,20 @@ from holdfast.cli.failures import FAILED
 from holdfast.cli.output import Cell, emit, facts, line, say, table, write
 from holdfast.cli.session import connect, refuse_absent, scope, store_at
 from holdfast.cli.words import span
+from holdfast.domain.errors import Refused
 from holdfast.domain.health import CAP, Thresholds, with_concerns
-from holdfast.stores.base import Finding
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.stores.base import Finding, Store
 
+# What health would only warn of.
+NO_ALARM = frozenset(
+    {
+        *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "gates_overdue", "schedules_late"),
+        *("consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
+    }
+)
 # Said of a role that owns the tables: sound for one tenant, so no reason to fail unless asked to be strict.
-ADVICE = frozenset({"role"})
+ADVICE = frozenset({"role", *NO_ALARM})
 MARKS = {"critical": "!!", "warn": "!", "advice": "-"}
 
 
@@ -79,6 +88,8 @@ def doctor(
     with store_at(url, schema) as store:
         refuse_absent(store)
         findings = store.diagnose()
+        if store.schema().current:
+            findings += _of_the_work(store)
     levels = [level(finding, strict=strict) for finding in findings]
     ok = "problem" not in levels
     if as_json:
@@ -91,6 +102,16 @@ def doctor(
         table(("", "looked at", "found", "fix"), [_row(*pair) for pair in zip(findings, levels, strict=True)])
         say("All is well." if ok else "Something is wrong.")
     raise typer.Exit(0 if ok else FAILED)
+
+
+def _of_the_work(store: Store) -> list[Finding]:
+    """What health has to say of the jobs of all tenants, or of one where the role may not look at more."""
+    try:
+        found = store.run(store.verbs.health(EVERY_TENANT))
+    except Refused:
+        found = store.run(store.verbs.health(scope(None)))
+    skewed = [concern for concern in store.conditions() if concern.code == "clock_skew"]
+    return [Finding(each.code, False, each.says, each.fix) for each in (*found.reasons, *skewed)]
 
 
 def level(finding: Finding, *, strict: bool) -> str:

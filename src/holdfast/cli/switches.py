@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -106,7 +107,7 @@ def _row(switch: Switch) -> list[Cell]:
     return [line(switch.what), moment(switch.since), line(switch.set_by), until, accepted, line(switch.reason)]
 
 
-def _when(text: str) -> object:
+def _when(text: str) -> float | datetime:
     try:
         return duration(text, "--until")
     except InvalidSetting:

@@ -1,7 +1,8 @@
 """How the work stands (DP-19): what was counted, and a verdict with its reasons. Pure.
 
-``warn`` means that somebody should look today, ``critical`` that work is not done or may be lost. Each reason has a stable
-code, words, and what to do; ``advice`` is said and changes no verdict. The runbooks (docs/runbooks.md) go by the codes.
+``warn`` means that somebody should look today, ``critical`` that work is not done or may be lost. Each reason has a
+stable code, words, and what to do; ``advice`` is said and changes no verdict. The runbooks (docs/runbooks.md) go by the
+codes.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ def _oldest(found: Health, when: Thresholds) -> Concern | None:
 def _backlog(found: Health, when: Thresholds) -> Concern | None:
     if when.backlog_warn is None or found.backlog < when.backlog_warn:
         return None
-    return Concern("backlog", "warn", f"{_many(found.backlog)} jobs wait", "Start more workers, or pause what can wait.")
+    return Concern(
+        "backlog", "warn", f"{_many(found.backlog)} jobs wait", "Start more workers, or pause what can wait."
+    )
 
 
 def _unserved(found: Health, when: Thresholds) -> Concern | None:

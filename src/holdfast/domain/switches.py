@@ -1,7 +1,7 @@
 """Pausing (DP-18): nothing of what a switch holds is begun, until somebody resumes it or its time is over. Pure.
 
-A switch is for everything, a queue, a kind or an agent; of every tenant (``*``) or of one. Everything of every tenant is
-the whole system: while that is paused the duties rest as well, and new jobs are refused unless it says otherwise.
+A switch is for everything, a queue, a kind or an agent; of every tenant (``*``) or of one. Everything of every tenant
+is the whole system: while that is paused the duties rest as well, and new jobs are refused unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def named(
     tenant: str | None = None,
     everything: bool = False,
 ) -> tuple[str, str, str]:
-    """The tenant, the scope and the name. Everything has to be said: nobody should come to it by leaving something out."""
+    """The tenant, the scope and the name. Everything has to be said: nobody comes to it by leaving something out."""
     given = [(scope, name) for scope, name in (("queue", queue), ("kind", kind), ("agent", agent)) if name is not None]
     if len(given) > 1 or (everything and (given or tenant is not None)):
         raise InvalidSetting("name one: a queue, a kind, an agent, a tenant, or everything", code="conflicting_options")

@@ -411,7 +411,9 @@ def jobs_ahead(scene: Scene) -> Reason | None:
 def its_turn(scene: Scene) -> Reason | None:
     job = scene.job
     in_time = job.deadline_at is None or job.deadline_at > scene.around.now
-    free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene) or paused(scene))
+    free = any(not worker.full for worker in scene.taking()) and not (
+        limited(scene) or reserved(scene) or paused(scene)
+    )
     if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
         return None
     return Reason(

@@ -31,8 +31,8 @@ async def feed(store: Store, *, tenant: str) -> int:
         except StoreUnavailable:
             raise
         except Refused as error:
-            # Somebody paused or changed it meanwhile, or its jobs are not accepted now: it stays where it is. Or its key
-            # said no, which is to be seen.
+            # Somebody paused or changed it meanwhile, or its jobs are not accepted now: it stays where it is. Or its
+            # key said no, which is to be seen.
             if error.code not in ("subscription_changed", "paused"):
                 await _say(store, scope, name, id, error)
         except Exception as error:  # one that fails is tried again, and the others have their turn

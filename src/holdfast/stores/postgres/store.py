@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
-from holdfast.domain.payload import look_at
 from holdfast.domain.health import USUAL, Concern, Thresholds
+from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script

@@ -15,9 +15,7 @@ class SwitchVerbs(Reads):
     def pause(self, what: Pausing, actor: str) -> Steps[Switch]:
         schema = self.dialect.schema
         until = f"coalesce(%s::timestamptz, {schema}clock_now() + %s::interval)"
-        text = (
-            f"select {Record.columns(Switch)} from {schema}pause(%s, %s, %s, {until}, %s::boolean, %s, %s)"
-        )
+        text = f"select {Record.columns(Switch)} from {schema}pause(%s, %s, %s, {until}, %s::boolean, %s, %s)"
         lasting = None if what.lasting is None else timedelta(seconds=what.lasting)
         params = (what.scope, what.name, what.reason, what.until, lasting, what.refuse_enqueue, actor, what.tenant)
         rows = yield Statement(text, params)

@@ -139,7 +139,9 @@ class HealthReads(SwitchReads, SubscriptionReads):
     def _heads(self, tenant: str) -> Steps[list[tuple[str, str]]]:
         """Queues and kinds of what stands at the head of each queue: what nobody takes stays there."""
         mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
-        queues = yield from self._ask(tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD)
+        queues = yield from self._ask(
+            tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
+        )
         found: list[tuple[str, str]] = []
         for (queue,) in queues:
             text = (
@@ -164,20 +166,20 @@ class HealthReads(SwitchReads, SubscriptionReads):
         return len(rows), serving  # type: ignore[return-value]
 
     def _smaller(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
-        gates = f"{{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')}"
+        gates = f"{{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')} order by g.tenant, g.id limit :cap"
         own = within(tenant, "s.tenant")
         text = (
-            f"select (select count(*) from (select 1 from {gates} order by g.tenant, g.id limit :cap) a),"
-            f" (select min(a.opened_at) from (select g.opened_at from {gates} order by g.tenant, g.id limit :cap) a),"
-            f" (select count(*) from (select g.escalated_at, g.expires_at from {gates} order by g.tenant, g.id limit :cap) a"
+            f"select (select count(*) from (select 1 from {gates}) a),"
+            f" (select min(a.opened_at) from (select g.opened_at from {gates}) a),"
+            f" (select count(*) from (select g.escalated_at, g.expires_at from {gates}) a"
             "  where a.escalated_at is not null or a.expires_at <= :now),"
             " (select count(*) from (select s.tenant from {job_state} s where s.held_by is not null"
             f"  and s.due_at is not null and s.state = 'queued' limit :cap) k where {within(tenant, 'k.tenant')}),"
-            f" (select count(*) from (select 1 from {{job_state}} s where s.state in ('leased', 'in_progress') and {own}"
-            "  limit :cap) a)"
+            " (select count(*) from (select 1 from {job_state} s where s.state in ('leased', 'in_progress')"
+            f"  and {own} limit :cap) a)"
         )
         rows = yield from self._ask(tenant, text, now=now, cap=CAP)
-        return tuple(rows[0])  # type: ignore[return-value]
+        return tuple(rows[0])
 
     def _late(self, tenant: str, now: Any, when: Thresholds) -> Steps[tuple[str, ...]]:
         if when.schedule_late_warn is None:
@@ -185,8 +187,8 @@ class HealthReads(SwitchReads, SubscriptionReads):
         codec = self.dialect.codec
         limit = codec.moment(codec.time(now) - when.schedule_late_warn * SECOND)
         text = (
-            "select c.name from {schedule} c where c.state = 'active' and c.next_fire_at < :limit and c.attend_at is not null"
-            f" and {within(tenant, 'c.tenant')} order by c.name limit {NAMES}"
+            "select c.name from {schedule} c where c.state = 'active' and c.next_fire_at < :limit"
+            f" and c.attend_at is not null and {within(tenant, 'c.tenant')} order by c.name limit {NAMES}"
         )
         rows = yield from self._ask(tenant, text, limit=limit)
         return tuple(str(row[0]) for row in rows)

@@ -63,6 +63,7 @@ begin
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+            ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);

@@ -88,7 +88,8 @@ _ANYTHING = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM meter WHERE wake_at <= :now)"
     " OR EXISTS (SELECT 1 FROM switch WHERE until <= :now)"
     " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
-    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place) AND NOT EXISTS (SELECT 1 FROM switch)"
+    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place)"
+    " AND NOT EXISTS (SELECT 1 FROM switch)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
 )
 

@@ -1,4 +1,4 @@
-"""Pause and resume (DP-18). There is one writer at a time: what is paused when a claim looks stays so until it is over."""
+"""Pause and resume (DP-18). There is one writer at a time: what a claim finds paused stays so until its end."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ def halted() -> Steps[bool]:
     return bool((yield _HALTED))
 
 
-def duty(
-    idle: Any, peek: Callable[..., Steps[Any]]
-) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+def duty(idle: Any, peek: Callable[..., Steps[Any]]) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
     """A flow that anybody runs now and then: ``peek`` looks whether there is something to do. Neither it nor the flow
     does anything while the system is off; the answer is ``idle`` then."""
 
@@ -101,5 +99,3 @@ def duty(
         return flow(peek=look)(body)
 
     return wrap
-
-
