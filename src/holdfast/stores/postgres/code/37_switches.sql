@@ -1,6 +1,6 @@
 -- Pausing (DP-18). A switch is a limit of none, with a reason: of a whole queue or of everything nothing is taken
 -- (barred_from), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
--- them (limits_on), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
+-- them (park_paused), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
 -- `dispatch` says that nothing is limited, and nothing at enqueue while it says that nothing is ruled; having a row
 -- here sets both, whoever has written it.
 --
@@ -19,6 +19,36 @@ language plpgsql stable set search_path from current set enable_seqscan = off as
 begin
     return exists (select from switch w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
                       and (w.until is null or w.until > p_now));
+end $$;
+
+-- Of the rows that a turn has picked and locked, those that are paused are parked, and with them what else is at the head
+-- of the queue: many at once, since there may be a million of them, and other kinds behind. Answers how many.
+create or replace function park_paused(p_rows tid[], p_queue text, p_now timestamptz) returns integer
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_switch record;
+    v_count  integer := 0;
+    v_more   integer;
+begin
+    for v_switch in
+        select w.*, bucket(w.tenant, w.scope, w.name) as held from switch w
+         where (w.until is null or w.until > p_now) and (w.scope <> 'queue' or w.name = p_queue)
+    loop
+        continue when not exists (select from job_state s where s.ctid = any (p_rows)
+            and s.due_at is null and v_switch.tenant in ('*', s.tenant)
+            and case v_switch.scope when 'kind' then s.kind = v_switch.name when 'agent' then s.agent = v_switch.name else true end);
+        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', v_switch.held), held_by = v_switch.held
+         where (s.ctid = any (p_rows) or s.ctid = any (array(
+                   select h.ctid from job_state h
+                    where h.queue = p_queue and h.state = 'queued' and h.due_at is null
+                    order by h.priority desc, h.position, h.id limit 1000 for update skip locked)))
+           and s.due_at is null and v_switch.tenant in ('*', s.tenant)
+           and case v_switch.scope when 'kind' then s.kind = v_switch.name when 'agent' then s.agent = v_switch.name else true end;
+        get diagnostics v_more = row_count;
+        v_count := v_count + v_more;
+    end loop;
+    return v_count;
 end $$;
 
 -- What is said of a switch; the words of domain/switches.py.

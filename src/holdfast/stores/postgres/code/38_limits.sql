@@ -22,7 +22,7 @@ create or replace function bucket_key(p_bucket text) returns bigint language sql
 return hashtextextended(concat_ws(chr(31), 'holdfast.limit', current_schema(), p_bucket), 0);
 
 -- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
--- What is reserved or paused is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
+-- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
 create or replace function limits_on(p_rows tid[])
 returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
                per double precision, burst integer)
@@ -42,7 +42,6 @@ begin
          cross join lateral (values ('*'), (t.tenant)) whose(tenant)
          cross join (values ('all'), ('queue'), ('kind'), ('tenant'), ('agent'), ('key'), ('resource')) k(scope)
          where exists (select from job_limit l where l.tenant = whose.tenant and l.scope = k.scope)
-            or exists (select from switch s where s.tenant = whose.tenant and s.scope = k.scope)
             or k.scope = 'resource' and exists (select from reservation r
                    where r.tenant = whose.tenant and r.scope = 'resource' and r.state = 'active')
     ), alike as materialized (
@@ -66,10 +65,7 @@ begin
             union all
             select r.tenant, 0, null, null, null from reservation r
              where v.scope = 'resource' and r.tenant = v.tenant and r.scope = 'resource' and r.name = w.name
-               and r.state = 'active' and r.expires_at > clock_now()
-            union all
-            select s.tenant, 0, null, null, null from switch s
-             where s.tenant = v.tenant and s.scope = v.scope and s.name = w.name and (s.until is null or s.until > clock_now())) x
+               and r.state = 'active' and r.expires_at > clock_now()) x
          where w.name is not null
     )
     select p.ord, p.id, r.bucket, r.tenant, r.scope, r.name, r.concurrency, r.rate, r.per, r.burst
@@ -252,7 +248,7 @@ begin
 end $$;
 
 -- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything. What is paused counts
--- where nothing at all is to be taken from the queue; the jobs of single tenants are parked (limits_on).
+-- where nothing at all is to be taken from the queue; the jobs of single tenants are parked (park_paused).
 create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
 language plpgsql stable set search_path from current as $$
 begin

@@ -59,6 +59,19 @@ _PARK = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
+# Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
+_PARK_PAUSED = (
+    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
+    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) FROM switch w"
+    " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
+    " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
+    " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
+    " FROM (SELECT n, tenant, queue, kind, agent FROM job_state WHERE n IN (SELECT value FROM json_each(:numbers))"
+    " UNION SELECT * FROM (SELECT n, tenant, queue, kind, agent FROM job_state INDEXED BY claimable"
+    " WHERE :more AND queue = :queue AND state = 'queued' AND due_at IS NULL"
+    " ORDER BY priority DESC, position LIMIT 1000)"
+    ") h) p WHERE job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
+)
 _GO_ON = (
     "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
     "SELECT n FROM job_state INDEXED BY parked WHERE held_by = :bucket AND held_by IS NOT NULL AND due_at IS NOT NULL"
@@ -149,6 +162,15 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
         yield Statement(_PARK, {"never": NEVER, "bucket": bucket.text, "numbers": ids_json(numbers)})
         yield from wake_later(bucket, rules[bucket], now)
     return admitted
+
+
+def park_paused(numbers: Sequence[int], queue: str, now: int) -> Steps[bool]:
+    """Have those out of the way that are paused, of what a claim has picked and of those like them behind."""
+    facts = {"never": NEVER, "now": now, "queue": queue}
+    rows = yield Statement(_PARK_PAUSED, {**facts, "numbers": ids_json(numbers), "more": 0})
+    if rows:
+        yield Statement(_PARK_PAUSED, {**facts, "numbers": "[]", "more": 1})
+    return bool(rows)
 
 
 def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:

@@ -14,7 +14,7 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, is_limited, opening
+from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, is_limited, opening, park_paused
 from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
@@ -54,8 +54,9 @@ _PICK = (
 TENANT, AGENT = 4, 20
 OPEN = Opening(None, [])
 ROUNDS = 8
-EXTRA, MOST_EXTRA = 50, 3200
+EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
+_SWITCHED = Statement("SELECT 1 FROM switch LIMIT 1")
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
 )
@@ -137,18 +138,20 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Step
     """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
     open_to = yield from opening(queue, request.tenant, now)
     want = want if open_to.room is None else min(want, open_to.room)
+    switched = bool((yield _SWITCHED))
     got: dict[int, Row] = {}
     extra = 0
     for _ in range(ROUNDS if want > 0 else 0):
         found = yield Statement(_PICK, _picking(request, queue, now, open_to.barred) | {"want": want + extra})
+        if switched and (yield from park_paused([row[0] for row in found], queue, now)):
+            continue
         able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
         new = [row for row in able if row[0] not in got]
         admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()
         got |= {row[0]: row for row in new if row[0] in admitted}
         if len(got) >= want or len(got) == len(found):
             break
-        # Somebody was in the way, and more of the same may be: many more, where there was nobody else at all.
-        extra = EXTRA if got else min(max(extra * 4, EXTRA), MOST_EXTRA)
+        extra = EXTRA  # somebody was in the way, and more of the same may be
     return list(got.values())
 
 
