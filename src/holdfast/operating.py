@@ -62,6 +62,6 @@ class Operating:
             if concern.code != "role_too_powerful":
                 continue
             if self.strict or config.is_strict():
-                raise Refused(concern.says, code=concern.code, fix=concern.fix)
+                raise Refused(concern.says, code="role_too_powerful", fix=concern.fix)
             log.warning("%s. %s", concern.says, concern.fix)
         self._role_checked = True

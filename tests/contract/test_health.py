@@ -68,6 +68,19 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     assert codes(store) == codes(store, "acme") == ["paused"]
     assert "SMTP is down" in run(verbs.health("default")).reasons[0].says
     resume(store, queue="mail")
+    # What waits in a queue that is paused waits for nobody.
+    run(verbs.enqueue([spec("mail.send"), spec("other", queue="bulk")], "default"))
+    forward(store, 301)
+    assert codes(store) == codes(store, "*") == ["oldest_waits"]
+    pause(store, queue="default")
+    assert codes(store, "*") == ["oldest_waits", "paused"]
+    pause(store, queue="bulk", tenant="default")
+    assert (codes(store), codes(store, "*")) == (["paused"], ["oldest_waits", "paused"])
+    pause(store, everything=True)
+    assert codes(store, "*") == ["paused"]
+    assert (resume(store, queue="default"), resume(store, queue="bulk", tenant="default")) == (True, True)
+    assert resume(store, everything=True)
+    settle(store, claim(store, lease, 9, queues=("default", "bulk")))
     # Limits.
     run(verbs.set_limit(Rule("kind", "slow", 1), "ada", "default"))
     put(store, *(spec("slow") for _ in range(4)))

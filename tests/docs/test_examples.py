@@ -182,3 +182,15 @@ async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "the issue is partially_failed, its pages are partially_failed" in said
     assert "held back: book, print, post" in said
     assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
+
+
+@pytest.mark.req("DP-18", "DP-19")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_outage(request: pytest.FixtureRequest, store: str) -> None:
+    assert await load("outage").main(request.getfixturevalue(f"{store}_url")) == [
+        "the sum is 5",
+        "the letter is queued: the mail server is down",
+        "health: warn, ['paused']",
+        "refused: paused",
+        "sent to bob",
+    ]

@@ -90,6 +90,7 @@ class Health:
     in_progress: int
     dead_letter_open: int
     oldest_queued_age_s: float | None
+    """Of what may be begun, so not in a queue that is paused."""
     lease_active: int
     waiting_kinds: tuple[str, ...]
     """Kinds of what waits at the head of the queues."""
@@ -130,7 +131,7 @@ def _with(found: Health, reasons: Sequence[Concern]) -> Health:
 
 
 def _no_worker(found: Health, when: Thresholds) -> Concern | None:
-    if not found.backlog or found.lease_active:
+    if not found.backlog or found.lease_active or found.oldest_queued_age_s is None:  # or all that waits is paused
         return None
     # Where a tick comes by now and then nobody is there in between.
     late = _level(found.oldest_queued_age_s, None, when.oldest_warn)

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.domain.health import CAP, USUAL, Health, Thresholds, judged
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.switches import Switch
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.subscriptions import SubscriptionReads
@@ -47,9 +48,9 @@ _DEAD = (
 )
 # Those that wait for a time are walked past, but not for ever.
 _OLDEST = (
-    f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at"
+    f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue"
     " from {job_state} s where s.tenant = WHOSE and s.state = 'queued'"
-    f" and {_NOT_HELD} order by s.id limit :walk) a where a.due_at is null limit :head) w)"
+    f" and {_NOT_HELD} order by s.id limit :walk) a where a.due_at is null and not (IS_SHUT) limit :head) w)"
 )
 
 
@@ -59,14 +60,15 @@ class HealthReads(SwitchReads, SubscriptionReads):
         now = yield from self._present()
         backlog, scheduled = yield from self._waiting(tenant)
         dead = yield from self._dead(tenant)
-        oldest = yield from self._oldest(tenant)
-        pairs = yield from self._heads(tenant)
+        switches = yield from self.switches(tenant).start()
+        shut = closed_queues(switches, tenant)
+        oldest = None if shut is None else (yield from self._oldest(tenant, shut))
+        pairs = [] if shut is None else (yield from self._heads(tenant, shut))
         alive, serving = yield from self._leases(tenant, now)
         more = yield from self._smaller(tenant, now)
         gates, first_asked, overdue, parked, running = more
         late = yield from self._late(tenant, now, when)
         behind = yield from self._laggards(tenant, when)
-        switches = yield from self.switches(tenant).start()
         found = Health(
             backlog,
             scheduled,
@@ -126,24 +128,27 @@ class HealthReads(SwitchReads, SubscriptionReads):
         rows = yield from self._ask(tenant, text, cap=CAP)
         return min(int(rows[0][0]), CAP)
 
-    def _oldest(self, tenant: str) -> Steps[Any]:
+    def _oldest(self, tenant: str, shut: frozenset[str]) -> Steps[Any]:
         """Since when the one waits that has waited longest: ids grow with time, so it is among the first of each."""
+        names = self.dialect.listed(sorted(shut))
+        look = _OLDEST.replace("IS_SHUT", self.dialect.has(":shut", "a.queue"))
         if tenant == EVERY_TENANT:
-            each = _OLDEST.replace("WHOSE", "t.tenant")
+            each = look.replace("WHOSE", "t.tenant")
             text = f"{_TENANTS} select min(o.since) from (select {each} as since from t where t.tenant is not null) o"
-            rows = yield from self._ask(tenant, text, walk=500, head=50)
+            rows = yield from self._ask(tenant, text, shut=names, walk=500, head=50)
         else:
-            rows = yield from self._ask(tenant, "select " + _OLDEST.replace("WHOSE", ":tenant"), walk=CAP, head=HEAD)
+            text = "select " + look.replace("WHOSE", ":tenant")
+            rows = yield from self._ask(tenant, text, shut=names, walk=CAP, head=HEAD)
         return rows[0][0]
 
-    def _heads(self, tenant: str) -> Steps[list[tuple[str, str]]]:
+    def _heads(self, tenant: str, shut: frozenset[str]) -> Steps[list[tuple[str, str]]]:
         """Queues and kinds of what stands at the head of each queue: what nobody takes stays there."""
         mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
         queues = yield from self._ask(
             tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
         )
         found: list[tuple[str, str]] = []
-        for (queue,) in queues:
+        for queue in (row[0] for row in queues if row[0] not in shut):
             text = (
                 "select distinct h.kind from (select s.kind, s.tenant from {job_state} s where s.queue = :queue"
                 " and s.state = 'queued' and s.due_at is null order by s.priority desc, s.position limit :head) h"
@@ -205,6 +210,14 @@ class HealthReads(SwitchReads, SubscriptionReads):
             if past >= when.behind_warn or each.failure is not None:
                 found.append(f"subscription {each.name}")
         return tuple(found)
+
+
+def closed_queues(switches: list[Switch], tenant: str) -> frozenset[str] | None:
+    """Queues that are paused as a whole, for all that is looked at; None: everything is."""
+    wide = [switch for switch in switches if switch.tenant in (EVERY_TENANT, tenant)]
+    if any(switch.scope == "all" for switch in wide):
+        return None
+    return frozenset(switch.name for switch in wide if switch.scope == "queue")
 
 
 def _serves(worker: tuple[Any, Any], queue: str, kind: str) -> bool:
