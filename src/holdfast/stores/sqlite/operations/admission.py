@@ -62,7 +62,7 @@ _PARK = (
 # Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
 _PARK_PAUSED = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
-    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) FROM switch w"
+    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM switch w"
     " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
     " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
     " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
