@@ -108,6 +108,9 @@ def test_what_is_paused_at_the_head_is_walked_past_once(store: Store, by_hand: B
     assert by_hand.execute("select count(*) from job_state where held_by is not null and due_at is not null") == [
         (700,)
     ]
+    store.run(store.verbs.set_limit(Rule("kind", "full", 0), "ada", "*"))
+    put_one(store, "full")
+    assert claim(store, lease, 5) == []
     assert store.run(store.verbs.attend_limits()) == 0, "it stays so as long as it is paused"
     resume(store, kind="pay")
     assert len(claim(store, lease, 1000)) == 700
