@@ -55,10 +55,13 @@ COMMANDS = (
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
     ("executors",),
     *(("executors", verb) for verb in ("list", "add", "remove")),
+    ("audit",),
+    *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
+    ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

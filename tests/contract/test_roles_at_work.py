@@ -25,6 +25,7 @@ from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -52,6 +53,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "switches"),
+    *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -61,6 +63,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -236,6 +239,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "seal_ledger": lambda: run(v.seal_ledger("tests")),
+        "seal": lambda: run(v.seal()),
+        "block": lambda: run(v.block(None)),
+        "unsealed": lambda: run(v.unsealed(None)),
+        "sealed": lambda: run(v.sealed(job, tenant)),
+        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
+        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

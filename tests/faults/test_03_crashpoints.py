@@ -54,10 +54,11 @@ NOT_A_WORKERS |= {
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
 READS |= {"active_subscriptions", "deliveries", "behind", "switches"}
+READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
-VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
+VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 
 def prepare(store_url: str) -> list[str]:
