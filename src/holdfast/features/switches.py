@@ -82,7 +82,7 @@ def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
     agent = (yield from verbs.agent(name, whose).start()) if scope == "agent" else None
     if agent is None or not agent.disabled:
         return was
-    yield from verbs.enable_agent(name, whose).start()
+    yield from verbs.enable_agent(name, whose, caller.actor).start()
     yield from verbs.resume_agent(name, BATCH, whose).start()
     return True
 
