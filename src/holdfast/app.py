@@ -33,8 +33,10 @@ from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.audit import Audit
+from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
+from holdfast.features.operations import Operations
 from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
@@ -95,6 +97,7 @@ class App(Operating):
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
         self.executors = Executors(self.client)
+        self.operations = Operations(self.client, new_id)
         self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
         self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
@@ -380,6 +383,13 @@ class App(Operating):
         ``async with``. A resource, a queue, or (with neither) everything. The block begins when its turn has come and
         the jobs that run there have ended, or ``at_once`` while they go on; after ``wait`` it is refused as busy."""
         return Reserving.of(self.client, new_id(), resource, queue, wait, ttl, at_once, reason)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What failed for good, in groups: ``app.dead_letters.groups()``, ``.redrive(group)``, ``.discard(…)``."""
+        return DeadLetters(
+            self.client, self.operations.starting, lambda kind, given: self._make(kind, given, {}).payload, new_id
+        )
 
     # --- telling jobs, and deciding for them ---
 

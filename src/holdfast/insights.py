@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.domain.agents import Agent
+from holdfast.domain.dead_letters import DeadLetterGroup, Remade
 from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
@@ -43,6 +44,10 @@ class Story:
     """The jobs of its workflow that it is after."""
     chain: list[Job]
     """The tries, where each is a job of its own; it alone otherwise."""
+    group: DeadLetterGroup | None = None
+    """Of a dead letter: those that failed for the same reason."""
+    remade: list[Remade] = field(default_factory=list)
+    """The job it took the place of, or that took its, where it was redriven with another payload."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -73,7 +78,12 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     made_from = yield from verbs.made_from(job_id, tenant).start()
     parents = [] if job.workflow_id is None else (yield from verbs.parent_results(job_id, tenant).start())
     chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
-    return Story(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain)
+    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
+    remade = yield from verbs.remade(job_id, tenant).start()
+    return Story(
+        *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
+        *(group, remade),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +140,9 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
         reservations = yield from verbs.reservations(job.tenant).start()
     waits = job.state in (State.QUEUED, State.RETRY_WAITING)
     switches = (yield from verbs.switches(job.tenant).start()) if waits else []
+    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     scene = Scene(
         *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
-        *(parents, limits, reservations, switches),
+        *(parents, limits, reservations, switches, group),
     )
     return Why(job, reasons(scene))

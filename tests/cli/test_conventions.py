@@ -32,6 +32,10 @@ COMMANDS = (
     *(("pause",), ("resume",), ("switches",)),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
+    ("dead-letters",),
+    *(("dead-letters", verb) for verb in ("list", "show", "note", "redrive", "discard")),
+    ("operations",),
+    *(("operations", verb) for verb in ("start", "list", "show", "cancel", "wait")),
     ("approvals",),
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
@@ -60,6 +64,7 @@ COMMANDS = (
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
+    *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     ("audit",),
 )

@@ -20,7 +20,7 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "active_subscriptions",
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
-    *("halted", "seals_of"),
+    *("halted", "shape", "fingerprint", "seals_of"),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -37,6 +37,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
+    *("next_operation", "hold_operation", "do_operation"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -47,6 +48,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("pause", "resume"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

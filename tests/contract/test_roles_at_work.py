@@ -15,9 +15,11 @@ import pytest
 from psycopg import sql
 
 from holdfast.domain.agents import Definition
+from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
 from holdfast.domain.schedules import Schedule
@@ -34,7 +36,7 @@ from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
-from tests.support.stores import claim, new_id, open_lease, put_one, spec
+from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.ways import bring
 from tests.support.workflows import Flow as Drawn
 
@@ -42,6 +44,7 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
+ALL = JobFilter(tenant="default")
 AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
 
 READS = {
@@ -53,6 +56,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "switches"),
+    *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
@@ -63,12 +67,14 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "pause", "resume"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
@@ -104,6 +110,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
         with closing(PostgresByHand(owner.url)) as by_hand:
             ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
+        ids["bulk"] = new_id()
         ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
         ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
         claim(owner, ids["lease"])
@@ -239,6 +246,18 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "dead_letter_groups": lambda: run(v.dead_letter_groups(GroupFilter(tenant=tenant))),
+        "dead_letter_group": lambda: run(v.dead_letter_group("x", tenant)),
+        "group_of": lambda: run(v.group_of(job, tenant)),
+        "note_dead_letters": lambda: run(v.note_dead_letters("x", "y", "ada", tenant)),
+        "redrive_as": lambda: run(v.redrive_as(ids["dead_letter"], new_id(), "{}", None, "ada", tenant)),
+        "remade": lambda: run(v.remade(job, tenant)),
+        "start_operation": lambda: run(v.start_operation(Starting(ids["bulk"], "redrive"), ALL, "ada", tenant)),
+        "next_operation": lambda: run(v.next_operation()),
+        "work_operation": lambda: run(v.work_operation()),
+        "cancel_operation": lambda: run(v.cancel_operation(ids["bulk"], None, "ada", tenant)),
+        "operation": lambda: run(v.operation(job, tenant)),
+        "operations": lambda: run(v.operations(tenant)),
         "seal_ledger": lambda: run(v.seal_ledger("tests")),
         "seal": lambda: run(v.seal()),
         "block": lambda: run(v.block(None)),
@@ -309,6 +328,41 @@ def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     with closing(open_store(as_role(place.url, role))) as store:
         assert sum(store.run(store.verbs.counts("*")).values()) == 8
         assert sum(store.run(store.verbs.counts("default")).values()) == 7
+
+
+@pytest.mark.req("DP-15")
+def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Place) -> None:
+    """A worker may not redrive, but works off what an administrator has started: on the jobs that were asked for."""
+    wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
+    new = Starting(place.ids["bulk"], "redrive")
+    place.owner.run(
+        place.owner.verbs.start_operation(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
+    )
+    call = "select holdfast.do_operation(:op, :jobs, null, false, 'default')"
+    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+        by_hand.execute(call, {"op": new.id, "jobs": [other]})
+    assert state_of(place.owner, other) is State.DEAD_LETTER
+    with closing(open_store(as_role(place.url, EXECUTOR))) as store:
+        assert store.run(store.verbs.work_operation()) == 1
+    assert (state_of(place.owner, wanted), state_of(place.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
+    found = place.owner.run(place.owner.verbs.operation(new.id, "default"))
+    assert found is not None
+    assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
+    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+        assert "no batch of it" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
+
+
+def job_kind(place: Place) -> str:
+    found = place.owner.run(place.owner.verbs.get(place.ids["dead_letter"], "default"))
+    assert found is not None
+    return found.kind
+
+
+def bring_dead(store: Store, kind: str) -> str:
+    job_id = put_one(store, kind, queue="dying")
+    (claimed,) = claim(store, open_lease(store), queues=("dying",))
+    settle(store, claimed, FINAL)
+    return job_id
 
 
 @pytest.mark.req("DP-20")

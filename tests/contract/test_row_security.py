@@ -17,6 +17,7 @@ import pytest
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.states import State
@@ -88,6 +89,11 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
+            settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
+            store.run(store.verbs.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
+            asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
+            store.run(store.verbs.start_operation(asked, later, "ada", tenant))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         store.run(store.verbs.seal_ledger("tests"))
         found = Place(url, owned_databases.owner)
@@ -147,6 +153,7 @@ def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
             guards = {
                 *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
                 *("no such schedule", "could have been made from", "one after the other", "which is not there"),
+                "was not redriven as",
                 "for nobody else",
             }
             assert "row-level security policy" in refusal or any(words in refusal for words in guards), table

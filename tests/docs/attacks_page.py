@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
+from tests.support.attacks_on_dead_letters import BEGUN, DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
@@ -58,6 +59,7 @@ def setup() -> list[str]:
         *REGISTERED,
         *LIMITED,
         *SWITCHED,
+        *BEGUN,
         *_people(),
         *PLANNED,
     ]
@@ -172,6 +174,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         SWITCHES,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
+    "Dead letters and bulk operations": (
+        "They are counted as they are, and done as they were asked for.",
+        DEAD_LETTERS,
+    ),
 }
 
 

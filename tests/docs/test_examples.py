@@ -53,6 +53,17 @@ async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     assert "pack paid orders: 1 made" in said
 
 
+@pytest.mark.req("DP-15")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_dead_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    assert await load("dead_letters").main(url) == {"succeeded": 20, "cancelled": 1}
+    said = capsys.readouterr().out
+    assert "19 x ConnectionError in example_dead_letters:main.pay, last: order " in said
+    assert "redrive: 19 of 19, 0 refused" in said
+    assert "0 groups are open" in said
+
+
 @pytest.mark.req("SC-16", "SC-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:

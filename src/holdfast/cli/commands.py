@@ -26,6 +26,7 @@ from holdfast.cli import (
     plans,
     queues,
     reservations,
+    resolving,
     send_event,
     subscriptions,
     switches,
@@ -180,6 +181,7 @@ looking.command(
         "holdfast jobs redrive ID1 ID2 --max-attempts 10",
         "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
         "holdfast jobs redrive ID --from-step charge",
+        """holdfast jobs redrive ID --payload '{"order": 8}' --reason 'it was the number'""",
     ),
 )(operate.redrive)
 looking.command(
@@ -199,6 +201,9 @@ looking.command(
     ),
 )(operate.move)
 looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)
+
+app.add_typer(resolving.buried, name="dead-letters")
+app.add_typer(resolving.bulk, name="operations")
 
 asked = typer.Typer(help="What waits for people: look, and decide.", no_args_is_help=True)
 app.add_typer(asked, name="approvals")

@@ -14,6 +14,7 @@ from typing import Final
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import EVERY_TENANT, Event, Job
 from holdfast.domain.limits import Limit
@@ -45,6 +46,8 @@ class Scene:
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
+    group: DeadLetterGroup | None = None
+    """Of a dead letter: those that failed for the same reason."""
 
     def last(self, *verbs: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.verb in verbs), None)
@@ -140,11 +143,17 @@ def dead_letter(scene: Scene) -> Reason | None:
         why = "it failed, and is not tried again"
     else:
         why = "it failed in a way that no other try can help"
+    since = f"it is a dead letter since {_at(job.finished_at)}"
+    change = f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …"
+    group, others = scene.group, ""
+    if group is not None and group.open > 1:
+        others = f"; {group.open - 1} more wait for the same reason (group {group.fingerprint})"
+        change += f"; all of them: holdfast dead-letters redrive {group.fingerprint}"
     return Reason(
         "dead_letter",
-        f"it is a dead letter since {_at(job.finished_at)}: {why}; the last time {job.error_code}: {job.error_message}",
-        f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …",
-        {"error_code": job.error_code},
+        f"{since}: {why}; the last time {job.error_code}: {job.error_message}{others}",
+        change,
+        {"error_code": job.error_code} | ({} if group is None else {"group": group.fingerprint}),
     )
 
 

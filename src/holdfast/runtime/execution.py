@@ -17,7 +17,7 @@ from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.domain.states import State
 from holdfast.runtime.ending import Ended, Suspended
-from holdfast.runtime.failures import failure, message_of, traceback_of
+from holdfast.runtime.failures import failure, frame_of, message_of, traceback_of
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
 
@@ -127,7 +127,8 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
         case Cancel(reason=reason):
             return Cancelled(None if reason is None else redact(str(reason), MESSAGE_LIMIT))
         case Reject():
-            return Failed(error.code, redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact), final=True)
+            message, trace = redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact)
+            return Failed(error.code, message, trace, final=True, frame=frame_of(error))
         case Retry():
             return _asked_again(error, redact)
         case InvalidArguments() | InvalidPayload() | StepsChanged():
@@ -161,6 +162,7 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
         traceback_of(asked, redact),
         after=None if asked.after is None else seconds(asked.after),
         backoff=asked.own_backoff,
+        frame=frame_of(asked if cause is None else cause),
     )
 
 

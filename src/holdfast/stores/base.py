@@ -57,6 +57,7 @@ from holdfast.domain.workflows import (
 )
 from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
+from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.switches import SwitchVerbs
 
 T = TypeVar("T")
@@ -112,6 +113,8 @@ class JobFilter:
     tag: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
+    fingerprint: str | None = None
+    """Open dead letters of this group."""
     since: datetime | None = None
     until: datetime | None = None
     before: str | None = None
@@ -164,7 +167,7 @@ class Sent:
     woke: int
 
 
-class Verbs(AuditVerbs, SwitchVerbs, Protocol):
+class Verbs(AuditVerbs, DeadLetterVerbs, SwitchVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...

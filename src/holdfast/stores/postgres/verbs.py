@@ -19,6 +19,7 @@ from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
@@ -42,6 +43,7 @@ class PostgresVerbs(
     SwitchVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
+    DeadLetterVerbs,
     AuditVerbs,
     Reads,
 ):

@@ -31,6 +31,8 @@ class Dialect:
     """The time at which a parked job is due."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
+    by_index: Callable[[str], str] = lambda name: ""
+    """Names the index to read a table by, where the planner would have to know more than it does."""
 
     def read(self, text: str, **params: object) -> Statement:
         return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params})

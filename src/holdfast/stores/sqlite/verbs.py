@@ -12,7 +12,9 @@ from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.audit import AuditVerbs
+from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
+from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
@@ -52,6 +54,8 @@ class SqliteVerbs(
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
+    DeadLetterVerbs,
+    BulkVerbs,
     AuditVerbs,
 ):
     dialect = Dialect(
@@ -63,6 +67,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        by_index=lambda name: f" indexed by {name}",
     )
 
     @flow()

@@ -25,6 +25,7 @@ begin
                    bool_or(n.error_code = 'worker_lost' and n.state = 'failed') as lost
               from new_rows n) n,
            (select bool_or(o.state = 'waiting_for_approval') as asked, bool_or(o.state = 'failed') as failed,
+                   bool_or(o.state = 'dead_letter') as dead,
                    bool_or(o.due_at = 'infinity') as parked
               from old_rows o) o;
     if v_seen.rows = 0 then
@@ -73,6 +74,13 @@ begin
     if v_seen.failed then
         perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
+    end if;
+    if v_seen.failed or v_seen.dead then   -- dead letters come or go (27_dead_letters.sql)
+        perform keep_dead_letters(w.buried, w.gone, v_now) from (
+            select array_agg(n.id) filter (where n.state = 'dead_letter') as buried,
+                   array_agg(n.id) filter (where o.state = 'dead_letter') as gone
+              from new_rows n join old_rows o on o.id = n.id where (o.state = 'dead_letter') <> (n.state = 'dead_letter')) w
+         where w.buried is not null or w.gone is not null;
     end if;
     if v_seen.flowing then
         if v_seen.parked then

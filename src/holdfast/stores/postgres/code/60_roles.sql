@@ -22,7 +22,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits', 'halted', 'seals_of'];
+                              'watch_job', 'list_limits', 'halted', 'shape', 'fingerprint', 'seals_of'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -31,13 +31,15 @@ declare
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'seal_ledger', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
-                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed'];
+                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
+                              'next_operation', 'hold_operation', 'do_operation'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor', 'pause', 'resume'];
+                              'add_executor', 'remove_executor', 'pause', 'resume',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as'];
     v_routine record;
     v_role    text;
 begin
@@ -65,7 +67,8 @@ begin
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, action to %I', v_role);
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, action,'
+            ' dead_letter, dead_letter_group, operation, redriven_as to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
