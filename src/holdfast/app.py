@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -45,6 +45,7 @@ from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
 from holdfast.features.subscriptions import Consumers, Declarations, Following, Subscriptions
 from holdfast.features.templates import Templates
+from holdfast.features.tenants import Tenants
 from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
@@ -96,7 +97,7 @@ class App(Operating):
         self.queues = Queues(self.client)
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
-        self.executors = Executors(self.client)
+        self.executors, self.tenants = Executors(self.client), Tenants(self.client)
         self.operations = Operations(self.client, new_id)
         self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
@@ -118,6 +119,10 @@ class App(Operating):
         finally:
             self.client.move_to(self.client.home)
             self.schema = own
+
+    def tenant(self, name: str) -> AbstractContextManager[None]:
+        """Work for another tenant within the block: ``with app.tenant("acme"): …``. In a handler it is the job's."""
+        return self.client.acting_for(name)
 
     # --- declaring ---
 

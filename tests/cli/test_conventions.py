@@ -59,6 +59,8 @@ COMMANDS = (
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
     ("executors",),
     *(("executors", verb) for verb in ("list", "add", "remove")),
+    ("tenants",),
+    *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair")),
     ("audit",),
     *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
@@ -66,6 +68,7 @@ GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
+    ("tenants",),
     ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"

@@ -18,7 +18,7 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
-    "active_subscriptions",
+    *("active_subscriptions", "fair_queues", "turn_of"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "shape", "fingerprint", "seals_of"),
 }
@@ -48,6 +48,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("pause", "resume"),
+    *("set_tenant", "remove_tenant", "set_fair"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}

@@ -31,7 +31,7 @@ from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
-from tests.support.by_hand import PostgresByHand
+from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
@@ -56,6 +56,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "switches"),
+    *("tenants", "fair_queues", "turn_of"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
 }
@@ -78,6 +79,7 @@ GOVERNS = {
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
+REGISTERS |= {"set_tenant", "remove_tenant", "set_fair"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
@@ -105,30 +107,38 @@ class Place:
     ids: dict[str, str]
 
 
+def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
+    """A little of everything in the tenant `default`: the ids by which it is called."""
+    ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
+    ids["bulk"] = new_id()
+    ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
+    ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
+    claim(owner, ids["lease"])
+    claim(owner, ids["lease"], begin=False)
+    ids["gate"] = asking(owner, quorum=100).id
+    ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
+    owner.run(owner.verbs.put_template(template(), "ada", "default"))
+    failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
+    failing.start()
+    ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    return ids
+
+
 @pytest.fixture
 def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
         with closing(PostgresByHand(owner.url)) as by_hand:
-            ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
-        ids["bulk"] = new_id()
-        ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
-        ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
-        claim(owner, ids["lease"])
-        claim(owner, ids["lease"], begin=False)
-        ids["gate"] = asking(owner, quorum=100).id
-        ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
-        owner.run(owner.verbs.put_template(template(), "ada", "default"))
-        failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
-        failing.start()
-        ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+            ids = furnish(owner, by_hand)
         yield Place(url, owner, ids)
         check_ledger(owner)
 
 
-def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
-    """Every verb of the port, with arguments that the owner could use."""
+def verbs(
+    store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
+) -> dict[str, Callable[[], object]]:
+    """Every verb of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
     v, run = store.verbs, store.run
-    job, lease, tenant = ids["in_progress"], ids["lease"], "default"
+    job, lease = ids["in_progress"], ids["lease"]
     return {
         "get": lambda: run(v.get(job, tenant)),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
@@ -147,35 +157,35 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
             v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
         ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
-        "open_lease": lambda: run(v.open_lease("w", 30, "*")),
-        "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
-        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1))),
-        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1))),
-        "recalls": lambda: run(v.recalls(lease, "*")),
-        "holdings": lambda: run(v.holdings(lease, "*")),
+        "open_lease": lambda: run(v.open_lease("w", 30, scope)),
+        "renew_lease": lambda: run(v.renew_lease(lease, 30, scope)),
+        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
+        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
+        "recalls": lambda: run(v.recalls(lease, scope)),
+        "holdings": lambda: run(v.holdings(lease, scope)),
         "watch": lambda: run(v.watch(job, tenant, 1)),
-        "start": lambda: run(v.start(lease, [ids["leased"]], "*")),
-        "release": lambda: run(v.release(lease, [ids["leased"]], "*")),
-        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", "*")),
-        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", "*")),
-        "settle": lambda: run(v.settle(lease, [], "*")),
-        "promote_due": lambda: run(v.promote_due()),
-        "expire_overdue": lambda: run(v.expire_overdue()),
-        "reap_lapsed": lambda: run(v.reap_lapsed()),
-        "save_cursor": lambda: run(v.save_cursor("c", "0", None, "*")),
-        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", "*")),
+        "start": lambda: run(v.start(lease, [ids["leased"]], scope)),
+        "release": lambda: run(v.release(lease, [ids["leased"]], scope)),
+        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", scope)),
+        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", scope)),
+        "settle": lambda: run(v.settle(lease, [], scope)),
+        "promote_due": lambda: run(v.promote_due(tenant=scope)),
+        "expire_overdue": lambda: run(v.expire_overdue(tenant=scope)),
+        "reap_lapsed": lambda: run(v.reap_lapsed(tenant=scope)),
+        "save_cursor": lambda: run(v.save_cursor("c", "0", None, scope)),
+        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", scope)),
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
         "move": lambda: run(v.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
-        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
+        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], scope)),
         "steps": lambda: run(v.steps(job, tenant)),
         "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
         "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
         "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
         "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
-        "attend_gates": lambda: run(v.attend_gates()),
+        "attend_gates": lambda: run(v.attend_gates(tenant=scope)),
         "gate": lambda: run(v.gate(ids["gate"], tenant)),
         "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
         "votes": lambda: run(v.votes(ids["gate"], tenant)),
@@ -202,9 +212,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "add_schedule": lambda: run(v.add_schedule(placed(new_id()), "ada", tenant)),
         "change_schedule": lambda: run(v.change_schedule(_hourly(store), placed("hourly"), "paused", "ada", tenant)),
         "declare_schedules": lambda: run(v.declare_schedules("shop", [], tenant)),
-        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], "*")),
+        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], scope)),
         "run_schedule": lambda: run(v.run_schedule(ids["schedule"], firing(), True, "ada", tenant)),
-        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(),
+        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
         "add_to_workflow": lambda: run(v.add_to_workflow(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
         "resume_workflow": lambda: run(v.resume_workflow(ids["workflow"], None, "ada", tenant)),
         "cancel_workflow": lambda: run(v.cancel_workflow(ids["workflow"], None, "ada", tenant)),
@@ -216,7 +226,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "set_limit": lambda: run(v.set_limit(Rule.of("kind", "slow", 5), "ada", tenant)),
         "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
         "limits": lambda: run(v.limits(tenant)),
-        "attend_limits": lambda: run(v.attend_limits()),
+        "attend_limits": lambda: run(v.attend_limits(tenant=scope)),
         "reserve": lambda: run(v.reserve(Ask(new_id(), "queue", "q", 30), "ada", tenant)),
         "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
         "reservations": lambda: run(v.reservations(tenant)),
@@ -225,7 +235,7 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "resume": lambda: run(v.resume("kind", "slow", "ada", tenant)),
         "switches": lambda: run(v.switches(tenant)),
         "queue_settings": lambda: run(v.queue_settings(tenant)),
-        "age_queues": lambda: run(v.age_queues()),
+        "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
@@ -246,6 +256,12 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
+        "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
+        "tenants": lambda: run(v.tenants(tenant)),
+        "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
+        "fair_queues": lambda: run(v.fair_queues()),
+        "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),
         "dead_letter_groups": lambda: run(v.dead_letter_groups(GroupFilter(tenant=tenant))),
         "dead_letter_group": lambda: run(v.dead_letter_group("x", tenant)),
         "group_of": lambda: run(v.group_of(job, tenant)),

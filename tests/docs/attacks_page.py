@@ -17,6 +17,7 @@ from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_switches import SWITCHED, SWITCHES
+from tests.support.attacks_on_tenants import CAPPED, TENANTS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
@@ -59,6 +60,7 @@ def setup() -> list[str]:
         *REGISTERED,
         *LIMITED,
         *SWITCHED,
+        *CAPPED,
         *BEGUN,
         *_people(),
         *PLANNED,
@@ -174,6 +176,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         SWITCHES,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
+    "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
     "Dead letters and bulk operations": (
         "They are counted as they are, and done as they were asked for.",
         DEAD_LETTERS,

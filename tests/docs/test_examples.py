@@ -74,6 +74,15 @@ async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture
     assert "resource gpu-1 was reserved" in said
 
 
+@pytest.mark.req("JF-12", "JF-1")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_tenants(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    made = await load("tenants").main(request.getfixturevalue(f"{store}_url"))
+    assert len(made) == 60 + 6 + 3
+    assert set(made[-40:]) == {"huge"}, "the others were not kept waiting by what it has"
+    assert "tenant trial is full: 3 of its jobs wait and 3 may" in capsys.readouterr().out
+
+
 @pytest.mark.req("SC-14", "CX-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_pictures(

@@ -30,6 +30,7 @@ from holdfast.cli import (
     send_event,
     subscriptions,
     switches,
+    tenants,
     tick,
     why,
     worker,
@@ -326,6 +327,21 @@ executing.command("add", epilog=examples("holdfast executors add gpu", "holdfast
     executors.add
 )
 executing.command("remove")(executors.remove)
+
+sharing = typer.Typer(help="Tenants: what they are held to, and how they share queues.", no_args_is_help=True)
+app.add_typer(sharing, name="tenants")
+sharing.command("list", epilog=examples("holdfast tenants list"))(tenants.list_tenants)
+sharing.command("show", epilog=examples("holdfast tenants show acme"))(tenants.show)
+sharing.command(
+    "set",
+    epilog=examples(
+        "holdfast tenants set acme --max-pending 100000 --max-running 20 --rate 50/s",
+        "holdfast tenants set acme --weight 3",
+        "holdfast tenants set acme --max-running none",
+    ),
+)(tenants.set_tenant)
+sharing.command("delete", epilog=examples("holdfast tenants delete acme"))(tenants.delete)
+sharing.command("fair", epilog=examples("holdfast tenants fair on", "holdfast tenants fair off"))(tenants.fair)
 
 auditing = typer.Typer(help="The sealed ledger: check it, show it, take it elsewhere.", no_args_is_help=True)
 app.add_typer(auditing, name="audit")

@@ -24,6 +24,7 @@ from holdfast.domain.states import HELD as HELD_STATES
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.switches import Switch
+from holdfast.domain.tenants import TurnOf
 from holdfast.domain.why_held import by_limits, by_parents, by_reservations, by_switches
 from holdfast.domain.workflows import ParentResult
 
@@ -46,6 +47,8 @@ class Scene:
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
+    turn: TurnOf | None = None
+    """Where it stands, if its queue is shared between tenants."""
     group: DeadLetterGroup | None = None
     """Of a dead letter: those that failed for the same reason."""
 
@@ -72,6 +75,16 @@ class Scene:
     def fitting(self) -> list[WorkerSeen]:
         """The living workers that serve its tenant."""
         return [worker for worker in self.around.workers if worker.tenant in (self.job.tenant, EVERY_TENANT)]
+
+    @property
+    def ahead(self) -> int | None:
+        """How many stand before it: of its own tenant, where tenants share the queue."""
+        return self.around.ahead if self.turn is None else self.turn.ahead
+
+    @property
+    def others(self) -> int:
+        """Tenants that it takes turns with."""
+        return 0 if self.turn is None else max(0, self.turn.tenants - 1)
 
     def taking(self) -> list[WorkerSeen]:
         """Those that would take it: of its tenant, its queue and its kind."""
@@ -409,12 +422,27 @@ def all_busy(scene: Scene) -> Reason | None:
 
 
 def jobs_ahead(scene: Scene) -> Reason | None:
-    ahead = scene.around.ahead
+    ahead = scene.ahead
     if not scene.is_due or not ahead:
         return None
     many = f"{ahead:,} or more jobs are" if ahead >= AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
-    says = f"{many} before it in queue {scene.job.queue}"
+    whose = "" if scene.turn is None else f", of its own tenant {scene.job.tenant}"
+    says = f"{many} before it in queue {scene.job.queue}{whose}"
     return Reason("jobs_ahead", says, f"holdfast jobs move {scene.job.id} --first", {"ahead": ahead})
+
+
+def tenant_turn(scene: Scene) -> Reason | None:
+    if not scene.is_due or scene.turn is None or not scene.others:
+        return None
+    turn, job = scene.turn, scene.job
+    others = f"{scene.others:,} other tenant{'s have' if scene.others > 1 else ' has'}"
+    return Reason(
+        "tenant_turn",
+        f"queue {job.queue} is shared fairly: {others} jobs waiting there, and {job.tenant} is served with weight"
+        f" {turn.weight}",
+        f"It comes when its tenant has its turn. For a larger share: holdfast tenants set {job.tenant} --weight N",
+        {"tenants": turn.tenants, "weight": turn.weight},
+    )
 
 
 def its_turn(scene: Scene) -> Reason | None:
@@ -423,7 +451,7 @@ def its_turn(scene: Scene) -> Reason | None:
     free = any(not worker.full for worker in scene.taking()) and not (
         limited(scene) or reserved(scene) or paused(scene)
     )
-    if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
+    if not scene.is_due or job.due_at is not None or scene.ahead or scene.others or not free or not in_time:
         return None
     return Reason(
         "next",
@@ -460,6 +488,7 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
     refused_executors,
     all_busy,
     jobs_ahead,
+    tenant_turn,
     its_turn,
 )
 

@@ -59,6 +59,7 @@ from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.switches import SwitchVerbs
+from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class Sent:
     woke: int
 
 
-class Verbs(AuditVerbs, DeadLetterVerbs, SwitchVerbs, Protocol):
+class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, SwitchVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -468,9 +469,10 @@ class Verbs(AuditVerbs, DeadLetterVerbs, SwitchVerbs, Protocol):
 class Caller(Protocol):
     """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
 
-    tenant: str
     actor: str
 
+    @property
+    def tenant(self) -> str: ...
     @property
     def verbs(self) -> Verbs: ...
     def run(self, flow: Flow[T]) -> T: ...

@@ -52,6 +52,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
+    Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted"),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),

@@ -26,6 +26,7 @@ from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
+from holdfast.stores.postgres.tenants import TenantVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -43,6 +44,7 @@ class PostgresVerbs(
     SwitchVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
+    TenantVerbs,
     DeadLetterVerbs,
     AuditVerbs,
     Reads,

@@ -10,6 +10,7 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -23,6 +24,7 @@ class Reads(
     WorkflowReads,
     LimitReads,
     HealthReads,
+    TenantReads,
     DeadLetterReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""

@@ -48,6 +48,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="paused", fix=LATER)
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
+    if message.startswith("tenant full"):
+        return Refused(message, code="tenant_full")
     if message.startswith("executor"):
         return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):

@@ -29,6 +29,7 @@ from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
+from holdfast.stores.sqlite.operations.tenants import TenantVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 from holdfast.stores.sqlite.operations.writer import ids_json
@@ -50,6 +51,7 @@ class SqliteVerbs(
     SwitchVerbs,
     AgingVerbs,
     SubscriptionVerbs,
+    TenantVerbs,
     CircumstanceVerbs,
     AgentVerbs,
     TemplateVerbs,

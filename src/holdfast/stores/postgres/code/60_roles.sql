@@ -22,7 +22,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits', 'halted', 'shape', 'fingerprint', 'seals_of'];
+                              'watch_job', 'list_limits', 'halted', 'shape', 'fingerprint', 'seals_of', 'fair_queues', 'turn_of'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -38,7 +38,7 @@ declare
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor', 'pause', 'resume',
+                              'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as'];
     v_routine record;
     v_role    text;
@@ -67,7 +67,7 @@ begin
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, action,'
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant, action,'
             ' dead_letter, dead_letter_group, operation, redriven_as to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.

@@ -14,6 +14,7 @@ from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.agents import agents_of
+from holdfast.stores.sqlite.operations.pending import hold_to_cap
 from holdfast.stores.sqlite.operations.switches import refuse_paused
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
@@ -76,6 +77,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]
     if new and (yield _IS_RULED):
         yield from refuse_paused(new, tenant, now)
     if new:
+        yield from hold_to_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
     return answers
 
