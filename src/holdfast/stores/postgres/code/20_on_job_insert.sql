@@ -13,7 +13,6 @@ declare
     v_agent  agent;
     v_row    record;
     v_bad    record;
-    v_ruled  boolean;
     v_switch switch;
 begin
     select d.ruled into v_ruled from dispatch d;
@@ -39,7 +38,6 @@ begin
         perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
                 a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth) as b(rule) where b.rule is not null;
     end if;
-    select d.ruled into v_ruled from dispatch d;
     if v_ruled then
         -- How many of a tenant's jobs may wait (19_pending.sql).
         perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (
