@@ -7,6 +7,7 @@ from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
+from holdfast.domain.health import Health
 from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.limits import Limit
 from holdfast.domain.operations import Operation
@@ -30,7 +31,7 @@ from holdfast.handle import Handle
 from holdfast.headers import retry_after
 from holdfast.insights import Why
 from holdfast.kind import Kind
-from holdfast.stores.base import Health, Sent
+from holdfast.stores.base import Sent
 
 __version__ = "0.1.0"
 

@@ -54,6 +54,7 @@ from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec
+from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.recording import Recorder
@@ -61,7 +62,7 @@ from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
 from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
-from holdfast.stores.base import Health, JobFilter, Reschedule, Sent, Store, Telling
+from holdfast.stores.base import JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
@@ -71,7 +72,7 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Kind[..., Any])
 
 
-class App:
+class App(Operating):
     """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database."""
 
     def __init__(
@@ -84,9 +85,10 @@ class App:
         enqueued_by: str | None = None,
         secret_names: Sequence[str] = (),
         answer_within: Duration | None = None,
+        strict: bool = False,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.schema = schema
+        self.schema, self.strict = schema, strict
         self.client = Client(
             open_store(config.database_url(url), schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
@@ -385,9 +387,6 @@ class App:
         """What applications told (``send_event``), with a place of its own for each consumer, as ``events`` has one."""
         return self.client.sent_events(consumer, page=page)
 
-    def health(self) -> Health:
-        return self.client.run(self.client.verbs.health(self.client.tenant))
-
     def reserve(
         self,
         resource: str | None = None,
@@ -529,6 +528,7 @@ class App:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
         options = options or WorkerOptions()
         self.client.make_ready()
+        self.check_role()
         self.declared.put_down(self.subscriptions)
         self.retention.put_down(options.tenant)
         means = self.means(options.tenant, options.concurrency)
@@ -592,6 +592,7 @@ class App:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
+        await asyncio.to_thread(self.check_role)
         await asyncio.to_thread(self.declared.put_down, self.subscriptions)
         await asyncio.to_thread(self.retention.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)

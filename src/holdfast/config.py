@@ -13,6 +13,7 @@ from holdfast.domain.errors import InvalidSetting
 URL_VARIABLE = "HOLDFAST_URL"
 TENANT_VARIABLE = "HOLDFAST_TENANT"
 LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
+STRICT_VARIABLE = "HOLDFAST_STRICT"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -25,6 +26,11 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
             fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
         )
     return url
+
+
+def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a worker refuses to start with a role that could do more than run jobs."""
+    return environment.get(STRICT_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:

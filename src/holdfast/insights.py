@@ -138,10 +138,12 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     if job.state is State.QUEUED and job.due_at is None:
         limits = yield from verbs.limits(job.tenant).start()
         reservations = yield from verbs.reservations(job.tenant).start()
+    waits = job.state in (State.QUEUED, State.RETRY_WAITING)
+    switches = (yield from verbs.switches(job.tenant).start()) if waits else []
     turn = (yield from verbs.turn_of(job_id, tenant).start()) if job.state is State.QUEUED else None
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     scene = Scene(
         *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
-        *(parents, limits, reservations, turn, group),
+        *(parents, limits, reservations, switches, turn, group),
     )
     return Why(job, reasons(scene))

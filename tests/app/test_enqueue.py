@@ -180,7 +180,8 @@ def test_who_and_where_from_are_never_blank(url: str, new_app: NewApp) -> None:
     job = app.enqueue("x").job()
     assert job.enqueued_by.strip()
     assert job.source_system.strip()
-    for settings in ({"name": " "}, {"enqueued_by": " "}, {"tenant": " "}, {"tenant": "*"}):
+    wrong: tuple[dict[str, Any], ...] = ({"name": " "}, {"enqueued_by": " "}, {"tenant": " "}, {"tenant": "*"})
+    for settings in wrong:
         with pytest.raises(InvalidSetting):
             App(url, **settings)
 

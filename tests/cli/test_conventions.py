@@ -29,6 +29,7 @@ COMMANDS = (
     ("why",),
     ("bench",),
     ("demo",),
+    *(("pause",), ("resume",), ("switches",)),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
     ("dead-letters",),

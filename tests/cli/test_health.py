@@ -9,6 +9,7 @@ from holdfast.stores.base import Finding, Store
 from tests.cli.conftest import Holdfast, document
 from tests.cli.people import asked
 from tests.support.stores import BROKEN, forward, put_one, tries, work
+from tests.support.switches import pause
 
 
 @pytest.mark.req("DP-19")
@@ -18,12 +19,22 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "pay", retry=tries(1))
     work(store, BROKEN)
     told = holdfast("health")
-    assert told.exit_code == 1
+    assert told.exit_code == 0, "a warning is not an alarm"
     assert "dead letters" in told.stdout
+    assert "[dead_letters]" in told.stdout
     ill = document(holdfast("health", "--json"))
-    assert (ill["verdict"], ill["dead_letter_open"], len(ill["reasons"])) == ("attention", 1, 1)
-    assert holdfast("health", "--tenant", "acme").exit_code == 0
-    assert holdfast("health", "--all-tenants").exit_code == 1
+    codes = [reason["code"] for reason in ill["reasons"] if reason["level"] != "advice"]
+    assert (ill["verdict"], ill["dead_letter_open"], codes) == ("warn", 1, ["dead_letters"])
+    assert holdfast("health", "--strict").exit_code == 1
+    assert holdfast("health", "--strict", "--threshold", "dead_letters_warn=2").exit_code == 0
+    assert holdfast("health", "--strict", "--tenant", "acme").exit_code == 0
+    assert holdfast("health", "--all-tenants", "--strict").exit_code == 1
+    forward(store)
+    put_one(store, "pay")
+    forward(store, 1000)
+    assert holdfast("health").exit_code == 1, "nobody works"
+    for wrong in ("dead_letters_warn", "dead_letters_warn=many", "mood=good", "oldest_warn=soon"):
+        assert holdfast("health", "--threshold", wrong).exit_code == 2, wrong
 
 
 @pytest.mark.req("DP-19", "CX-5")
@@ -51,6 +62,10 @@ def test_doctor_finds_a_sound_database_sound(holdfast: Holdfast, store: Store) -
     assert (result.exit_code, found["ok"]) == (0, True)
     assert {"schema"} <= {finding["name"] for finding in found["findings"]}
     assert "✓" in holdfast("doctor").stdout
+    pause(store, "SMTP is down", queue="mail")
+    told = holdfast("doctor")
+    assert (told.exit_code, "SMTP is down" in told.stdout) == (0, True), "which is said, and no fault of the database"
+    assert holdfast("doctor", "--strict").exit_code == 1
 
 
 @pytest.mark.req("DP-22")

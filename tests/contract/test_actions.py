@@ -19,6 +19,7 @@ from tests.support.by_hand import ByHand
 from tests.support.people import approve, asking, keep_token
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import new_id, put_one, work
+from tests.support.switches import pause, resume
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
@@ -85,6 +86,8 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     question = asking(store)
     keep_token(store, question.id, "hash", person="eve")
     approve(store, question.id, "ada")
+    pause(store, queue="mail", tenant=tenant)
+    resume(store, queue="mail", tenant=tenant)
 
     by = [each for each in did(store, limit=1000) if each[0] in {"ada", "bob", "carol", "dan", "eve"}]
     assert by[:20] == [
@@ -111,6 +114,7 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     ]
     assert ("bob", "change", "reservation", "resource gpu") in by
     assert ("ada", "add", "vote", question.id) in by
+    assert by[-2:] == [("ada", "add", "switch", "queue mail"), ("bob", "remove", "switch", "queue mail")]
     assert [each[1:] for each in did(store, subject="gate_token")] == [("add", "gate_token", question.id)]
     seal(store)
     assert (verify(store).actions, flaws(store)) == (len(did(store, limit=1000)), [])

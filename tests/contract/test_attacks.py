@@ -19,6 +19,7 @@ from tests.support.attacks_on_agents import REGISTERED
 from tests.support.attacks_on_dead_letters import BEGUN
 from tests.support.attacks_on_limits import LIMITED
 from tests.support.attacks_on_retention import RETAINED
+from tests.support.attacks_on_switches import SWITCHED
 from tests.support.attacks_on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
@@ -107,7 +108,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store)
     assert store.run(store.verbs.seal_ledger("tests")) > 0
-    for statement in (*LIMITED, *CAPPED, *RETAINED, *BEGUN):
+    for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN):
         by_hand.execute(statement, _used(names, statement))
     return names
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast.domain.gates import Ballot, GateFilter, Question
+from holdfast.domain.health import Health, Thresholds
 from holdfast.domain.outcome import Failed, Paused
 from holdfast.domain.states import State
 from holdfast.domain.steps import Pause
-from holdfast.stores.base import Health, JobFilter, Store
+from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -30,8 +31,8 @@ from tests.support.stores import (
 from tests.support.ways import bring
 
 
-def health(store: Store, tenant: str = "default", **fields: float) -> Health:
-    return store.run(store.verbs.health(tenant, **fields))
+def health(store: Store, tenant: str = "default", **when: Any) -> Health:
+    return store.run(store.verbs.health(tenant, Thresholds(**when)))
 
 
 @pytest.mark.req("DP-19", "DP-1")
@@ -65,8 +66,7 @@ def test_health_counts_what_there_is(store: Store) -> None:
     assert (found.backlog, found.scheduled, found.in_progress, found.dead_letter_open) == (3, 3, 2, 1)
     assert (found.oldest_queued_age_s, found.waiting_kinds) == (5.0, ("kind-0", "kind-1"))
     assert found.lease_active == 3
-    assert found.verdict == "attention"
-    assert "dead letters" in found.reasons[0]
+    assert (found.verdict, [each.code for each in found.reasons]) == ("warn", ["dead_letters"])
 
 
 @pytest.mark.req("DP-19")
@@ -88,13 +88,17 @@ def test_a_job_waits_since_it_may_be_begun(store: Store) -> None:
 def test_jobs_without_a_worker_want_attention(store: Store) -> None:
     forward(store)
     put_one(store)
-    assert health(store).verdict == "attention"
-    assert "no worker is alive" in health(store).reasons[0]
-    open_lease(store, ttl=10_000)
+    assert health(store).verdict == "warn"
+    assert "no worker is alive" in health(store).reasons[0].says
+    lease = open_lease(store, ttl=10_000)
     assert health(store).verdict == "ok"
     forward(store, 400)
-    assert "has waited 400 s" in health(store).reasons[0]
-    assert health(store, stale_after=500).verdict == "ok"
+    assert "has waited 400 s" in health(store).reasons[0].says
+    assert health(store).verdict == "warn"
+    assert health(store, oldest_warn=500.0).verdict == "ok"
+    assert health(store, oldest_critical=399.0).verdict == "critical"
+    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert [(each.code, each.level) for each in health(store).reasons] == [("no_worker", "critical")]
 
 
 @pytest.mark.req("DP-19")

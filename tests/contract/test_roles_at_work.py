@@ -26,6 +26,7 @@ from holdfast.domain.retention import Keeping
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
+from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
@@ -55,7 +56,7 @@ READS = {
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservations", "queue_settings"),
+    *("limits", "reservations", "queue_settings", "switches"),
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
@@ -76,7 +77,7 @@ EXECUTES = {
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
-    *("add_executor", "remove_executor"),
+    *("add_executor", "remove_executor", "pause", "resume"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
@@ -233,6 +234,9 @@ def verbs(
         "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
         "reservations": lambda: run(v.reservations(tenant)),
         "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
+        "pause": lambda: run(v.pause(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
+        "resume": lambda: run(v.resume("kind", "slow", "ada", tenant)),
+        "switches": lambda: run(v.switches(tenant)),
         "queue_settings": lambda: run(v.queue_settings(tenant)),
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),

@@ -32,6 +32,7 @@ from tests.support.people import asks, ballot, entry, keep_token, save, say, sen
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 from tests.support.subscriptions import feed, subscribe
+from tests.support.switches import pause
 from tests.support.tenants import register
 from tests.support.workflows import Flow
 
@@ -75,15 +76,17 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         for tenant in TENANTS:
             register(store, tenant, max_pending=100)
-            put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(4)), tenant=tenant)
+            put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(5)), tenant=tenant)
             store.run(store.verbs.set_limit(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
             store.run(store.verbs.set_aging("default", 60.0, 1, 9, "ada", tenant))
+            pause(store, queue="unused", tenant=tenant)
             store.run(store.verbs.reserve(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
             lease = open_lease(store, tenant=tenant)
-            done, running, asking = claim(store, lease, 3, tenant=tenant)
+            done, running, asking, broken = claim(store, lease, 4, tenant=tenant)
             store.run(store.verbs.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
             store.run(store.verbs.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
+            settle(store, broken, FINAL, tenant=tenant)
             store.run(store.verbs.save_cursor("c", "0", None, tenant))
             store.run(store.verbs.watch(running.id, tenant, 60))
             save(store, running, entry(), tenant=tenant)

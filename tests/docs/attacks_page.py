@@ -17,6 +17,7 @@ from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_retention import RETAINED, RETENTION
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_switches import SWITCHED, SWITCHES
 from tests.support.attacks_on_tenants import CAPPED, TENANTS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
@@ -59,6 +60,7 @@ def setup() -> list[str]:
         ),
         *REGISTERED,
         *LIMITED,
+        *SWITCHED,
         *CAPPED,
         *RETAINED,
         *BEGUN,
@@ -170,6 +172,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     "Workflows": (
         "A job waits until its parents have ended; what is planned stays, triggers keep the rest.",
         WORKFLOWS,
+    ),
+    "Pausing": (
+        "What is paused stays paused until it is resumed, for those who take jobs and for those who add them.",
+        SWITCHES,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
     "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),

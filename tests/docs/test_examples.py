@@ -214,6 +214,18 @@ def test_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[s
     assert "invoice: succeeded, payload {'number': 7}" in said
 
 
+@pytest.mark.req("DP-18", "DP-19")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_outage(request: pytest.FixtureRequest, store: str) -> None:
+    assert await load("outage").main(request.getfixturevalue(f"{store}_url")) == [
+        "the sum is 5",
+        "the letter is queued: the mail server is down",
+        "health: warn, ['paused']",
+        "refused: paused",
+        "sent to bob",
+    ]
+
+
 @pytest.mark.req("HF-4", "CX-4")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:

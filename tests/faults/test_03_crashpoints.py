@@ -53,9 +53,9 @@ NOT_A_WORKERS |= {
     "remove_consumer",
 }
 NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair"}
-NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
+NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind"}
+READS |= {"active_subscriptions", "deliveries", "behind", "switches"}
 READS |= {"tenants", "fair_queues", "turn_of"}
 NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
 READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}

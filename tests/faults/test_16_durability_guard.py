@@ -78,8 +78,9 @@ def test_health_says_so_too(postgres_url: str) -> None:
         admin.execute(f'alter database "{name}" set synchronous_commit = off')
     with closing(App(postgres_url)) as app:
         found = app.health()
-    assert found.verdict == "attention"
-    assert any("synchronous_commit" in reason for reason in found.reasons)
+    assert found.verdict == "warn"
+    (weak,) = [reason for reason in found.reasons if reason.code == "weak_durability"]
+    assert "synchronous_commit = off" in weak.says
 
 
 # -- SQLite: the setting belongs to a connection, and ours all set it ------------------------------------------

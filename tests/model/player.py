@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.health import Health
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask, Standing
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
-from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
+from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.reads import Dialect

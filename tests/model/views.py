@@ -9,11 +9,12 @@ import json
 from datetime import datetime, timedelta
 
 from holdfast.domain.gates import Gate, GateFilter
+from holdfast.domain.health import Health
 from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.domain.policies import EXPONENTIAL
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
-from holdfast.stores.base import Health, JobFilter
+from holdfast.stores.base import JobFilter
 from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World
 
@@ -186,7 +187,13 @@ def health_of(world: People, scope: str) -> Health:
     oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
     asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
-    worrying = dead or (waiting and not alive) or (age is not None and age > 300)
+    worst = 300 if waiting and not alive else 3600
+    overdue = any(
+        gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now)
+        for gate in asked
+    )
+    worrying = dead or overdue or (waiting and not alive) or (age is not None and age > 300)
+    alarming = age is not None and age > worst
     return Health(
         len(waiting),
         sum(job.due_at is not None for job in jobs),
@@ -195,7 +202,7 @@ def health_of(world: People, scope: str) -> Health:
         age,
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
-        "attention" if worrying else "ok",
+        "critical" if alarming else "warn" if worrying else "ok",
         gate_open=len(asked),
         oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
     )

@@ -32,7 +32,7 @@ LIMITS = [
     both(
         "say that nothing is limited",
         "update dispatch set limited = (1 = 0)",
-        says="something is limited or reserved",
+        says="something is limited, reserved or paused",
     ),
     both("take the switch away", "delete from dispatch", says="dispatch has one row"),
     both(

@@ -30,6 +30,7 @@ from holdfast.cli import (
     retention,
     send_event,
     subscriptions,
+    switches,
     tenants,
     tick,
     usage,
@@ -146,6 +147,16 @@ app.command("why", epilog=examples("holdfast why 01a1de74-eb8c-70f1-843b-cac5f68
     why.why
 )
 app.command("health", epilog=examples("holdfast health --all-tenants"))(health.health)
+app.command(
+    "pause",
+    epilog=examples(
+        "holdfast pause --queue mail --reason 'SMTP is down' --until 1h",
+        "holdfast pause --kind pay --tenant acme --reason 'wrong sums' --refuse-enqueue",
+        "holdfast pause --all --reason 'the database is being moved'",
+    ),
+)(switches.pause)
+app.command("resume", epilog=examples("holdfast resume --queue mail", "holdfast resume --all"))(switches.resume)
+app.command("switches", epilog=examples("holdfast switches --all-tenants"))(switches.switches)
 app.command("doctor", epilog=examples("holdfast doctor --strict"))(health.doctor)
 app.command(
     "events",

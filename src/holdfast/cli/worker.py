@@ -5,11 +5,13 @@ Signals and leaving are in ``serving`` for one worker and in ``supervision`` for
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from holdfast import config
 from holdfast.cli import logs, options
 from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.loading import load_runnable
@@ -60,6 +62,10 @@ def worker(
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: start anew when a file of the project changes.")
     ] = False,
+    require_roles: Annotated[
+        bool,
+        typer.Option("--require-roles", help="Refuse a role that owns the tables or bypasses row-level security."),
+    ] = False,
     log_level: options.LogLevel = options.Level.INFO,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and end with a JSON document.")] = False,
 ) -> None:
@@ -74,6 +80,8 @@ def worker(
             fix="Leave out --processes, --burst and --max-jobs.",
         )
     logs.set_up(log_level.value, as_json=as_json)
+    if require_roles:
+        os.environ[config.STRICT_VARIABLE] = "1"  # for the processes that it starts as well
     names, weights = options.queues_of(queues)
     settings = WorkerOptions(
         queues=names,

@@ -23,8 +23,9 @@ from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import HELD as HELD_STATES
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.switches import Switch
 from holdfast.domain.tenants import TurnOf
-from holdfast.domain.why_held import by_limits, by_parents, by_reservations
+from holdfast.domain.why_held import by_limits, by_parents, by_reservations, by_switches
 from holdfast.domain.workflows import ParentResult
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
@@ -45,6 +46,7 @@ class Scene:
     parents: list[ParentResult] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
     turn: TurnOf | None = None
     """Where it stands, if its queue is shared between tenants."""
     group: DeadLetterGroup | None = None
@@ -310,7 +312,7 @@ def held(scene: Scene) -> Reason | None:
         return None
     if why == "parents":
         return by_parents(scene.job, scene.parents)
-    if why == "limit" and (limited(scene) or reserved(scene)):
+    if why == "limit" and (limited(scene) or reserved(scene) or paused(scene)):
         return None
     return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
 
@@ -319,6 +321,12 @@ def limited(scene: Scene) -> Reason | None:
     if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
         return None
     return next(iter(by_limits(scene.job, scene.around.note, scene.limits)), None)
+
+
+def paused(scene: Scene) -> Reason | None:
+    if scene.job.state not in WAITING:
+        return None
+    return next(iter(by_switches(scene.job, scene.switches)), None)
 
 
 def reserved(scene: Scene) -> Reason | None:
@@ -440,7 +448,9 @@ def tenant_turn(scene: Scene) -> Reason | None:
 def its_turn(scene: Scene) -> Reason | None:
     job = scene.job
     in_time = job.deadline_at is None or job.deadline_at > scene.around.now
-    free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene))
+    free = any(not worker.full for worker in scene.taking()) and not (
+        limited(scene) or reserved(scene) or paused(scene)
+    )
     if not scene.is_due or job.due_at is not None or scene.ahead or scene.others or not free or not in_time:
         return None
     return Reason(
@@ -465,6 +475,7 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
     snoozed,
     waiting_for_approval,
     agent_disabled,
+    paused,
     held,
     limited,
     reserved,

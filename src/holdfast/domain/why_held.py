@@ -1,4 +1,4 @@
-"""Why a job that could be run is held back: by its parents, by a limit, by a reservation. Pure.
+"""Why a job that could be run is held back: by its parents, by a limit, by a reservation, by a switch. Pure.
 
 ``why`` asks these as part of the whole scene; here is what each has to look at, and no more.
 """
@@ -13,6 +13,7 @@ from holdfast.domain.limits import EACH, Limit
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import State
+from holdfast.domain.switches import Switch
 from holdfast.domain.workflows import ParentResult
 
 LOST = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
@@ -71,6 +72,20 @@ def by_reservations(job: Job, reservations: list[Reservation]) -> list[Reason]:
             {"reservation": each.id},
         )
         for each in active
+    ]
+
+
+def by_switches(job: Job, switches: list[Switch]) -> list[Reason]:
+    return [
+        Reason(
+            "paused",
+            switch.says,
+            ("It goes on by itself then. " if switch.until is not None else "")
+            + f"To go on now: holdfast resume {switch.options}",
+            {"scope": switch.scope, "name": switch.name, "tenant": switch.tenant},
+        )
+        for switch in switches
+        if switch.holds(job.tenant, job.queue, job.kind, job.agent)
     ]
 
 

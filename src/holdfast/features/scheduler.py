@@ -20,6 +20,7 @@ from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.job import JobSpec
 from holdfast.domain.placing import Placed, moved, plan, spread
 from holdfast.domain.schedules import HOLD, Decision, Firing, Schedule, ScheduleDraft
+from holdfast.domain.switches import Switch
 from holdfast.domain.templates import Template, together
 from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Caller, Store, Verbs
@@ -80,7 +81,8 @@ class Scheduler:
         if store not in self._told:
             return None
         _, due, _ = yield from store.verbs.due_schedules(tuple(self._kinds), 1, tenant).start()
-        return None if due else Attended(store, False, 0)
+        off = bool(due) and any(switch.halts for switch in (yield from store.verbs.switches(tenant).start()))
+        return None if due and not off else Attended(store, False, 0)
 
     def fire_schedules(self, store: Store, tenant: str) -> Steps[Attended]:
         """One transaction: read, decide, apply. It bears the name of the verb that it comes to."""
@@ -88,13 +90,18 @@ class Scheduler:
         if fresh:
             yield from self._reconcile(verbs)
         now, due, anybody = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant, held=fresh).start()
+        switches = (yield from verbs.switches(tenant).start()) if due else []
+        if any(switch.halts for switch in switches):
+            return Attended(store, fresh, 0)  # what is missed meanwhile is for the policy of each
+        refusing = [switch for switch in switches if switch.refuse_enqueue]
         templates: dict[tuple[str, str], Template | None] = {}
         decisions = []
         for schedule in due:
             known = (schedule.tenant, schedule.template or "")
             if schedule.template is not None and known not in templates:
                 templates[known] = yield from verbs.template(schedule.template, schedule.tenant).start()
-            decisions.append(self.decide(schedule, templates.get(known), now, anybody))
+            decided = self.decide(schedule, templates.get(known), now, anybody)
+            decisions.append(_held(schedule, now, "paused") if _is_refused(decided, refusing) else decided)
         applied = (yield from verbs.fire_schedules(decisions, tenant).start()) if decisions else 0
         return Attended(store, fresh, applied)
 
@@ -199,6 +206,14 @@ class Scheduler:
         caller = self._caller
         if not (yield from verbs.add_schedule(placed, caller.actor, caller.tenant).start()):
             log.warning("schedule %s of the code is left out: there is another of that name", draft.name)
+
+
+def _is_refused(decision: Decision, refusing: list[Switch]) -> bool:
+    """Whether a job that it would make is not accepted now."""
+    firings = decision.firings if decision.spare is None else (*decision.firings, decision.spare)
+    specs = [firing.job for firing in firings if firing.job is not None]
+    whose = decision.schedule.tenant
+    return any(each.holds(whose, spec.queue, spec.kind, spec.agent) for each in refusing for spec in specs)
 
 
 def _held(schedule: Schedule, now: datetime, problem: str) -> Decision:

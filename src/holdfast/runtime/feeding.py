@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.domain.errors import Conflict, StoreUnavailable
+from holdfast.domain.errors import Refused, StoreUnavailable
 from holdfast.domain.settlement import storable
 from holdfast.stores.base import Store
 
@@ -30,8 +30,10 @@ async def feed(store: Store, *, tenant: str) -> int:
                     break
         except StoreUnavailable:
             raise
-        except Conflict as error:  # somebody paused or changed it meanwhile; or its key said no, which is to be seen
-            if error.code != "subscription_changed":
+        except Refused as error:
+            # Somebody paused or changed it meanwhile, or its jobs are not accepted now: it stays where it is. Or its
+            # key said no, which is to be seen.
+            if error.code not in ("subscription_changed", "paused"):
                 await _say(store, scope, name, id, error)
         except Exception as error:  # one that fails is tried again, and the others have their turn
             await _say(store, scope, name, id, error)

@@ -17,6 +17,7 @@ from holdfast.domain.circumstances import Circumstances, Executor
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.health import USUAL, Concern, Health, Thresholds
 from holdfast.domain.job import (
     EVERY_TENANT,
     Artifact,
@@ -58,6 +59,7 @@ from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
@@ -122,24 +124,6 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """A first look at the substrate; the verdict's reasons are words for people."""
-
-    backlog: int
-    scheduled: int
-    in_progress: int
-    dead_letter_open: int
-    oldest_queued_age_s: float | None
-    lease_active: int
-    waiting_kinds: tuple[str, ...]
-    verdict: Literal["ok", "attention"]
-    reasons: tuple[str, ...] = field(default=())
-    gate_open: int = 0
-    """Questions that wait for people; that they do is no reason for attention."""
-    oldest_gate_age_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SchemaStatus:
     """``pending`` names what ``migrate`` would apply; ``unknown`` what a newer release has applied."""
 
@@ -185,7 +169,7 @@ class Sent:
     woke: int
 
 
-class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
+class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -476,7 +460,10 @@ class Verbs(TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, Protocol):
         """Have the end of this job told to those who listen, for so many seconds."""
         ...
 
-    def health(self, tenant: str, stale_after: float = 300.0) -> Flow[Health]: ...
+    def health(self, tenant: str, when: Thresholds = USUAL) -> Flow[Health]:
+        """What was counted and what is to be said of it; of the database itself, see ``Store.conditions``."""
+        ...
+
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
 
 
@@ -548,6 +535,10 @@ class Store(Protocol):
     def schema(self) -> SchemaStatus: ...
     def migration_sql(self) -> str: ...
     def diagnose(self) -> list[Finding]: ...
+    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+        """What is to be said of the database itself, at a glance: a part of health."""
+        ...
+
     async def leave_loop(self) -> None:
         """Close what was opened for the event loop that is running, which is about to end."""
         ...

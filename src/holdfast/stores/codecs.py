@@ -94,7 +94,7 @@ class Record:
                 wanted.append((index, json.loads))
             elif hints[name] in (State, State | None):
                 wanted.append((index, State))
-            elif name.endswith("_at") or name in ("at", "until", "process_after", "now"):
+            elif name.endswith("_at") or name in ("at", "since", "until", "process_after", "now"):
                 wanted.append((index, codec.time))
             elif hints[name] is bool:
                 wanted.append((index, bool))

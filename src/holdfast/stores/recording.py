@@ -32,6 +32,7 @@ RECORDED = (
     Recorded("job_limit", "limit", "scope name", "concurrency rate per burst"),
     Recorded("queue_setting", "queue", "queue", "aging aging_step aging_most"),
     Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why"),
+    Recorded("switch", "switch", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(

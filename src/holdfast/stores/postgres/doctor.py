@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.domain.health import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.base import Finding, SchemaStatus
 
 if TYPE_CHECKING:
@@ -58,11 +60,7 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
         )
     )
     findings.append(_tenancy(one, schema))
-    held = one(
-        "select max(extract(epoch from clock_timestamp() - xact_start)) from pg_stat_activity"
-        " where state <> 'idle' and pid <> pg_backend_pid() and backend_xmin is not null"
-    )
-    age = float(held or 0)
+    age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
             "old transactions",
@@ -72,6 +70,38 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
         )
     )
     return findings
+
+
+OLDEST = (
+    "select max(extract(epoch from clock_timestamp() - xact_start)) from pg_stat_activity"
+    " where state <> 'idle' and pid <> pg_backend_pid() and backend_xmin is not null"
+)
+
+
+def conditions(connection: Connection[Any], schema: str, when: Thresholds) -> list[Concern]:
+    """The part of it that can be asked for every few seconds."""
+
+    def one(query: str, *params: Any) -> Any:
+        row = connection.execute(query, params).fetchone()
+        return row[0] if row else None
+
+    weak = connection.execute(
+        "select name from pg_settings where name in ('fsync', 'synchronous_commit', 'full_page_writes')"
+        " and setting = 'off' order by name"
+    ).fetchall()
+    found: list[Concern | None] = [
+        weak_setting(f"{name} = off", corrupts=name != "synchronous_commit") for (name,) in weak
+    ]
+    before = time.time()
+    server = float(one("select extract(epoch from clock_timestamp())"))
+    after = time.time()
+    role = _tenancy(one, schema)
+    found += [
+        old_transaction(float(one(OLDEST) or 0), when),
+        clock_skew(min(server - before, server - after, key=abs) if not before <= server <= after else 0.0, when),
+        None if role.ok else powerful_role(role.says),
+    ]
+    return [concern for concern in found if concern is not None]
 
 
 def _tenancy(one: Any, schema: str) -> Finding:

@@ -11,6 +11,7 @@ from holdfast.domain.errors import (
     SchemaMismatch,
     StaleLease,
 )
+from holdfast.domain.switches import LATER
 
 _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH001": (IllegalTransition, "illegal_transition"),
@@ -31,6 +32,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH057": (Refused, "tenant_full"),
     "ZH053": (Conflict, "no_batch_due"),
     "ZH059": (Conflict, "chain_broken"),
+    "ZH060": (Refused, "paused"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 
@@ -39,7 +41,7 @@ def refusal(state: str, message: str) -> HoldfastError | None:
     """None for a state that says nothing about us: a lost connection, a deadlock, a full disk."""
     if state in _OURS:
         kind, code = _OURS[state]
-        return kind(message, code=code)
+        return kind(message, code=code, fix=LATER if code == "paused" else None)
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the tables of Holdfast are not in this database, or are older than this release",

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
+from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
-from holdfast.stores.postgres.doctor import ROLES, diagnose
+from holdfast.stores.postgres.doctor import ROLES, conditions, diagnose
 from holdfast.stores.postgres.failures import refusal
 from holdfast.stores.postgres.lending import PostgresLending
 from holdfast.stores.postgres.verbs import PostgresVerbs
@@ -271,6 +272,10 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
     def diagnose(self) -> list[Finding]:
         with self._connected() as connection:
             return diagnose(connection, self.schema_name, self._plan_for(connection).status(self._applied(connection)))
+
+    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+        with self._connected() as connection:
+            return conditions(connection, self.schema_name, when)
 
 
 CONNECTION: dict[str, Any] = {

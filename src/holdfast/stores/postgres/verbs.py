@@ -26,15 +26,12 @@ from holdfast.stores.postgres.retention import RetentionVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
+from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
-WEAK_SETTINGS = (
-    "select name || ' = off' from pg_settings"
-    " where name in ('fsync', 'synchronous_commit', 'full_page_writes') and setting = 'off' order by name"
-)
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
@@ -45,6 +42,7 @@ class PostgresVerbs(
     ScheduleVerbs,
     WorkflowVerbs,
     LimitVerbs,
+    SwitchVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
     TenantVerbs,
@@ -63,7 +61,6 @@ class PostgresVerbs(
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",
-            weak_settings=WEAK_SETTINGS,
         )
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:

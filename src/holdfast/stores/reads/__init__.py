@@ -4,13 +4,13 @@ from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
+from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
-from holdfast.stores.reads.subscriptions import SubscriptionReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
@@ -24,7 +24,7 @@ class Reads(
     ScheduleReads,
     WorkflowReads,
     LimitReads,
-    SubscriptionReads,
+    HealthReads,
     TenantReads,
     RetentionReads,
     DeadLetterReads,

@@ -33,8 +33,6 @@ class Dialect:
     """A list as one parameter, for ``has``."""
     by_index: Callable[[str], str] = lambda name: ""
     """Names the index to read a table by, where the planner would have to know more than it does."""
-    weak_settings: str | None = None
-    """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 
     def read(self, text: str, **params: object) -> Statement:
         return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params})

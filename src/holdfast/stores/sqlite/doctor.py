@@ -6,10 +6,25 @@ import os
 import shutil
 import sqlite3
 
+from holdfast.domain.health import Concern, Thresholds, full_disk, large_log, weak_setting
 from holdfast.stores.base import Finding, SchemaStatus
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
+FULL = 2
+
+
+def conditions(connection: sqlite3.Connection, path: str, when: Thresholds) -> list[Concern]:
+    """The part of it that can be asked for every few seconds."""
+    if path == ":memory:":
+        return []  # which is said by the doctor, and known to whoever opened it
+    synchronous, mode = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode"))
+    weak = [f"synchronous = {synchronous}"] if synchronous < FULL else []
+    weak += [f"journal_mode = {mode}"] if mode != "wal" else []
+    log = os.path.getsize(path + "-wal") if os.path.exists(path + "-wal") else 0
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+    found = [*(weak_setting(each, corrupts=False) for each in weak), large_log(log, when), full_disk(free, when)]
+    return [concern for concern in found if concern is not None]
 
 
 def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) -> list[Finding]:

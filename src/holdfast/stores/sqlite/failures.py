@@ -14,6 +14,7 @@ from holdfast.domain.errors import (
     StoreError,
     StoreUnavailable,
 )
+from holdfast.domain.switches import LATER
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -43,6 +44,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Conflict(message, code="workflow_over")
     if message.startswith("retried in place"):
         return Refused(message, code="retried_in_place")
+    if message.startswith("paused"):
+        return Refused(message, code="paused", fix=LATER)
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
     if message.startswith("tenant full"):

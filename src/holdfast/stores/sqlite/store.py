@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.recording import sqlite_triggers
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing
 from holdfast.stores.sqlite.connection import Connections, database_path
-from holdfast.stores.sqlite.doctor import diagnose
+from holdfast.stores.sqlite.doctor import conditions, diagnose
 from holdfast.stores.sqlite.ear import SqliteEar
 from holdfast.stores.sqlite.failures import is_busy, translate
 from holdfast.stores.sqlite.lending import SqliteLending
@@ -136,6 +137,10 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def diagnose(self) -> list[Finding]:
         with self._borrowed() as connection:
             return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
+
+    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+        with self._borrowed() as connection:
+            return conditions(connection, self._connections.path, when)
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:

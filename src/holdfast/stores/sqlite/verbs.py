@@ -28,6 +28,7 @@ from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
+from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
@@ -49,6 +50,7 @@ class SqliteVerbs(
     LedgerVerbs,
     LimitVerbs,
     ReservationVerbs,
+    SwitchVerbs,
     AgingVerbs,
     SubscriptionVerbs,
     TenantVerbs,

@@ -13,7 +13,21 @@ declare
     v_agent  agent;
     v_row    record;
     v_bad    record;
+    v_switch switch;
 begin
+    select d.ruled into v_ruled from dispatch d;
+    if v_ruled then
+        -- What the store makes itself, as part of an attempt that ends, is let in: the next try, and who tells people.
+        select a.kind, w into v_bad from added a join switch w
+            on w.refuse_enqueue and (w.until is null or w.until > v_now) and w.tenant in (a.tenant, '*')
+           and case w.scope when 'all' then true when 'queue' then w.name = a.queue when 'kind' then w.name = a.kind
+                            else w.name = a.agent end
+         where a.retry_of is null and coalesce(current_setting('holdfast.own', true), '') <> 'on' limit 1;
+        if found then
+            v_switch := v_bad.w;
+            perform refuse_paused(v_bad.kind, v_switch);
+        end if;
+    end if;
     select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
            bool_or(a.retry_of is not null),
            bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
@@ -24,7 +38,6 @@ begin
         perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
                 a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth) as b(rule) where b.rule is not null;
     end if;
-    select d.ruled into v_ruled from dispatch d;
     if v_ruled then
         -- How many of a tenant's jobs may wait (19_pending.sql).
         perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (

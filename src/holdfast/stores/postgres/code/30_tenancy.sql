@@ -23,13 +23,13 @@ end $$;
 drop policy if exists everybodys on lease;
 create policy everybodys on lease for select using (tenant = '*' and (select scope()) is not null);
 
--- Nor is what everybody is held to: its limits, for how long jobs are kept, what is reserved from all, and how queues are kept. What is counted for it
+-- Nor is what everybody is held to: its limits, for how long jobs are kept, what is reserved from all or paused, and how queues are kept. What is counted for it
 -- is written by whoever takes and ends jobs, through functions; nobody is granted a look at it.
 do $$
 declare
     v_table text;
 begin
-    foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'retention', 'retention_pass', 'seal'] loop
+    foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'retention', 'retention_pass', 'switch', 'seal'] loop
         execute format('drop policy if exists everybodys on %I', v_table);
         execute format('create policy everybodys on %I for select using (tenant = ''*'' and (select scope()) is not null)', v_table);
     end loop;

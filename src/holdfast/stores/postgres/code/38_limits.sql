@@ -322,13 +322,19 @@ begin
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
 end $$;
 
--- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything.
+-- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything. What is paused counts
+-- where nothing at all is to be taken from the queue; the jobs of single tenants are parked (park_paused).
 create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
 language plpgsql stable set search_path from current as $$
 begin
-    return (select array_agg(r.tenant) from reservation r
-             where r.state = 'active' and r.expires_at > p_now
-               and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue));
+    return (select array_agg(b.tenant) from (
+        select r.tenant from reservation r
+         where r.state = 'active' and r.expires_at > p_now
+           and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
+        union all
+        select w.tenant from switch w
+         where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
+           and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
 end $$;
 
 -- Let as many go on as these limits have room for now, each in queue order; answers how many.
@@ -342,11 +348,13 @@ declare
     v_count  integer := 0;
 begin
     select array_agg(k.id) into v_jobs from (
-        select n.id from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+        -- Asked once a limit, not once a job: there may be a million that are paused.
+        select n.id from (select * from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+                           where not closed(u.tenant, u.scope, u.name, p_now) offset 0) u
          cross join lateral (
             select s.id from job_state s
              where s.held_by = bucket(u.tenant, u.scope, u.name) and s.held_by is not null and s.due_at is not null
-               and s.state = 'queued' and not reserved(u.tenant, u.scope, u.name, p_now)
+               and s.state = 'queued'
              order by s.priority desc, s.position, s.id
              limit least(p_want, coalesce((
                 select greatest(room_in(u.tenant, u.scope, u.name, l.concurrency, l.rate, l.per, l.burst, p_now), 0)
@@ -373,11 +381,13 @@ create or replace function unpark(p_tenant text, p_scope text, p_name text, p_no
 returns integer language sql set search_path from current
 return unpark_all(array[p_tenant], array[p_scope], array[p_name], p_now, p_want);
 
-create or replace function reserved(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+-- Whether it is reserved, or paused.
+create or replace function closed(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
     return p_scope = 'resource' and exists (select from reservation r where r.tenant = p_tenant and r.scope = 'resource'
-        and r.name = p_name and r.state = 'active' and r.expires_at > p_now);
+               and r.name = p_name and r.state = 'active' and r.expires_at > p_now)
+        or paused(p_tenant, p_scope, p_name, p_now);
 end $$;
 
 -- These jobs have left a worker's hands.

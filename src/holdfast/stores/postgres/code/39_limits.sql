@@ -129,7 +129,11 @@ begin
     if not (select d.limited from dispatch d) then
         return 0;
     end if;
-    v_count := expire_reservations(v_now);
+    v_count := end_switches(v_now);
+    if halted() then
+        return v_count;
+    end if;
+    v_count := v_count + expire_reservations(v_now);
     if v_scope = '*' then
         -- Somebody has written by hand: job and place come and go in one transaction.
         delete from place p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
@@ -151,9 +155,10 @@ begin
     end loop;
     v_count := v_count + sweep_parked(v_now, attend_limits.want);
     if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
+       and not exists (select from switch)
        and pg_try_advisory_xact_lock('dispatch'::regclass::oid::integer, 0)
        and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
-       and not exists (select from place)
+       and not exists (select from place) and not exists (select from switch)
        and not exists (select from job_state s where s.held_by is not null and s.due_at is not null and s.state = 'queued') then
         update dispatch d set limited = false where d.limited;
     end if;
@@ -185,12 +190,23 @@ create or replace function judge_dispatch() returns trigger language plpgsql set
 begin
     if tg_op <> 'UPDATE' then
         raise exception 'dispatch has one row' using errcode = 'ZH002';
-    elsif exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active')) then
-        raise exception 'dispatch: something is limited or reserved' using errcode = 'ZH002';
+    elsif exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
+          or exists (select from switch) then
+        raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+-- And while something is paused new jobs are judged.
+create or replace function judge_ruled() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from switch) then
+        raise exception 'dispatch: something is paused' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_update before update on dispatch for each row
     when (old.limited and not new.limited) execute function judge_dispatch();
+create or replace trigger judge_ruled before update on dispatch for each row
+    when (old.ruled and not new.ruled) execute function judge_ruled();
 create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
 create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();

@@ -38,6 +38,7 @@ declare
     v_agented  boolean;
     v_any      boolean;
     v_limited  boolean;
+    v_switched boolean;
     v_first    boolean := true;   -- nothing has been counted yet
     v_most     integer;
     v_extra    integer := 0;
@@ -80,6 +81,7 @@ begin
         end if;
         v_left := 0;
     end if;
+    v_switched := v_limited and exists (select from switch);
     pick_us := 0;
     for i in 1 .. coalesce(cardinality(turn.queues), 0) loop
         exit when v_left <= 0 or not live;
@@ -161,6 +163,7 @@ begin
             -- Agents' jobs are among them: those of disabled ones are put off, and the search begins again.
             v_more := case when v_agented then hold_back(v_rows, v_now) else v_rows end;
             if v_limited then
+                continue when v_switched and park_paused(v_rows, turn.queues[i], v_now) > 0;
                 -- The same for those that a limit has no room for. Who was let in stays in, and is found again.
                 v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
                                 where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);

@@ -1,4 +1,5 @@
 -- What any process does now and then, in small batches, safe to run everywhere at once. Each answers how many.
+-- While the system is off (37_switches.sql) they touch nothing.
 
 -- Jobs whose time has come enter the claim index.
 create or replace function promote_due(want integer default 1000, for_tenant text default '*')
@@ -12,6 +13,9 @@ declare
     v_queues text[];
     v_count integer;
 begin
+    if halted() then
+        return 0;
+    end if;
     with due as materialized (
         select s.id from job_state s
          where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
@@ -37,6 +41,9 @@ declare
     v_scope text := enter(expire_overdue.for_tenant, 'promoter');
     v_count integer;
 begin
+    if halted() then
+        return 0;
+    end if;
     with overdue as materialized (
         select s.id from job_state s
          where s.deadline_at <= v_now and s.deadline_at is not null
@@ -67,6 +74,13 @@ declare
     v_jobs  uuid[];
     v_anew  uuid[];
 begin
+    leases := 0;
+    requeued := 0;
+    crashed := 0;
+    if halted() then
+        return next;
+        return;
+    end if;
     with lapsed as materialized (
         select l.id from lease l
          where l.ended_at is null and l.until <= v_now and (v_scope = '*' or l.tenant = v_scope)
@@ -74,8 +88,6 @@ begin
     )
     update lease l set ended_at = v_now, ended_why = 'lapsed' from lapsed where l.id = lapsed.id;
     get diagnostics leases = row_count;
-    requeued := 0;
-    crashed := 0;
     delete from watch w where w.until < clock_timestamp();
 
     select array_agg(l.id) into v_lost from (

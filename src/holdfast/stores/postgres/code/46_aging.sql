@@ -38,6 +38,9 @@ declare
     v_count   integer := 0;
     v_more    integer;
 begin
+    if halted() then
+        return 0;
+    end if;
     for v_setting in select q.* from queue_setting q order by q.tenant, q.queue loop
         v_level := v_setting.aging_most;
         loop

@@ -106,7 +106,7 @@ declare
     v_scope text := enter(active_subscriptions.for_tenant);
 begin
     return query select s.tenant, s.name, s.id from subscription s
-     where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope) order by 1, 2;
+     where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope) and not halted() order by 1, 2;
 end $$;
 
 -- Have a subscription to oneself until the end of the transaction; no row: somebody else has, or there is nothing to do.
@@ -122,7 +122,7 @@ begin
     if pg_try_advisory_xact_lock(hashtextextended(
            format('holdfast.%s subscription %s %s', current_schema(), v_scope, hold_subscription.name), 0)) then
         return query select s.* from subscription s
-         where s.tenant = v_scope and s.name = hold_subscription.name and s.paused_at is null;
+         where s.tenant = v_scope and s.name = hold_subscription.name and s.paused_at is null and not halted();
     end if;
 end $$;
 

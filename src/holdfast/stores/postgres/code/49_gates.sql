@@ -9,11 +9,13 @@ create or replace function give_notice(p_gate gate, p_what text, p_number intege
 language plpgsql set search_path from current as $$
 begin
     if p_gate.notify is not null then
+        perform set_config('holdfast.own', 'on', true);   -- also where new jobs are refused: it is part of the question
         insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
         select p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
                p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
           from job j where j.id = p_gate.job_id;
+        perform set_config('holdfast.own', '', true);
     end if;
 end $$;
 
@@ -195,6 +197,9 @@ declare
     v_job   record;
     v_count integer := 0;
 begin
+    if halted() then
+        return 0;
+    end if;
     for v_gate in
         select g.* from gate g
          where g.state = 'open' and least(g.expires_at, g.remind_at, g.escalate_at) <= v_now

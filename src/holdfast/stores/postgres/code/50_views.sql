@@ -22,6 +22,21 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
         order by n.seq limit 1) e on true
  where b.to_state = 'in_progress';
 
+-- For autoscalers and dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The
+-- columns are part of the interface. They count, so they cost as much as there is: health() is bounded.
+create or replace view backlog as
+select s.tenant, s.queue, s.kind, count(*) as waiting
+  from job_state s where s.state = 'queued' and s.due_at is null group by s.tenant, s.queue, s.kind;
+
+create or replace view in_progress as
+select s.tenant, s.queue, s.kind, count(*) as running, min(s.started_at) as oldest_started_at
+  from job_state s where s.state in ('leased', 'in_progress') group by s.tenant, s.queue, s.kind;
+
+create or replace view dead_letter_open as
+select s.tenant, s.queue, s.kind, s.error_code, count(*) as dead, min(s.finished_at) as first_at, max(s.finished_at) as last_at
+  from job_state s where s.state = 'dead_letter' and s.state not in ('leased', 'in_progress')
+ group by s.tenant, s.queue, s.kind, s.error_code;
+
 create or replace view present as select actor() as actor, clock_now() as now;
 
 do $$
@@ -31,5 +46,8 @@ begin
         alter view jobs set (security_invoker = true);
         alter view present set (security_invoker = true);
         alter view attempts set (security_invoker = true);
+        alter view backlog set (security_invoker = true);
+        alter view in_progress set (security_invoker = true);
+        alter view dead_letter_open set (security_invoker = true);
     end if;
 end $$;

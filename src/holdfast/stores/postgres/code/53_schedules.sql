@@ -191,6 +191,7 @@ begin
          order by d.schedule
     loop
         v_scope := enter(fire_schedules.for_tenant, 'scheduler');   -- again: making a job binds to its tenant
+        exit when halted();
         select s.* into v_schedule from schedule s
          where s.id = v_decision.schedule and (v_scope = '*' or s.tenant = v_scope) and s.state = 'active'
            and s.revision = v_decision.revision and s.next_fire_at is not distinct from v_decision.expected

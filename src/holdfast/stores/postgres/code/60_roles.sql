@@ -22,8 +22,8 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits', 'preview_retention', 'retention_for', 'shape', 'fingerprint', 'seals_of',
-                              'fair_queues', 'turn_of'];
+                              'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
+                              'seals_of', 'fair_queues', 'turn_of'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -40,7 +40,7 @@ declare
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor', 'set_tenant', 'remove_tenant', 'set_fair',
+                              'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'set_retention', 'delete_retention',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as'];
     v_routine record;
@@ -68,8 +68,9 @@ begin
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
         execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+            ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor, tenant,'
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action,'
             ' dead_letter, dead_letter_group, operation, redriven_as to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);

@@ -14,6 +14,24 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
   FROM job j JOIN job_state s ON s.n = j.n;
 
+-- For dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The columns are part of
+-- the interface; times are microseconds since 1970.
+DROP VIEW IF EXISTS backlog;
+CREATE VIEW backlog AS
+SELECT s.tenant, s.queue, s.kind, count(*) AS waiting
+  FROM job_state s WHERE s.state = 'queued' AND s.due_at IS NULL GROUP BY s.tenant, s.queue, s.kind;
+
+DROP VIEW IF EXISTS in_progress;
+CREATE VIEW in_progress AS
+SELECT s.tenant, s.queue, s.kind, count(*) AS running, min(s.started_at) AS oldest_started_at
+  FROM job_state s WHERE s.state IN ('leased', 'in_progress') GROUP BY s.tenant, s.queue, s.kind;
+
+DROP VIEW IF EXISTS dead_letter_open;
+CREATE VIEW dead_letter_open AS
+SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished_at) AS first_at, max(s.finished_at) AS last_at
+  FROM job_state s WHERE s.state = 'dead_letter' AND s.state NOT IN ('leased', 'in_progress')
+ GROUP BY s.tenant, s.queue, s.kind, s.error_code;
+
 -- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
 DROP VIEW IF EXISTS attempts;
 CREATE VIEW attempts AS

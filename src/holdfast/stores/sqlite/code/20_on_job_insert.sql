@@ -4,6 +4,13 @@
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
+    -- The verb has looked, and answers with the words; this is for whoever inserts by hand.
+    SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
+     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
+       AND EXISTS (SELECT 1 FROM switch w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
+                      AND (w.tenant = '*' OR w.tenant = NEW.tenant)
+                      AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
+                                       ELSE w.name IS NEW.agent END);
     -- The verbs ask before (operations/pending.py), from a number that is kept; here they are counted.
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending

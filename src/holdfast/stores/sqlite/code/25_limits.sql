@@ -46,9 +46,10 @@ END;
 DROP TRIGGER IF EXISTS judge_dispatch_update;
 CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
 WHEN OLD.limited AND NOT NEW.limited
-     AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active'))
+     AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active')
+          OR EXISTS (SELECT 1 FROM switch))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: something is limited or reserved');
+    SELECT RAISE(ABORT, 'immutable: something is limited, reserved or paused');
 END;
 
 DROP TRIGGER IF EXISTS refuse_dispatch_delete;

@@ -22,10 +22,14 @@ from holdfast.stores.sqlite.operations.writer import ids_json
 SECOND = 1_000_000
 _LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
 _DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
+# What is paused counts where nothing at all is to be taken from the queue; the jobs of single tenants are parked.
 _BARRED = (
-    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
-    " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
+    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
+    " UNION ALL SELECT tenant FROM switch WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
 )
+_PAUSED = "SELECT tenant, scope, name FROM switch WHERE until IS NULL OR until > ?"
 _TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
 _USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
 _SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
@@ -55,6 +59,19 @@ _WAKE = (
 _PARK = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
+)
+# Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
+_PARK_PAUSED = (
+    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
+    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM switch w"
+    " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
+    " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
+    " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
+    " FROM (SELECT n, tenant, queue, kind, agent FROM job_state WHERE n IN (SELECT value FROM json_each(:numbers))"
+    " UNION SELECT * FROM (SELECT n, tenant, queue, kind, agent FROM job_state INDEXED BY claimable"
+    " WHERE :more AND queue = :queue AND state = 'queued' AND due_at IS NULL"
+    " ORDER BY priority DESC, position LIMIT 1000)"
+    ") h) p WHERE job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
 )
 _GO_ON = (
     "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
@@ -95,7 +112,7 @@ def is_limited() -> Steps[bool]:
 
 def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
     """What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked."""
-    barred = [row[0] for row in (yield Statement(_BARRED, (now, queue)))]
+    barred = [row[0] for row in (yield Statement(_BARRED, {"now": now, "queue": queue, "tenant": tenant}))]
     if EVERY_TENANT in barred or tenant in barred:
         return Opening(0, barred)
     whose = tenant
@@ -155,6 +172,15 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
     return admitted
 
 
+def park_paused(numbers: Sequence[int], queue: str, now: int) -> Steps[bool]:
+    """Have those out of the way that are paused, of what a claim has picked and of those like them behind."""
+    facts = {"never": NEVER, "now": now, "queue": queue}
+    rows = yield Statement(_PARK_PAUSED, {**facts, "numbers": ids_json(numbers), "more": 0})
+    if rows:
+        yield Statement(_PARK_PAUSED, {**facts, "numbers": "[]", "more": 1})
+    return bool(rows)
+
+
 def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
     """How many more may be taken."""
     rooms: list[int] = []
@@ -209,7 +235,7 @@ def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
 
 
 def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucket, Rule]]:
-    """The limits on them. What is reserved is a limit of none."""
+    """The limits on them. What is reserved or paused is a limit of none."""
     asked = list(wanted)
     found: dict[Bucket, Rule] = {}
     some = yield Statement(_SOME_RULES, (FEW,))
@@ -224,6 +250,10 @@ def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucke
         for key, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(asked)})):
             _, scope, name = asked[key]
             found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+    paused = {Bucket(*row) for row in (yield Statement(_PAUSED, (now,)))}
+    if paused:
+        closed = {bucket for what in asked for bucket in _buckets(what)} & paused
+        found |= {bucket: Rule(bucket.scope, bucket.name, 0) for bucket in closed}
     if not any(scope == "resource" for _, scope, _ in asked):
         return found
     for key, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(asked), "now": now})):

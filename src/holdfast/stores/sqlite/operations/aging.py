@@ -7,6 +7,7 @@ from holdfast.domain.reservations import QueueSetting
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 
 _COLUMNS = Record.columns(QueueSetting)
@@ -60,7 +61,7 @@ class AgingVerbs:
         yield from unsign()
         return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
 
-    @flow(peek=_no_settings)
+    @duty(0, _no_settings)
     def age_queues(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("aging")
         decode = Record.decoder(QueueSetting, SqliteCodec())

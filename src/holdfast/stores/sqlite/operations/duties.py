@@ -7,8 +7,9 @@ from typing import Any
 
 from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import EVERY_TENANT, Sweep
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.operations.retry_as import retry_anew
+from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PROMOTE = (
@@ -90,21 +91,21 @@ def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
 
 
 class DutyVerbs:
-    @flow(peek=_nothing(_IS_DUE, 0))
+    @duty(0, _nothing(_IS_DUE, 0))
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)
 
-    @flow(peek=_nothing(_IS_OVERDUE, 0))
+    @duty(0, _nothing(_IS_OVERDUE, 0))
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)
 
-    @flow(peek=_nothing(_IS_LAPSED, Sweep(0, 0, 0)))
+    @duty(Sweep(0, 0, 0), _nothing(_IS_LAPSED, Sweep(0, 0, 0)))
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         now = yield from sign("reaper")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}

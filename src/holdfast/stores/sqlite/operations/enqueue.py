@@ -15,6 +15,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.agents import agents_of
 from holdfast.stores.sqlite.operations.pending import hold_to_cap
+from holdfast.stores.sqlite.operations.switches import refuse_paused
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD_KEY = (
@@ -36,6 +37,7 @@ _PUT_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
+_IS_RULED = Statement("SELECT 1 FROM dispatch WHERE id = 1 AND ruled")
 _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
 
 
@@ -72,6 +74,8 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]
         else:
             new.append(spec if agent is None else under(agent, spec, from_micros(now)))
             answers.append(Enqueued(spec.id, True))
+    if new and (yield _IS_RULED):
+        yield from refuse_paused(new, tenant, now)
     if new:
         yield from hold_to_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)

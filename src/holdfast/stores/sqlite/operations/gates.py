@@ -14,6 +14,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _COLUMNS = Record.columns(Gate, skip=("approvals",))
@@ -144,7 +145,7 @@ class GateVerbs:
         )
         return [row[0] for row in rows]
 
-    @flow(peek=_anything_due)
+    @duty(0, _anything_due)
     def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})

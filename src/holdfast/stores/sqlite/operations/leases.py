@@ -14,7 +14,15 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, dispatch, is_limited, opening
+from holdfast.stores.sqlite.operations.admission import (
+    Opening,
+    admit,
+    candidate,
+    dispatch,
+    is_limited,
+    opening,
+    park_paused,
+)
 from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.fair import Share, move_on, pick_fairly, share_of
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
@@ -66,6 +74,7 @@ OPEN = Opening(None, [])
 ROUNDS = 8
 EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
+_SWITCHED = Statement("SELECT 1 FROM switch LIMIT 1")
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
 )
@@ -158,10 +167,13 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int, share: 
     """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
     open_to = yield from opening(queue, request.tenant, now)
     want = want if open_to.room is None else min(want, open_to.room)
+    switched = bool((yield _SWITCHED))
     got: dict[int, Row] = {}
     extra = 0
     for _ in range(ROUNDS if want > 0 else 0):
         found = yield from _next(request, queue, now, want + extra, share, open_to.barred)
+        if switched and (yield from park_paused([row[0] for row in found], queue, now)):
+            continue
         able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
         new = [row for row in able if row[0] not in got]
         admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()

@@ -13,6 +13,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.admission import go_on, is_limited, wake_later
 from holdfast.stores.sqlite.operations.reservations import expire_reservations
+from holdfast.stores.sqlite.operations.switches import end_switches, halted
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 LOOKED_AT = 200  # limits in one sweep
@@ -78,16 +79,17 @@ _ORPHANS = (
 )
 _SWITCH_OFF = Statement(
     "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
+    " AND NOT EXISTS (SELECT 1 FROM switch)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
     " AND NOT EXISTS (SELECT 1 FROM place) AND NOT EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
     " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
 )
 _ANYTHING = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM meter WHERE wake_at <= :now)"
+    " OR EXISTS (SELECT 1 FROM switch WHERE until <= :now)"
     " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
-    " OR EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
-    " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
     " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place)"
+    " AND NOT EXISTS (SELECT 1 FROM switch)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
 )
 
@@ -96,8 +98,22 @@ def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
     if not (yield from is_limited()):
         return 0
     present = yield Statement("SELECT now FROM present")
+    over = yield Statement("SELECT 1 FROM switch WHERE until <= ? LIMIT 1", present[0])
+    if not over and (yield from halted()):
+        return 0
     rows = yield Statement(_ANYTHING, {"now": present[0][0]})
-    return None if rows else 0
+    return None if rows or (yield from _might_go_on()) else 0
+
+
+def _might_go_on() -> Steps[bool]:
+    """Whether somebody is parked for something else than what is paused, which may be so for days."""
+    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM switch"))}
+    place = ""
+    while rows := (yield Statement(_NEXT_PARKED, (place,))):
+        if rows[0][0] not in paused:
+            return True
+        place = rows[0][0]
+    return False
 
 
 class LimitVerbs:
@@ -134,7 +150,11 @@ class LimitVerbs:
     @flow(peek=_nothing_due)
     def attend_limits(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
-        count = yield from expire_reservations(now)
+        count = yield from end_switches(now)
+        if (yield from halted()):
+            yield from unsign()
+            return count
+        count += yield from expire_reservations(now)
         yield Statement(_ORPHANS)
         for row in (yield Statement(_WAKING, (now, want))):
             bucket = Bucket(*row)

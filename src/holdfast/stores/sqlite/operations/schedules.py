@@ -19,6 +19,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.enqueue import add
 from holdfast.stores.sqlite.operations.pending import no_room
+from holdfast.stores.sqlite.operations.switches import halted
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PARTS = (
@@ -114,7 +115,8 @@ class ScheduleVerbs(Reads):
     def fire_schedules(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
         now = yield from sign(_SCHEDULER)
         applied, skipped = 0, list[str]()
-        for decision in sorted(decisions, key=lambda each: each.schedule.id):
+        off = yield from halted()
+        for decision in [] if off else sorted(decisions, key=lambda each: each.schedule.id):
             read = decision.schedule
             params = {"id": read.id, "revision": read.revision, "expected": _micros(read.next_fire_at)}
             rows = yield Statement(_AS_READ, {**params, "any": any_tenant(tenant), "tenant": tenant})

@@ -12,6 +12,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.operations.switches import halted
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action, sign, unsign
 
 _ADD = (
@@ -66,7 +67,8 @@ class SubscriptionVerbs(Feeding):
         """Tenant, name and id of those that are not paused: what the duty asks first, and mostly there are none."""
         text = "SELECT tenant, name, id FROM subscription WHERE paused_at IS NULL AND (? OR tenant = ?) ORDER BY 1, 2"
         rows = yield Statement(text, (any_tenant(tenant), tenant))
-        return [(row[0], row[1], row[2]) for row in rows]
+        off = bool(rows) and (yield from halted())
+        return [] if off else [(row[0], row[1], row[2]) for row in rows]
 
     @flow()
     def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:

@@ -1,0 +1,51 @@
+"""A mail server is down: pause the queue, see who is told what, and go on. Run: python examples/outage.py [URL]"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import holdfast
+from holdfast.errors import Refused
+
+
+async def main(url: str = "sqlite:///outage.db") -> list[str]:
+    app = holdfast.App(url, name="outage", enqueued_by="ada")
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        print(line)
+
+    @app.job(queue="mail")
+    async def send(to: str) -> str:
+        return f"sent to {to}"
+
+    @app.job()
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    app.pause(queue="mail", reason="the mail server is down", until="1h")
+    letter, total = await send.aenqueue("bob"), await add.aenqueue(2, 3)
+    await app.atick(queues=("default", "mail"))
+    say(f"the sum is {await total.aresult()}")
+    say(f"the letter is {await letter.astate()}: {app.why(letter.id).reasons[0].says.split(': ')[-1]}")
+    health = app.health()
+    say(f"health: {health.verdict}, {[reason.code for reason in health.reasons if reason.level != 'advice']}")
+
+    # Nobody should even ask for more.
+    app.pause(queue="mail", reason="the mail server is down", refuse_enqueue=True)
+    try:
+        await send.aenqueue("eve")
+    except Refused as error:
+        say(f"refused: {error.code}")
+
+    app.resume(queue="mail")
+    await app.atick(queues=("default", "mail"))
+    say(await letter.aresult())
+    await app.aclose()
+    return said
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,315 @@
+"""How the work stands (DP-19): what was counted, and a verdict with its reasons. Pure.
+
+``warn`` means that somebody should look today, ``critical`` that work is not done or may be lost. Each reason has a
+stable code, words, and what to do; ``advice`` is said and changes no verdict. The runbooks (docs/runbooks.md) go by the
+codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
+
+from holdfast.domain.durations import seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.sizes import in_bytes
+
+Verdict = Literal["ok", "warn", "critical"]
+Level = Literal["advice", "warn", "critical"]
+
+CAP: Final = 10_000
+"""How many of anything are counted at most: a look must not cost more the more there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """One reason of the verdict."""
+
+    code: str
+    level: Level
+    says: str
+    fix: str
+
+    def __str__(self) -> str:
+        return self.says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From where on something is a reason; None: it is none. Spans are in seconds."""
+
+    @classmethod
+    def of(cls, said: Iterable[str]) -> Thresholds:
+        """As people write them: ``oldest_warn=10m``, ``dead_letters_warn=5``, ``wal_warn=1GB``, ``skew_warn=none``."""
+        values: dict[str, Any] = {}
+        kinds = {each.name: str(each.type) for each in fields(cls)}
+        for text in said:
+            name, _, value = text.partition("=")
+            if name not in kinds or not value:
+                raise InvalidSetting(
+                    f"{text!r} is no threshold", code="unknown_option", fix=f"NAME=VALUE, of {', '.join(kinds)}"
+                )
+            if value == "none":
+                values[name] = None
+            elif kinds[name].startswith("float"):
+                values[name] = seconds(float(value) if value.replace(".", "", 1).isdecimal() else value, name)
+            else:
+                values[name] = in_bytes(value, name) if name in ("wal_warn", "disk_warn") else _whole(value, name)
+        return cls(**values)
+
+    oldest_warn: float | None = 300.0
+    """How long the oldest job that may be begun has waited."""
+    oldest_critical: float | None = 3600.0
+    backlog_warn: int | None = None
+    """How many wait; counted up to 10,000."""
+    dead_letters_warn: int | None = 1
+    schedule_late_warn: float | None = 60.0
+    behind_warn: int | None = 5000
+    """Events that a consumer or a subscription has not read; counted up to 10,000."""
+    parked_warn: int | None = 1000
+    """Jobs that limits hold back."""
+    transaction_warn: float | None = 300.0
+    """How long a transaction of anybody's is open: what died meanwhile cannot be cleaned up."""
+    transaction_critical: float | None = 3600.0
+    wal_warn: int | None = 256 * 1024 * 1024
+    disk_warn: int | None = 200 * 1024 * 1024
+    skew_warn: float | None = 5.0
+    """How far the clocks of this machine and of the store are apart."""
+
+
+USUAL: Final = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was counted, each up to ``CAP`` (``capped``: there is more of something), and what is to be said of it."""
+
+    backlog: int
+    scheduled: int
+    in_progress: int
+    dead_letter_open: int
+    oldest_queued_age_s: float | None
+    """Of what may be begun, so not in a queue that is paused."""
+    lease_active: int
+    waiting_kinds: tuple[str, ...]
+    """Kinds of what waits at the head of the queues."""
+    verdict: Verdict
+    reasons: tuple[Concern, ...] = field(default=())
+    gate_open: int = 0
+    """Questions that wait for people; that they do is no reason, unless they are overdue."""
+    oldest_gate_age_s: float | None = None
+    workers: int = 0
+    """Leases of those that said what they take."""
+    unserved: tuple[tuple[str, str], ...] = ()
+    """Queues and kinds of what waits and no living worker takes."""
+    parked: int = 0
+    """Jobs that limits, reservations and switches hold back."""
+    paused: tuple[str, ...] = ()
+    gate_overdue: int = 0
+    schedules_late: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    """Consumers and subscriptions that are far behind, or fail."""
+    capped: bool = False
+
+
+def judged(found: Health, when: Thresholds = USUAL) -> Health:
+    """With its verdict and reasons."""
+    return _with(found, [concern for look in _LOOKS if (concern := look(found, when)) is not None])
+
+
+def with_concerns(found: Health, more: Sequence[Concern]) -> Health:
+    """The same, with what is to be said of the database itself."""
+    return _with(found, [*found.reasons, *more])
+
+
+def _with(found: Health, reasons: Sequence[Concern]) -> Health:
+    levels = {reason.level for reason in reasons}
+    verdict: Verdict = "critical" if "critical" in levels else "warn" if "warn" in levels else "ok"
+    first = sorted(reasons, key=lambda reason: ("critical", "warn", "advice").index(reason.level))
+    return replace(found, verdict=verdict, reasons=tuple(first))
+
+
+def _no_worker(found: Health, when: Thresholds) -> Concern | None:
+    if not found.backlog or found.lease_active or found.oldest_queued_age_s is None:  # or all that waits is paused
+        return None
+    # Where a tick comes by now and then nobody is there in between.
+    late = _level(found.oldest_queued_age_s, None, when.oldest_warn)
+    return Concern(
+        "no_worker",
+        late or "warn",
+        f"{_many(found.backlog)} jobs wait and no worker is alive",
+        "Start one: holdfast worker MODULE:APP",
+    )
+
+
+def _oldest(found: Health, when: Thresholds) -> Concern | None:
+    age = found.oldest_queued_age_s
+    level = _level(age, when.oldest_warn, when.oldest_critical)
+    if level is None or age is None or not found.lease_active:
+        return None
+    return Concern(
+        "oldest_waits",
+        level,
+        f"the oldest waiting job has waited {age:.0f} s",
+        "Ask why: holdfast jobs list --state queued, then holdfast why ID. Start more workers if all are busy.",
+    )
+
+
+def _backlog(found: Health, when: Thresholds) -> Concern | None:
+    if when.backlog_warn is None or found.backlog < when.backlog_warn:
+        return None
+    return Concern(
+        "backlog", "warn", f"{_many(found.backlog)} jobs wait", "Start more workers, or pause what can wait."
+    )
+
+
+def _unserved(found: Health, when: Thresholds) -> Concern | None:
+    if not found.unserved or not found.lease_active:
+        return None
+    kinds = ", ".join(f"{kind} (in queue {queue})" for queue, kind in found.unserved[:10])
+    return Concern(
+        "unserved_kinds",
+        "warn",
+        f"no living worker takes {kinds}",
+        "Start a worker that has a handler for the kind and serves the queue, or cancel the jobs.",
+    )
+
+
+def _dead(found: Health, when: Thresholds) -> Concern | None:
+    if when.dead_letters_warn is None or found.dead_letter_open < when.dead_letters_warn:
+        return None
+    return Concern(
+        "dead_letters",
+        "warn",
+        f"{_many(found.dead_letter_open)} dead letters wait for somebody to redrive or discard them",
+        "See them: holdfast jobs list --state dead_letter",
+    )
+
+
+def _paused(found: Health, when: Thresholds) -> Concern | None:
+    if not found.paused:
+        return None
+    return Concern("paused", "warn", "; ".join(found.paused[:10]), "See: holdfast switches. Go on: holdfast resume")
+
+
+def _parked(found: Health, when: Thresholds) -> Concern | None:
+    if when.parked_warn is None or found.parked < when.parked_warn:
+        return None
+    return Concern(
+        "limits_hold_many",
+        "warn",
+        f"{_many(found.parked)} jobs are held back by limits or pauses",
+        "See which: holdfast limits list, holdfast switches",
+    )
+
+
+def _gates(found: Health, when: Thresholds) -> Concern | None:
+    if not found.gate_overdue:
+        return None
+    return Concern(
+        "gates_overdue",
+        "warn",
+        f"{_many(found.gate_overdue)} questions are past the time at which somebody should have decided",
+        "See them: holdfast approvals list",
+    )
+
+
+def _schedules(found: Health, when: Thresholds) -> Concern | None:
+    if not found.schedules_late:
+        return None
+    return Concern(
+        "schedules_late",
+        "warn",
+        f"schedules have not fired in time: {', '.join(found.schedules_late[:10])}",
+        "A worker fires them, one that knows the kind: holdfast schedules list, holdfast schedules show NAME",
+    )
+
+
+def _behind(found: Health, when: Thresholds) -> Concern | None:
+    if not found.behind:
+        return None
+    return Concern(
+        "consumers_behind",
+        "warn",
+        f"behind the ledger, or failing: {', '.join(found.behind[:10])}",
+        "See: holdfast consumers list, holdfast subscriptions list",
+    )
+
+
+_LOOKS: Final = (_no_worker, _oldest, _backlog, _unserved, _dead, _paused, _parked, _gates, _schedules, _behind)
+
+
+def _level(value: float | None, warn: float | None, critical: float | None) -> Level | None:
+    if value is not None and critical is not None and value > critical:
+        return "critical"
+    return "warn" if value is not None and warn is not None and value > warn else None
+
+
+# --- of the database itself; the stores know the numbers ---
+
+
+def weak_setting(says: str, *, corrupts: bool) -> Concern:
+    return Concern(
+        "weak_durability",
+        "critical" if corrupts else "warn",
+        f"{says}: what was accepted can be lost when the machine fails",
+        "Set it back: holdfast doctor says which and where.",
+    )
+
+
+def old_transaction(age: float, when: Thresholds) -> Concern | None:
+    level = _level(age, when.transaction_warn, when.transaction_critical)
+    return level and Concern(
+        "old_transaction",
+        level,
+        f"a transaction has been open for {age:.0f} s: what died since cannot be cleaned up, and claims become slow",
+        "Find it in pg_stat_activity (xact_start, backend_xmin), and end it: select pg_terminate_backend(pid)",
+    )
+
+
+def large_log(size: int, when: Thresholds) -> Concern | None:
+    if when.wal_warn is None or size < when.wal_warn:
+        return None
+    return Concern(
+        "wal_large",
+        "warn",
+        f"the write-ahead log has {size / 1e6:.0f} MB",
+        "A long reader keeps it from being moved into the file: find and end it.",
+    )
+
+
+def full_disk(free: int, when: Thresholds) -> Concern | None:
+    if when.disk_warn is None or free > when.disk_warn:
+        return None
+    return Concern("disk_full", "critical", f"the disk has {free / 1e6:.0f} MB left", "Make room.")
+
+
+def clock_skew(seconds: float, when: Thresholds) -> Concern | None:
+    if when.skew_warn is None or abs(seconds) < when.skew_warn:
+        return None
+    return Concern(
+        "clock_skew",
+        "warn",
+        f"the clocks of this machine and of the database are {abs(seconds):.1f} s apart",
+        "Have both keep time (NTP); the database's clock is the one that counts.",
+    )
+
+
+def powerful_role(says: str) -> Concern:
+    return Concern(
+        "role_too_powerful",
+        "advice",
+        says,
+        "Run with a role that was only granted holdfast_executor: see the guide on health.",
+    )
+
+
+def _many(count: int) -> str:
+    return f"{CAP:,} or more" if count >= CAP else f"{count:,}"
+
+
+def _whole(value: str, name: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise InvalidSetting(f"{name} is a number, not {value!r}", code="unknown_option")
+    return int(value)

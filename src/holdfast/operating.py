@@ -1,0 +1,67 @@
+"""What operators do with an app, beside its jobs: pause and resume, and ask how it stands. A part of ``App``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+from typing import Unpack
+
+from holdfast import config
+from holdfast.client import Client
+from holdfast.domain.durations import Duration
+from holdfast.domain.errors import Refused
+from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
+from holdfast.domain.switches import Named, Switch
+from holdfast.features.switches import Switches
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Operating:
+    client: Client
+    strict: bool
+    _role_checked = False
+
+    @property
+    def switches(self) -> Switches:
+        """What is paused: ``app.switches.list()``; ``pause`` and ``resume`` are there too, in both colours."""
+        return Switches(self.client)
+
+    def pause(
+        self,
+        *,
+        reason: str,
+        until: datetime | Duration | None = None,
+        refuse_enqueue: bool | None = None,
+        **what: Unpack[Named],
+    ) -> Switch:
+        """Begin nothing more of something, until it is resumed: ``app.pause(queue="mail", reason="SMTP is down",
+        until="1h")``, or a ``kind``, an ``agent``, a ``tenant``, or ``everything=True``. What runs may end."""
+        return self.switches.pause(reason=reason, until=until, refuse_enqueue=refuse_enqueue, **what)
+
+    def resume(self, **what: Unpack[Named]) -> None:
+        """Go on with it: ``app.resume(queue="mail")``."""
+        self.switches.resume(**what)
+
+    def health(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+        """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+        found = self.client.run(self.client.verbs.health(tenant or self.client.tenant, when))
+        return with_concerns(found, self.client.store.conditions(when))
+
+    async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+        found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, when))
+        return with_concerns(found, await asyncio.to_thread(self.client.store.conditions, when))
+
+    def check_role(self) -> None:
+        """Before work begins: a role that owns the tables, or that row-level security does not hold for, could read
+        and write everything. That is said once; where it was asked to be ``strict``, it is refused."""
+        if self._role_checked or self.client.store.embedded:
+            return
+        for concern in self.client.store.conditions():
+            if concern.code != "role_too_powerful":
+                continue
+            if self.strict or config.is_strict():
+                raise Refused(concern.says, code="role_too_powerful", fix=concern.fix)
+            log.warning("%s. %s", concern.says, concern.fix)
+        self._role_checked = True

@@ -1,0 +1,231 @@
+"""Health (DP-19): each reason with its code, where it begins to count, and the plain views for other tools."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import InvalidSetting, Refused
+from holdfast.domain.health import CAP, Health, Thresholds, judged
+from holdfast.domain.limits import Rule
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.people import asks
+from tests.support.schedules import add, placed
+from tests.support.stores import (
+    FINAL,
+    apply,
+    claim,
+    forward,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    work,
+)
+from tests.support.subscriptions import subscribe
+from tests.support.switches import pause, resume
+
+pytestmark = pytest.mark.req("DP-19")
+
+VIEWS = {
+    "backlog": ("tenant", "queue", "kind", "waiting"),
+    "in_progress": ("tenant", "queue", "kind", "running", "oldest_started_at"),
+    "dead_letter_open": ("tenant", "queue", "kind", "error_code", "dead", "first_at", "last_at"),
+}
+
+
+def codes(store: Store, tenant: str = "default", **when: Any) -> list[str]:
+    return [each.code for each in store.run(store.verbs.health(tenant, Thresholds(**when))).reasons]
+
+
+def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) -> None:
+    forward(store)
+    verbs, run = store.verbs, store.run
+    assert codes(store) == codes(store, "*") == []
+    lease = run(verbs.open_lease("one", 1e6, "*", "worker", ["mail.send"], ["default"], 4)).id
+    # Somebody takes the kind, but not in that queue; somebody serves the queue, but does not know the kind.
+    put(store, spec("mail.send", queue="bulk"), spec("unknown"))
+    found = run(verbs.health("default"))
+    assert found.unserved == (("bulk", "mail.send"), ("default", "unknown"))
+    assert (found.workers, [each.code for each in found.reasons]) == (1, ["unserved_kinds"])
+    run(verbs.open_lease("two", 1e6, "default", "worker", None, None, None))
+    assert codes(store) == []
+    assert codes(store, "*") == []
+    settle(store, claim(store, lease, 9, queues=("default", "bulk")))
+    pause(store, "SMTP is down", queue="mail", until=60.0)
+    assert codes(store) == codes(store, "acme") == ["paused"]
+    assert "SMTP is down" in run(verbs.health("default")).reasons[0].says
+    resume(store, queue="mail")
+    # What waits in a queue that is paused waits for nobody.
+    run(verbs.enqueue([spec("mail.send"), spec("other", queue="bulk")], "default"))
+    forward(store, 301)
+    assert codes(store) == codes(store, "*") == ["oldest_waits"]
+    pause(store, queue="default")
+    assert codes(store, "*") == ["oldest_waits", "paused"]
+    pause(store, queue="bulk", tenant="default")
+    assert (codes(store), codes(store, "*")) == (["paused"], ["oldest_waits", "paused"])
+    pause(store, everything=True)
+    assert codes(store, "*") == ["paused"]
+    assert (resume(store, queue="default"), resume(store, queue="bulk", tenant="default")) == (True, True)
+    assert resume(store, everything=True)
+    settle(store, claim(store, lease, 9, queues=("default", "bulk")))
+    # Limits.
+    run(verbs.set_limit(Rule("kind", "slow", 1), "ada", "default"))
+    put(store, *(spec("slow") for _ in range(4)))
+    slow = claim(store, lease, 9)
+    assert codes(store, parked_warn=3) == codes(store, "*", parked_warn=3) == ["limits_hold_many"]
+    assert codes(store, "acme", parked_warn=1) == codes(store, parked_warn=4) == []
+    run(verbs.remove_limit("kind", "slow", "ada", "default"))
+    settle(store, slow)
+    settle(store, claim(store, lease, 9))
+    # People.
+    put_one(store)
+    (asking,) = claim(store, lease)
+    apply(store, lease, asks(asking, new_id(), expires_in=30.0))
+    assert codes(store) == []
+    forward(store, 31)
+    assert codes(store) == codes(store, "*") == ["gates_overdue"]
+    run(verbs.attend_gates())
+    assert codes(store) == []
+    # Schedules, consumers, subscriptions.
+    run(verbs.set_clock(timedelta(0), placed().next_fire_at))
+    schedule = add(store)
+    assert schedule.next_fire_at is not None
+    run(verbs.set_clock(timedelta(0), schedule.next_fire_at + timedelta(seconds=61)))
+    run(verbs.open_lease("three", 1e9, "*"))
+    assert codes(store) == ["schedules_late"]
+    assert codes(store, schedule_late_warn=62.0) == codes(store, "acme") == []
+    run(verbs.save_cursor("reader", "0", None, "default"))
+    subscribe(store, "after", "job.enqueue", start="beginning")
+    late: dict[str, Any] = {"schedule_late_warn": None}
+    assert codes(store, **late) == []
+    assert run(verbs.health("default", Thresholds(behind_warn=5, **late))).behind == (
+        "consumer reader",
+        "subscription after",
+    )
+
+
+def test_the_worst_reason_is_the_verdict(store: Store) -> None:
+    forward(store)
+    put_one(store)
+    work(store, FINAL)
+    put_one(store)
+    forward(store, 4000)
+    found = store.run(store.verbs.health("default"))
+    assert found.verdict == "critical"
+    assert [(each.code, each.level) for each in found.reasons] == [("no_worker", "critical"), ("dead_letters", "warn")]
+    assert all(each.fix for each in found.reasons)
+
+
+def test_thresholds_as_people_write_them() -> None:
+    said = ("oldest_warn=10m", "oldest_critical=none", "dead_letters_warn=5", "wal_warn=1MB", "skew_warn=0.5")
+    assert Thresholds.of(said) == Thresholds(
+        oldest_warn=600.0, oldest_critical=None, dead_letters_warn=5, wal_warn=1 << 20, skew_warn=0.5
+    )
+    for wrong in ("mood=good", "oldest_warn", "behind_warn=-1", "wal_warn=large"):
+        with pytest.raises(InvalidSetting):
+            Thresholds.of([wrong])
+    many = Health(CAP, 0, 0, 0, 1.0, 1, (), "ok", capped=True)
+    assert judged(many, Thresholds(backlog_warn=10)).reasons[0].says == "10,000 or more jobs wait"
+
+
+def test_the_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand) -> None:
+    now = forward(store)
+    put(store, spec("pay"), spec("pay"), spec("pay", delay=60), spec("mail", queue="bulk"))
+    put_one(store, "pay", tenant="acme")
+    put_one(store, "held", priority=9)
+    take(store)
+    for _ in range(2):
+        put_one(store, "dead", priority=9)
+        work(store, FINAL)
+    rows = {
+        name: by_hand.execute(f"select {', '.join(columns)} from {name} order by 1, 2, 3")
+        for name, columns in VIEWS.items()
+    }
+    assert rows["backlog"] == [
+        ("acme", "default", "pay", 1),
+        ("default", "bulk", "mail", 1),
+        ("default", "default", "pay", 2),
+    ]
+    assert [row[:4] for row in rows["in_progress"]] == [("default", "default", "held", 1)]
+    assert [row[:5] for row in rows["dead_letter_open"]] == [("default", "default", "dead", "broken", 2)]
+    at = rows["in_progress"][0][4]
+    assert rows["dead_letter_open"][0][5:] == (at, at)
+    assert at == now or isinstance(at, int)
+    pause(store, queue="bulk")
+    pause(store, kind="pay", tenant="acme")
+    claim(store, open_lease(store), 1, queues=("none",))
+    assert by_hand.execute("select count(*) from backlog") == [(3,)]
+
+
+@pytest.mark.req("DP-17", "JF-1")
+def test_a_viewer_reads_the_views_of_its_tenant_and_no_other(owned_databases: OwnedDatabases) -> None:
+    with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
+        put_one(store, "pay", tenant="acme")
+        put_one(store, "pay", tenant="umbrella")
+        for role in ROLES:
+            with closing(PostgresByHand(as_role(url, role), tenant="acme")) as viewer:
+                for name in VIEWS:
+                    assert {row[0] for row in viewer.execute(f"select tenant from {name}")} <= {"acme"}
+                assert viewer.execute("select waiting from backlog") == [(1,)]
+
+
+@pytest.mark.req("SC-11", "DP-17")
+def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
+    owned_databases: OwnedDatabases, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A superuser, the owner of the tables; not one that was only granted a role (rule 11)."""
+    with owned_databases.fresh() as url:
+        for each in (url, as_role(url, owned_databases.owner)):
+            with closing(App(each)) as app:
+                (concern,) = [reason for reason in app.health().reasons if reason.code == "role_too_powerful"]
+                assert (concern.level, app.health().verdict) == ("advice", "ok")
+                caplog.clear()
+                app.worker()
+                app.worker()
+                assert [record.getMessage() for record in caplog.records] == [f"{concern.says}. {concern.fix}"]
+            with closing(App(each, strict=True)) as app, pytest.raises(Refused) as refused:
+                app.worker()
+            assert refused.value.code == "role_too_powerful"
+            monkeypatch.setenv("HOLDFAST_STRICT", "1")
+            with closing(App(each)) as app, pytest.raises(Refused):
+                asyncio.run(app.atick())
+            monkeypatch.delenv("HOLDFAST_STRICT")
+        with closing(App(as_role(url, "holdfast_executor"), strict=True)) as app:
+            app.worker()
+            assert app.health().verdict == "ok"
+
+
+def test_an_old_transaction_is_told(owned_databases: OwnedDatabases) -> None:
+    """To those who may see it: whoever has the same login, or was granted pg_read_all_stats."""
+    with owned_databases.fresh() as url, closing(open_store(url)) as store, psycopg.connect(url) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select pg_sleep(0.05)")
+        soon = Thresholds(transaction_warn=0.01, transaction_critical=None)
+        assert "old_transaction" in [each.code for each in store.conditions(soon)]
+        later = Thresholds(transaction_warn=60.0)
+        assert "old_transaction" not in [each.code for each in store.conditions(later)]
+
+
+def test_the_log_and_the_disk_of_a_file_are_told(sqlite_url: str) -> None:
+    with closing(open_store(sqlite_url)) as store:
+        store.migrate()
+        put_one(store)
+        assert store.conditions() == []
+        tight = Thresholds(wal_warn=1, disk_warn=10**18)
+        assert [(each.code, each.level) for each in store.conditions(tight)] == [
+            ("wal_large", "warn"),
+            ("disk_full", "critical"),
+        ]

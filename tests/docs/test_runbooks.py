@@ -1,0 +1,74 @@
+"""The runbooks name commands that exist and work, and have a word for every reason of health."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from holdfast.cli.commands import app
+from holdfast.domain import health
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.stores import FINAL, new_id, put_one, settle, take
+
+pytestmark = pytest.mark.req("DP-18", "DP-19")
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("runbooks.md", "guides/pausing.md", "guides/health.md")
+CODE = re.compile(r'Concern\(\s*"(\w+)"')
+MAY_FAIL = ("health", "doctor")  # that is how they say that something is wrong
+
+
+def commands(page: str) -> list[list[str]]:
+    """Lines of a console block, without the prompt."""
+    blocks = re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ holdfast ")]
+    return [shlex.split(line.removeprefix("$ holdfast ")) for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_commands_of_the_page_work(
+    request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url: str = request.getfixturevalue(f"{kind}_url")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    # To make the commands anew takes longer than most of them do.
+    monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
+    with closing(open_store(url)) as store:
+        store.migrate()
+        done: list[list[str]] = []
+        for page in PAGES:
+            found = commands(page)
+            assert len(found) >= 2, page
+            for command in found:
+                if command in done and "ID" not in command:
+                    continue
+                done.append(command)
+                dead = _dead(store) if "ID" in command else ""
+                said = CliRunner().invoke(
+                    app, [dead if part == "ID" else part for part in command], prog_name="holdfast"
+                )
+                assert said.exit_code in ((0, 1) if command[0] in MAY_FAIL else (0,)), (command, said.output)
+
+
+def _dead(store: Store) -> str:
+    queue = new_id()
+    job_id = put_one(store, "pay", queue=queue)
+    settle(store, take(store, queues=(queue,)), FINAL)
+    return job_id
+
+
+def test_every_reason_has_its_words() -> None:
+    source = Path(health.__file__).read_text(encoding="utf-8")
+    codes = set(CODE.findall(source))
+    assert {"no_worker", "paused", "weak_durability"} <= codes
+    for page in ("runbooks.md", "guides/health.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert {code for code in codes if f"`{code}`" not in text and f"## {code}" not in text} == set(), page
