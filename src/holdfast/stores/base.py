@@ -55,6 +55,7 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.flow import Flow
+from holdfast.stores.payloads import PayloadVerbs
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ class Sent:
     woke: int
 
 
-class Verbs(Protocol):
+class Verbs(PayloadVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...

@@ -28,6 +28,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH034": (Refused, "retried_in_place"),
     "ZH040": (Conflict, "subscription_changed"),
     "ZH041": (Refused, "executor_refused"),
+    "ZH050": (Refused, "payload_forbidden"),
+    "ZH051": (Refused, "payload_over_limit"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

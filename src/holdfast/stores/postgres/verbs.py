@@ -20,6 +20,7 @@ from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
+from holdfast.stores.postgres.payloads import PayloadVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
@@ -43,6 +44,7 @@ class PostgresVerbs(
     LimitVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
+    PayloadVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:

@@ -7,6 +7,7 @@ from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
+from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.subscriptions import SubscriptionReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -22,6 +23,7 @@ class Reads(
     WorkflowReads,
     LimitReads,
     SubscriptionReads,
+    PayloadReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 

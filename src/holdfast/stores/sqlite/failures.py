@@ -43,6 +43,10 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="retried_in_place")
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
+    if message.startswith("payload forbidden"):
+        return Refused(message, code="payload_forbidden")
+    if message.startswith("payload over limit"):
+        return Refused(message, code="payload_over_limit")
     if message.startswith("executor"):
         return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):

@@ -19,6 +19,7 @@ from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
+from holdfast.stores.sqlite.operations.payloads import PayloadVerbs
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
@@ -49,6 +50,7 @@ class SqliteVerbs(
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
+    PayloadVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

@@ -193,6 +193,12 @@ begin
      where v_skip = '{}' or not v_skip ? j.ordinality::text;
 
     if not enqueue_many.plain then
+        if position('_ref"' in jobs::text) > 0 then   -- where what they are about lies
+            insert into reference (job_id, tenant, source_ref, target_ref, payload_ref)
+            select (j ->> 'id')::uuid, v_tenant, j ->> 'source_ref', j ->> 'target_ref', j ->> 'payload_ref'
+              from json_array_elements(jobs) with ordinality as e(j, ord)
+             where not v_skip ? ord::text and coalesce(j ->> 'source_ref', j ->> 'target_ref', j ->> 'payload_ref') is not null;
+        end if;
         return query
         select case when v_skip ? ord::text then (v_skip -> ord::text ->> 'id')::uuid else (j ->> 'id')::uuid end,
                case when v_skip ? ord::text

@@ -22,7 +22,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits'];
+                              'watch_job', 'list_limits', 'shown_payload'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -31,13 +31,15 @@ declare
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
-                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed'];
+                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
+                              'declare_rules'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor'];
+                              'add_executor', 'remove_executor',
+                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal'];
     v_routine record;
     v_role    text;
 begin
@@ -62,9 +64,15 @@ begin
     foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+        -- Of a job everything but its payload, which may be restricted: `jobs` and shown_payload() have it where it is not.
+        execute format('revoke select on job from %I', v_role);
+        execute format('grant select (%s) on job to %I', (
+            select string_agg(quote_ident(a.attname), ', ') from pg_attribute a
+             where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
+        execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor to %I', v_role);
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor,'
+            ' payload_rule, reference, resealed to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
