@@ -20,6 +20,7 @@ READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "active_subscriptions",
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
+    "shown_payload",
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -36,6 +37,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
+    "declare_rules",
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -45,6 +47,7 @@ RESOLVES = {
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
@@ -140,6 +143,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select hash from gate_token",
             "select * from place",
             "select * from meter",
+            "select payload from job",
+            "select * from job",
         ):
             assert "permission denied" in (by_hand.refusal(secret) or ""), secret
         assert by_hand.refusal("select holder, until from lease") is None

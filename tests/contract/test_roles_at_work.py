@@ -20,6 +20,7 @@ from holdfast.domain.gates import GateFilter
 from holdfast.domain.limits import Rule
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
+from holdfast.domain.rules import RuleDraft
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
@@ -50,7 +51,7 @@ READS = {
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservations", "queue_settings"),
+    *("limits", "reservations", "queue_settings", "payload_rules", "references"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -59,12 +60,13 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
-    *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
@@ -232,6 +234,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "payload_rules": lambda: run(v.payload_rules(tenant)),
+        "references": lambda: run(v.references(job, tenant)),
+        "set_payload_rule": lambda: run(v.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant)),
+        "delete_payload_rule": lambda: run(v.delete_payload_rule("heal", "", "ada", tenant)),
+        "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
+        "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
+        "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

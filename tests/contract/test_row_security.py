@@ -6,6 +6,7 @@ added later is tried as well.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -16,9 +17,11 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.domain.job import References
 from holdfast.domain.limits import Rule
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
+from holdfast.domain.rules import RuleDraft
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
@@ -85,6 +88,10 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            store.run(store.verbs.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant))
+            was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
+            sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)
+            assert store.run(store.verbs.reseal(sealed, was, becomes, "ada", tenant))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:

@@ -26,7 +26,7 @@ Dedupe = Literal["skip", "coalesce"]
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Where what a job is about lies: what it reads, what it writes, and its payload, where that is not with the job."""
+    """Where what a job is about lies: what it reads, what it writes, and its payload if that is elsewhere."""
 
     source_ref: str | None = None
     target_ref: str | None = None
@@ -52,6 +52,7 @@ class JobSpec:
     """For this very job, or promised by its kind: the policy of an agent does not replace it."""
     key: str | None = None
     payload_hash: str | None = None
+    """Of what was asked for, where the payload itself is sealed or stored: for telling whether two are the same."""
     content_key: str | None = None
     dedupe: Dedupe | None = None
     tags: tuple[str, ...] = ()

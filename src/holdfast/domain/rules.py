@@ -1,4 +1,4 @@
-"""What may be in a payload, by tenant and kind (DP-4): forbidden keys, who may see it, how large it and a result may be.
+"""What may be in a payload, by tenant and kind (DP-4): forbidden keys, who may see it, how large it may be.
 
 Several rules can hold for one job: of its tenant or of all, of its kind or of all, set by an operator or declared by
 programs. Together they are as strict as the strictest of them in each point, so that none can loosen another.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.domain.job import EVERY_TENANT
@@ -22,6 +22,7 @@ FORBIDDEN: Final = (
     *("body", "content", "raw", "vector", "embedding"),
     *("secret", "token", "password", "ssn", "personal_data"),
 )
+OWN_KEYS: Final = frozenset({"$holdfast", "key", "sealed", "stored"})
 MOST_KEYS: Final = 200
 LEAST_BYTES: Final = 256
 """Less than that would keep out what the database itself enqueues, such as the notice of a gate."""
@@ -30,6 +31,17 @@ HIDDEN: Final = "[restricted]"
 """What readers see in place of a restricted payload."""
 
 Classification = Literal["safe_metadata", "restricted"]
+
+
+class RuleOptions(TypedDict, total=False):
+    """What ``@app.job`` and ``app.payload_rules.set`` take."""
+
+    signal_only: bool
+    forbidden: Iterable[str] | None
+    restricted: bool
+    max_bytes: Size | None
+    max_result_bytes: Size | None
+    store: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +164,23 @@ def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
     )
 
 
+def together(one: Effective, other: Effective) -> Effective:
+    """Both hold. ``store`` of either is enough here: each has asked its own rules whether one objects."""
+    if one is NO_RULE or other is NO_RULE:
+        return other if one is NO_RULE else one
+    return Effective(
+        one.forbidden | other.forbidden,
+        one.restricted or other.restricted,
+        _least(one.max_bytes, other.max_bytes),
+        _least(one.max_result_bytes, other.max_result_bytes),
+        one.store or other.store,
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
 def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
     return combine(rule for rule in rules if rule.holds_for(tenant, kind))
 
@@ -179,6 +208,10 @@ def _names(forbidden: Iterable[str]) -> tuple[str, ...]:
     if not 0 < len(names) <= MOST_KEYS or any(set(name) & set('"\\') for name in names):
         raise InvalidSetting(
             f"forbidden keys are 1 to {MOST_KEYS} names without quotes and backslashes", code="invalid_name"
+        )
+    if OWN_KEYS & set(names):
+        raise InvalidSetting(
+            f"{', '.join(sorted(OWN_KEYS))} are keys of sealed and stored payloads themselves", code="invalid_name"
         )
     return names
 

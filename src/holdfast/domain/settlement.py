@@ -37,13 +37,15 @@ class Settlement:
     note: dict[str, Any] | None = None
     pause: dict[str, Any] | None = None
     steps: list[dict[str, Any]] | None = None
+    ref: str | None = None
+    """Where the result lies, if not here."""
 
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     """``random01`` is the jitter, drawn by the caller so that this stays a function."""
     match outcome:
-        case Succeeded(result, note):
-            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note)
+        case Succeeded(result, note, ref):
+            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note, ref=ref)
         case Snoozed(delay, reason):
             why = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
             return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=why)

@@ -60,6 +60,7 @@ _OPTIONAL = (
     "workflow_id",
     "external_ref",
     "retry_as",
+    "payload_hash",
 )
 
 

@@ -1,4 +1,4 @@
-"""The verbs of rules for payloads and of sealing anew; the functions are in ``code/19_payloads`` and ``27_payloads``."""
+"""The verbs of rules for payloads and of sealing anew; the functions are in ``code/27_payloads``."""
 
 from __future__ import annotations
 

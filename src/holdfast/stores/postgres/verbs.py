@@ -349,6 +349,7 @@ def detail_of(item: Settlement) -> str | None:
     """What goes with an ending, as JSON text; nothing for a plain success."""
     if item.ending == "succeeded":
         parts = [] if item.result is None else [f'"result":{item.result}']
+        parts += [] if item.ref is None else [f'"result_ref":{json.dumps(item.ref)}']
         parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
         return f"{{{','.join(parts)}}}" if parts else None
     detail = {

@@ -37,9 +37,7 @@ _PUT_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_ADD_REFERENCE = (
-    "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
-)
+_ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
 _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
 
 
@@ -106,7 +104,7 @@ def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | Non
     takes no key."""
     fingerprint = ""
     if spec.key is not None:
-        fingerprint = hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+        fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
         added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
         rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if rows:

@@ -37,8 +37,8 @@ _AFTER_CRASH = (
     " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END, note = NULL WHERE id = :id"
 )
 _RESULT = (
-    "INSERT INTO result (job_id, tenant, value) SELECT id, tenant, ? FROM job_state WHERE id = ?"
-    " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value"
+    "INSERT INTO result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM job_state WHERE id = ?"
+    " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, ref = excluded.ref"
 )
 
 _ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
@@ -84,7 +84,11 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                         yield from suspend(item, now)
                     elif item.ending == "crash":
                         yield Statement(_AFTER_CRASH, {"id": item.id, "now": now, "due": _due(item, now)})
-    results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
+    results = [
+        (item.result, item.ref, item.id)
+        for key in applied
+        if (item := offered[key]).result is not None or item.ref is not None
+    ]
     if results:
         yield Statement(_RESULT, results, many=True)
     # Before anything is claimed in the same turn: what waited for these may be.
