@@ -95,6 +95,17 @@ class Vault:
             )
         return self.keys.open(*said, _bound_to(what, tenant, job_id))
 
+    def seal_anew(self, opened: str, text: str, *, what: What, tenant: str, job_id: str) -> str:
+        """What was opened from ``text``, sealed with the current key, where it was: here or elsewhere."""
+        assert self.keys is not None
+        key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id))
+        written = _written(key=key, sealed=sealed)
+        if reference_in(text) is None:
+            return written
+        if self.artifacts is None:
+            raise _no_store()
+        return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
+
     def open_value(self, value: Any, ref: str | None, *, tenant: str, job_id: str) -> Any:
         """A result as it was returned: the value there is, opened, or what lies under its reference."""
         if ref is not None and value is None and ref.startswith(SCHEME):

@@ -54,10 +54,15 @@ COMMANDS = (
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
     ("executors",),
     *(("executors", verb) for verb in ("list", "add", "remove")),
+    ("rules",),
+    *(("rules", verb) for verb in ("list", "show", "set", "delete", "check")),
+    ("keys",),
+    *(("keys", verb) for verb in ("list", "generate", "rotate")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
+    *(("rules",), ("keys",)),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

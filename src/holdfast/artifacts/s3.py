@@ -113,16 +113,16 @@ class Bucket:
 
 
 def signed(
-    method: str, host: str, path: str, data: bytes, region: str, given: Credentials, now: datetime
+    method: str, host: str, path: str, data: bytes, region: str, given: Credentials, now: datetime, query: str = ""
 ) -> dict[str, str]:
-    """The headers of a request that is signed; ``path`` is as it goes over the wire."""
+    """The headers of a request that is signed; ``path`` is as it goes over the wire, ``query`` sorted and encoded."""
     moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {"host": host, "x-amz-content-sha256": hashlib.sha256(data).hexdigest(), "x-amz-date": moment}
     if given.token:
         headers["x-amz-security-token"] = given.token
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    request = f"{method}\n{path}\n\n{lines}\n{names}\n{headers['x-amz-content-sha256']}"
+    request = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{headers['x-amz-content-sha256']}"
     scope = f"{day}/{region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     key = f"AWS4{given.secret_key}".encode()

@@ -46,7 +46,9 @@ _WRITE_DOWN = (
 )
 _RESEAL = "UPDATE job SET payload = :becomes WHERE id = :id"
 _RESEAL_RESULT = (
-    "UPDATE result SET value = :becomes WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
+    "UPDATE result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
+    " THEN coalesce(json_extract(:becomes, '$.\"$holdfast\".stored'), ref) ELSE ref END"
+    " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING 1"
 )
 
