@@ -13,6 +13,7 @@ from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
+from tests.support.attacks_on_payloads import PAYLOADS, RULED
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
@@ -56,6 +57,7 @@ def setup() -> list[str]:
         ),
         *REGISTERED,
         *LIMITED,
+        *RULED,
         *_people(),
         *PLANNED,
     ]
@@ -166,6 +168,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         WORKFLOWS,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
+    "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),
 }
 
 

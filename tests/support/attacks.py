@@ -6,6 +6,7 @@ from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITS
+from tests.support.attacks_on_payloads import PAYLOADS
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_schedules import SCHEDULES
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
@@ -14,7 +15,7 @@ from tests.support.attacks_on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
-_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
+_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS, *PAYLOADS)
 ATTACKS: dict[str, Attack] = {
     attack.name: attack for attack in (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING)
 }
