@@ -514,6 +514,7 @@ class App:
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),
             redact=self._knowing(),
+            vault=client.vault,
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:

@@ -7,9 +7,10 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from holdfast.domain.errors import Conflict, NotFound, Refused
+from holdfast.domain.errors import Conflict, HoldfastError, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.order import Move
@@ -93,12 +94,15 @@ class Client:
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
         try:
-            return self._add(specs, tenant, connection)
+            answers = self._add(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused)
+            self._may_store(refused, specs, tenant)
             rules = self.run(self.verbs.payload_rules(tenant))
             store_payloads(specs, tenant, rules, self.vault, refused)
-            return self._add(specs, tenant, connection)
+            answers = self._add(specs, tenant, connection)
+        if self.vault.artifacts is not None:
+            self._drop([spec for spec, answer in zip(specs, answers, strict=True) if not answer.created], tenant)
+        return answers
 
     def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
@@ -107,22 +111,33 @@ class Client:
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         try:
-            return await self._aadd(specs, tenant, connection)
+            answers = await self._aadd(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused)
+            self._may_store(refused, specs, tenant)
             rules = await self.arun(self.verbs.payload_rules(tenant))
             await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
-            return await self._aadd(specs, tenant, connection)
+            answers = await self._aadd(specs, tenant, connection)
+        unused = () if self.vault.artifacts is None else tuple(zip(specs, answers, strict=True))
+        if any(not answer.created for _, answer in unused):
+            await asyncio.to_thread(self._drop, [spec for spec, answer in unused if not answer.created], tenant)
+        return answers
 
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.verbs.enqueue(specs, tenant))
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
-    def _may_store(self, refused: Refused) -> None:
+    def _may_store(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
         """A rule that is in the database alone is met there first; what it wants stored is stored then."""
         if refused.code != "payload_over_limit" or self.vault.artifacts is None:
+            self._drop(specs, tenant)
             raise refused
+
+    def _drop(self, specs: Sequence[JobSpec], tenant: str) -> None:
+        """Blobs of jobs that were not made; where they cannot be deleted just now they stay, and do no harm."""
+        for spec in specs:
+            with suppress(HoldfastError):
+                self.vault.drop(spec.payload, tenant=tenant)
 
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)

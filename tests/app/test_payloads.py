@@ -117,7 +117,7 @@ def test_rules_are_managed_from_python(app: App) -> None:
         rules.delete("import")
     for bad in ({}, {"forbidden": ["x"]}, {"signal_only": True, "forbidden": ["key"]}, {"max_bytes": 1}):
         with pytest.raises(InvalidSetting):
-            rules.set("x", **bad)  # type: ignore[arg-type]
+            rules.set("x", **bad)
 
 
 @pytest.mark.req("DP-4", "DP-21")
@@ -159,6 +159,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     small, big = shout.enqueue("hi"), shout.using(key="k").enqueue(large)
     again = shout.using(key="k").enqueue(large)
     assert (again.id, again.created, again.reason) == (big.id, False, "duplicate_key")
+    assert [each.name for each in (tmp_path / "artifacts" / "default").iterdir()] == [big.id]  # nobody else's is kept
     with pytest.raises(Conflict, match="idempotency_conflict"):
         shout.using(key="k").enqueue(large + "y")
     with pytest.raises(HoldfastError, match="payload_too_large"):

@@ -82,8 +82,8 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     monkeypatch.setenv("HOLDFAST_KEYS", entry)
     vault = Vault.of(tmp_path, entry)
     by_hand = open_by_hand(store.url)
-    found = dict(by_hand.execute("select id, payload from job where kind = 'heal'"))  # type: ignore[arg-type]
-    texts = {str(k): v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in found.items()}
+    found = by_hand.execute("select id, payload from job where kind = 'heal'")
+    texts = {str(k): v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in found}
     opened = [json.loads(vault.open(texts[i], what="payload", tenant="default", job_id=i)) for i in ids]
     assert opened == [{"who": CANARY, "n": n} for n in range(3)]
     assert texts[lost].count("gone") == 1
