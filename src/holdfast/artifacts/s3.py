@@ -85,7 +85,7 @@ class Bucket:
         last = ""
         for turn in range(TRIES):
             if turn:
-                time.sleep(random.uniform(0.1, 0.3) * 2**turn)
+                time.sleep(random.uniform(0.05, 0.15) * 2**turn)
             try:
                 status, body = self._once(method, key, data)
             except (OSError, http.client.HTTPException) as error:
