@@ -95,6 +95,21 @@ def test_create_pause_resume_look_delete(app: App) -> None:
         assert refused.value.code == "subscription_not_found"
 
 
+def test_a_burst_runs_what_was_told_before_it_began(app: App) -> None:
+    """However quickly it finds that there is nothing to take: its duties have looked before it ends."""
+    seen: list[dict[str, Any]] = []
+
+    @app.job()
+    def note(event: dict[str, Any]) -> None:
+        seen.append(event)
+
+    app.store.migrate()
+    app.subscriptions.create("payments", "order.paid", "note", start="beginning")
+    app.send_event("order.paid", {"order": 7})
+    work_off(app)
+    assert [event["data"] for event in seen] == [{"order": 7}]
+
+
 def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app.store.migrate()
     app.subscriptions.create("a bad one", "job.enqueue", "bad", of_kind="pay")

@@ -72,7 +72,7 @@ def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
     assert catalogue(empty_url) == {}
     store.migrate()
     text = str(catalogue(empty_url))
-    for thing in ("job_state", "claimable", "judge_transition", "finished_iff_terminal", "attempts"):
+    for thing in ("job_state", "claimable", "record_transition", "wanted_of_event", "attempts"):
         assert thing in text, thing
 
 
@@ -97,7 +97,7 @@ def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
     store.migrate()
     before = catalogue(empty_url)
     table = "" if empty_url.startswith("sqlite:") else " on job_state"
-    write(empty_url, f"drop trigger judge_transition{table}")
+    write(empty_url, f"drop trigger record_transition{table}")
     write(empty_url, "update migration set digest = 'of another release' where name = 'code'")
     assert catalogue(empty_url) != before
     assert store.schema().pending == ("code",)

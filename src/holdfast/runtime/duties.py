@@ -68,14 +68,17 @@ async def run_once(duty: Duty, store: Store) -> int:
         return total
 
 
-async def attend(duty: Duty, store: Store, call: Callable[[], None], leaving: asyncio.Event) -> None:
-    """Do a duty again and again until ``leaving``; ``call`` when it found something to do."""
+async def attend(
+    duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
+) -> None:
+    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look."""
     while not leaving.is_set():
         each: Duty | None = duty
         while each is not None:
             if await run_once(each, store):
                 call()
             each = each.then
+        looked()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
 

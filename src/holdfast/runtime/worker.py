@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from holdfast.domain.errors import HoldfastError, Refused, StaleLease
 from holdfast.domain.settlement import Settlement
@@ -63,6 +64,7 @@ class Worker:
         self._grace = Grace(options.grace)
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
         self._failing = False  # the last turn did
+        self._unlooked: set[str] = set()  # duties that have not yet looked whether there is something to do
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -85,7 +87,11 @@ class Worker:
         await self._keeper.open_first()
         hush = self.store.listen(self._heard) if self.options.notify else None
         duties = self.options.duties()
-        beside = [asyncio.create_task(attend(duty, self.store, self._call, self._leaving)) for duty in duties]
+        self._unlooked = {duty.name for duty in duties}
+        beside = [
+            asyncio.create_task(attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving))
+            for duty in duties
+        ]
         beside.append(asyncio.create_task(self._recalls.attend(self._leaving)))
         try:
             await self._work()
@@ -228,7 +234,7 @@ class Worker:
         limit = self.options.max_jobs
         return (
             self._stopping
-            or (self.options.burst and self._search.exhausted and not self._hungry)
+            or (self.options.burst and self._search.exhausted and not self._hungry and not self._unlooked)
             or (limit is not None and self.taken >= limit)
         )
 
@@ -256,6 +262,12 @@ class Worker:
         """There is something to take."""
         self._hungry = True
         self._wake.set()
+
+    def _looked(self, duty: str) -> None:
+        """A burst ends when there is nothing to take, and nothing that a duty would have made ready."""
+        if duty in self._unlooked:
+            self._unlooked.discard(duty)
+            self._wake.set()
 
     def _heard(self, what: str) -> None:
         """A hint from the store, in a thread of its own. A busy worker is not disturbed: it looks again anyway."""

@@ -7,6 +7,7 @@ declare
     v_agented boolean;
     v_flowing boolean;
     v_retried boolean;
+    v_broken boolean;
     v_queues text[];
     v_agent  agent;
     v_row    record;
@@ -16,8 +17,14 @@ declare
 begin
     select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
            bool_or(a.retry_of is not null),
+           bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
+                               a.uses, a.retry_as, a.depth) is not null),
            array_agg(distinct a.queue) filter (where a.process_after is null or a.process_after <= v_now)
-      into v_tagged, v_agented, v_flowing, v_retried, v_queues from added a;
+      into v_tagged, v_agented, v_flowing, v_retried, v_broken, v_queues from added a;
+    if v_broken then
+        perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
+                a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth) as b(rule) where b.rule is not null;
+    end if;
     if v_flowing is not true then
         insert into job_state (id, tenant, kind, queue, state, priority, position,
                                max_retries, max_crashes, due_at, deadline_at, agent)

@@ -1,4 +1,5 @@
--- The ledger: one event a transition, in the same transaction, whoever made it (CX-4).
+-- The ledger: one event a transition, in the same transaction, whoever made it (CX-4); and the judge of every update of
+-- a state row (19_judge.sql), since whoever writes the one reads what the other is about.
 -- A hash join of old and new rows; a nested loop over a thousand rows each would be a million comparisons,
 -- and the verbs that update switch the other joins off.
 create or replace function record_transition() returns trigger language plpgsql
@@ -8,16 +9,28 @@ create or replace function record_transition() returns trigger language plpgsql
     set enable_seqscan = on
 as $$
 declare
-    v_now   timestamptz := clock_now();
+    v_now   timestamptz;
     v_actor text := actor();
     v_xid   bigint;
+    v_seen  record;
     v_bad   record;
     v_freed uuid[];
 begin
-    -- A duty that found nothing comes here too, and must not cost a transaction id and a write.
-    if not exists (select from new_rows) then
+    -- What there is to look at, in one go. A duty that found nothing comes here too, and must not cost a transaction id
+    -- and a write.
+    select n.*, o.*, exists (select from watch) as watched, (select d.limited from dispatch d) as limited,
+           -- As clock_now() says: here without a call.
+           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
+      from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
+                   bool_or(n.error_code = 'worker_lost' and n.state = 'failed') as lost
+              from new_rows n) n,
+           (select bool_or(o.state = 'waiting_for_approval') as asked, bool_or(o.state = 'failed') as failed,
+                   bool_or(o.due_at = 'infinity') as parked
+              from old_rows o) o;
+    if v_seen.rows = 0 then
         return null;
     end if;
+    v_now := v_seen.now;
     v_xid := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
     insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
     select v_xid, n.id, n.tenant, n.kind,
@@ -35,14 +48,38 @@ begin
                     coalesce(n.note, '{}') || jsonb_build_object('due_at',
                         to_char(n.due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
                 else n.note end
-      from new_rows n join old_rows o on o.id = n.id
-     where o.state <> n.state
-        -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
-        or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
-        or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
-            and n.note -> 'moved' is distinct from o.note -> 'moved');
+      from new_rows n left join old_rows o on o.id = n.id
+     where case
+        -- Judged where it is read: a row of which any of this is true is refused, and with it the statement.
+        when o.id is null or not legal(o.state, n.state)
+             or unfenced(o.state, n.state, o.lease, n.settled_by, n.error_code)
+             or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
+             or n.lease <> o.lease or o.tenant <> n.tenant or o.kind <> n.kind or o.max_crashes <> n.max_crashes
+             or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id
+             or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
+                             n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
+                             n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
+        then refuse_transition(o, n)
+        else o.state <> n.state
+             -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
+             or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
+             or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
+                 and n.note -> 'moved' is distinct from o.note -> 'moved')
+        end;
 
-    if exists (select from new_rows n where n.workflow_id is not null) then
+    if v_seen.asked then
+        perform leave_gate(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
+    end if;
+    if v_seen.failed then
+        perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
+          where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
+    end if;
+    if v_seen.flowing then
+        if v_seen.parked then
+            perform refuse_release(o.id) from old_rows o join new_rows n on n.id = o.id
+              where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
+                and n.state in ('queued', 'retry_waiting');
+        end if;
         -- Not `failed`, which may pass on: see advance_failed.
         perform advance_workflows(w.jobs) from (
             select array_agg(n.id) as jobs from new_rows n join old_rows o on o.id = n.id
@@ -50,12 +87,12 @@ begin
                and n.state not in ('leased', 'in_progress', 'failed', 'cleaned')) w where w.jobs is not null;
     end if;
 
-    if exists (select from watch) then
+    if v_seen.watched and v_seen.finished then
         perform rouse(n.id::text) from new_rows n where n.finished_at is not null
             and exists (select from watch w where w.job_id = n.id);
     end if;
 
-    if (select d.limited from dispatch d) then
+    if v_seen.limited then
         v_freed := array(select n.id from new_rows n join old_rows o on o.id = n.id where o.lease is not null and n.lease is null);
         if v_freed <> '{}' then
             perform free_places(v_freed);
@@ -66,7 +103,7 @@ begin
     -- and nearly always enough: every lease named is live and nobody was declared lost.
     if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t
                     where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true)
-       and not exists (select from new_rows n where n.error_code = 'worker_lost' and n.state = 'failed') then
+       and v_seen.lost is not true then
         return null;
     end if;
     -- Each lease is looked up once, by its key: a join would read them all, and there may be one for every job.

@@ -1,8 +1,9 @@
 -- What was asked, said and told does not change; what is over is over; and a question is decided by what people said.
 
 -- A job waits for one gate, and leaves it by the decision that was made there: whoever updates the state alone is
--- refused. One that is cancelled, or whose deadline has passed, takes its question back.
-create or replace function judge_waiting() returns trigger language plpgsql set search_path from current as $$
+-- refused. One that is cancelled, or whose deadline has passed, takes its question back. Called by record_transition.
+create or replace function leave_gate(old job_state, new job_state) returns void
+language plpgsql set search_path from current as $$
 declare
     v_gate gate;
 begin
@@ -10,7 +11,7 @@ begin
         if new.gate_id is distinct from old.gate_id then
             raise exception 'job %: it waits for gate %, and for no other', old.id, old.gate_id using errcode = 'ZH002';
         end if;
-        return new;
+        return;
     elsif new.gate_id is not null then
         raise exception 'job %: a job that leaves its gate names it no more', old.id using errcode = 'ZH002';
     end if;
@@ -23,12 +24,7 @@ begin
         raise exception 'job %: illegal transition % -> %: its gate was not decided so', old.id, old.state, new.state
             using errcode = 'ZH001', hint = 'Decide the gate: select * from approve_gate(…), or deny_gate(…).';
     end if;
-    return new;
 end $$;
-
--- By name after judge_transition, which speaks first.
-create or replace trigger judge_waiting before update on job_state
-    for each row when (old.state = 'waiting_for_approval') execute function judge_waiting();
 
 -- --- gates ---
 
@@ -51,7 +47,7 @@ begin
                              or p_gate.on_expire = 'approve' and p_gate.expires_at <= clock_now()
         when 'denied' then exists (select from vote v where v.gate_id = p_gate.id and v.verdict = 'deny')
         when 'expired' then p_gate.on_expire = 'deny' and p_gate.expires_at <= clock_now()
-        when 'withdrawn' then pg_trigger_depth() > 1   -- judge_waiting, whose job is about to leave
+        when 'withdrawn' then pg_trigger_depth() > 1   -- leave_gate, whose job has left
                               or not exists (select from job_state s where s.id = p_gate.job_id and s.gate_id = p_gate.id)
     end;
 end $$;

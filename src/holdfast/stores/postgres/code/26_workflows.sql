@@ -14,19 +14,14 @@ create constraint trigger advance_failed after update on job_state deferrable in
     for each row when (new.state = 'failed' and old.state <> 'failed' and new.workflow_id is not null)
     execute function advance_failed();
 
--- A job that waits for its parents is released by their ends, by nothing else.
-create or replace function judge_release() returns trigger language plpgsql set search_path from current as $$
+-- A job that waits for its parents is released by their ends, by nothing else. Called by record_transition.
+create or replace function refuse_release(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
-    if exists (select from node n where n.job_id = old.id and (n.unmet > 0 or n.standing = 'skipped')) then
-        raise exception 'job % waits for its parents', old.id
+    if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
+        raise exception 'job % waits for its parents', p_job
             using errcode = 'ZH002', hint = 'select * from dependency where child = … shows which.';
     end if;
-    return new;
 end $$;
-create or replace trigger judge_release before update on job_state for each row
-    when (old.workflow_id is not null and old.due_at = 'infinity' and new.due_at is distinct from 'infinity'
-          and new.state in ('queued', 'retry_waiting'))
-    execute function judge_release();
 
 -- Standings, counts and what was met follow from the jobs: triggers keep them. At depth 0 it is somebody by hand.
 create or replace function refuse_by_hand() returns trigger language plpgsql as $$

@@ -149,6 +149,90 @@ begin
        and (m.wake_at is null or m.wake_at <= p_now);
 end $$;
 
+-- What is left of a limit, by count and by tokens; null without a number of either.
+create or replace function limit_room(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
+                                      p_per double precision, p_burst integer, p_now timestamptz) returns integer
+language sql stable
+begin atomic
+    select least(
+        p_concurrency - (select count(*) from place p where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name),
+        (select floor(tokens_now(max(m.tokens), max(m.at), p_rate, p_per, p_burst, p_now) + 1e-9)
+           from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
+         having p_rate is not null))::integer;
+end;
+
+create or replace function take_tokens(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
+                                       p_burst integer, p_taken integer, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    insert into meter as m (tenant, scope, name, tokens, at)
+    select p_tenant, p_scope, p_name, tokens_now(k.tokens, k.at, p_rate, p_per, p_burst, p_now) - p_taken, p_now
+      from (values (1)) one left join meter k on k.tenant = p_tenant and k.scope = p_scope and k.name = p_name
+    on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
+end $$;
+
+-- The locks of limits, each once, in the order of room_for_queue. Answers those that somebody else has, where this turn
+-- must not wait.
+create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
+language plpgsql as $$
+begin
+    return (select array_agg(k.bucket) filter (where not k.got) from (
+        select g.bucket, case when p_wait then pg_advisory_xact_lock(bucket_key(g.bucket)) is not null
+                              else pg_try_advisory_xact_lock(bucket_key(g.bucket)) end as got
+          from (select distinct u.scope not in ('all', 'queue') as rest, u.tenant <> '*' as one, u.tenant, u.scope, u.bucket
+                  from unnest(p_buckets, p_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+                 order by 1, 2, 3, 4, 5) g) k);
+end $$;
+
+-- Jobs of a few sorts, and room for all of them: nearly always so where limits are wide. What is looked up and counted
+-- is then looked up and counted for each sort, not for each job. False: it is not so, and nothing was taken.
+create or replace function admit_alike(p_rows tid[], p_now timestamptz, p_wait boolean) returns boolean
+language plpgsql as $$
+declare
+    v_sorts   alike[];
+    v_ords    bigint[];
+    v_buckets text[];
+    v_limits  limited[];
+begin
+    if exists (select from job_limit l where l.scope in ('key', 'resource'))
+       or exists (select from reservation r where r.scope = 'resource' and r.state = 'active') then
+        return false;   -- each job may be of a sort of its own
+    end if;
+    select array_agg(row(g.sample, g.jobs)::alike) into v_sorts from (
+        select (array_agg(r.ctid))[1] as sample, array_agg(s.id) as jobs
+          from unnest(p_rows) r(ctid) join job_state s on s.ctid = r.ctid
+         group by s.tenant, s.queue, s.kind, s.agent) g;
+    if cardinality(v_sorts) > 8 then
+        return false;
+    end if;
+    select array_agg(l.ord), array_agg(l.bucket),
+           array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
+      into v_ords, v_buckets, v_limits from limits_on(array(select a.sample from unnest(v_sorts) a)) l;
+    if v_ords is null then
+        return true;
+    end if;
+    if lock_limits(v_buckets, v_limits, p_wait) is not null then
+        return false;
+    end if;
+    -- In a statement of its own: what those who had the locks before have left.
+    if not (select bool_and(r.room >= r.times) from (
+        select sum(cardinality(v_sorts[u.ord].jobs)) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency),
+               max(u.rate), max(u.per), max(u.burst), p_now) as room
+          from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+         group by u.tenant, u.scope, u.name) r) then
+        return false;
+    end if;
+    insert into place (tenant, scope, name, job_id)
+    select u.tenant, u.scope, u.name, j.id
+      from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst),
+           unnest(v_sorts[u.ord].jobs) as j(id)
+     where u.concurrency is not null;   -- a job that is about to be taken has no place: to ask costs more than to insert
+    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, sum(cardinality(v_sorts[u.ord].jobs))::integer, p_now)
+       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+      where u.rate is not null group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;
+    return true;
+end $$;
+
 -- Of the rows that a turn has picked and locked, in queue order, those that their limits have room for, at most so many;
 -- their places and tokens are taken. Who has no room is parked, except under a limit that somebody else is counting just now while this
 -- turn must not wait.
@@ -170,28 +254,23 @@ declare
     v_taken   integer := 0;
     v_full    text;
 begin
+    if cardinality(p_rows) <= p_most and admit_alike(p_rows, p_now, p_wait) then
+        return p_rows;
+    end if;
     select array_agg(l.ord), array_agg(l.job_id), array_agg(l.bucket),
            array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
       into v_ords, v_jobs, v_buckets, v_limits from limits_on(p_rows) l;
     if v_ords is null then
         return p_rows[:p_most];
     end if;
-    -- Each limit once, in the order of room_for_queue. Then, in a statement of its own, what those who had the locks
-    -- before have left. Where something is both limited and reserved, that it is reserved counts.
-    select array_agg(k.bucket) filter (where not k.got), coalesce(bool_and(k.got), true) into v_not_got, v_fits from (
-        select g.bucket, case when p_wait then pg_advisory_xact_lock(bucket_key(g.bucket)) is not null
-                              else pg_try_advisory_xact_lock(bucket_key(g.bucket)) end as got
-          from (select distinct u.scope not in ('all', 'queue') as rest, u.tenant <> '*' as one, u.tenant, u.scope, u.bucket
-                  from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
-                 order by 1, 2, 3, 4, 5) g) k;
+    v_not_got := lock_limits(v_buckets, v_limits, p_wait);
+    v_fits := v_not_got is null;
+    -- In a statement of its own: what those who had the locks before have left. Where something is both limited and
+    -- reserved, that it is reserved counts.
     select jsonb_object_agg(r.bucket, case when r.bucket = any (v_not_got) then -1 else r.room end),
            v_fits and bool_and(r.room >= r.times) into v_rooms, v_fits from (
-        select u.bucket, count(*) as times, least(
-                   min(u.concurrency) - (select count(*) from place p
-                        where p.tenant = u.tenant and p.scope = u.scope and p.name = u.name),
-                   (select floor(tokens_now(max(m.tokens), max(m.at), max(u.rate), max(u.per), max(u.burst), p_now) + 1e-9)
-                      from meter m where m.tenant = u.tenant and m.scope = u.scope and m.name = u.name
-                    having max(u.rate) is not null)) as room
+        select u.bucket, count(*) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency), max(u.rate), max(u.per),
+                                                       max(u.burst), p_now) as room
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
          group by u.bucket, u.tenant, u.scope, u.name) r;
     if not v_fits or cardinality(p_rows) > p_most then
@@ -223,14 +302,10 @@ begin
       from unnest(v_ords, v_jobs, v_limits) u(ord, job_id, tenant, scope, name, concurrency, rate, per, burst)
      where u.concurrency is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
     on conflict do nothing;
-    -- What is left of the tokens.
-    insert into meter as m (tenant, scope, name, tokens, at)
-    select u.tenant, u.scope, u.name, tokens_now(k.tokens, k.at, u.rate, u.per, u.burst, p_now) - count(distinct u.ord), p_now
-      from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
-      left join meter k on k.tenant = u.tenant and k.scope = u.scope and k.name = u.name
-     where u.rate is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
-     group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst, k.tokens, k.at
-    on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
+    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, count(distinct u.ord)::integer, p_now)
+       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+      where u.rate is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
+      group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;
 
     if v_put_off <> '{}' then
         update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', o.by), held_by = o.by

@@ -164,6 +164,9 @@ end $$;
 create or replace function judge_place_delete() returns trigger language plpgsql set search_path from current
     set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
+    if pg_trigger_depth() > 1 then
+        return null;   -- free_places, whose jobs have left their workers' hands
+    end if;
     if exists (select from gone g join job_state s on s.id = g.job_id
                 where s.state in ('leased', 'in_progress') and s.lease is not null
                   and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope

@@ -8,20 +8,28 @@ create or replace function settle_many(lease uuid, jobs uuid[], attempts integer
 returns setof uuid
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+begin
+    perform act_under(settle_many.lease, settle_many.for_tenant);
+    return query select * from settle_under(settle_many.lease, settle_many.jobs, settle_many.attempts, settle_many.outcomes,
+                                            settle_many.details, clock_now());
+end $$;
+
+-- The same for whoever acts under that lease already, with the settings of its caller: turn's, or those above.
+create or replace function settle_under(lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
+                                        v_now timestamptz)
+returns setof uuid language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_now      timestamptz := clock_now();
     v_jobs     uuid[];
     v_tenants  text[];
     v_outcomes text[];
     v_details  json[];
     v_anew     uuid[];   -- retried as new jobs
 begin
-    perform act_under(settle_many.lease, settle_many.for_tenant);
-    if 'pause' = any (settle_many.outcomes) then
+    if 'pause' = any (settle_under.outcomes) then
         -- Before any row is locked: whoever sends an event takes its locks in this order, too.
         perform lock_event_names(array_agg(s.tenant), array_agg(o.detail -> 'pause' ->> 'name'), true)
-           from unnest(settle_many.jobs, settle_many.details) as o(id, detail) join job_state s on s.id = o.id
+           from unnest(settle_under.jobs, settle_under.details) as o(id, detail) join job_state s on s.id = o.id
           where o.detail -> 'pause' ->> 'kind' = 'event';
     end if;
     -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
@@ -29,7 +37,7 @@ begin
     -- In ascending order of id, as every batch locks; of several settlements of one attempt the first one counts.
     with offered as materialized (
         select distinct on (o.id, o.attempt) o.id, o.attempt, o.outcome, o.detail
-          from unnest(settle_many.jobs, settle_many.attempts, settle_many.outcomes, settle_many.details)
+          from unnest(settle_under.jobs, settle_under.attempts, settle_under.outcomes, settle_under.details)
                with ordinality as o(id, attempt, outcome, detail, ord)
          order by o.id, o.attempt, o.ord
     ), ended as (
@@ -37,7 +45,7 @@ begin
            set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
                        when 'pause' then 'retry_waiting' when 'ask' then 'waiting_for_approval'
                        when 'cancel' then 'cancelled' else 'failed' end::state,
-               lease = null, settled_by = settle_many.lease,
+               lease = null, settled_by = settle_under.lease,
                finished_at = case when o.outcome not in ('snooze', 'pause', 'ask') then v_now end,
                due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
                         when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
@@ -48,19 +56,19 @@ begin
                crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
                note = (o.detail -> 'note')::jsonb
           from offered o
-         where s.id = o.id and s.lease is not distinct from settle_many.lease and s.attempt = o.attempt
+         where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
            and s.state is not distinct from 'in_progress'
         -- Whether a crash, counted by now, was one too many is the row's to say, as for the reaper.
         returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
                   as outcome, o.detail
     )
     select array_agg(id),
-           array_agg(tenant) filter (where settle_many.details is not null),
-           array_agg(outcome) filter (where settle_many.details is not null),
-           array_agg(detail) filter (where settle_many.details is not null)
+           array_agg(tenant) filter (where settle_under.details is not null),
+           array_agg(outcome) filter (where settle_under.details is not null),
+           array_agg(detail) filter (where settle_under.details is not null)
       into v_jobs, v_tenants, v_outcomes, v_details from ended;
 
-    if settle_many.details is not null then
+    if settle_under.details is not null then
         insert into result as r (job_id, tenant, value, ref)
         select o.id, o.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
           from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
@@ -91,7 +99,7 @@ begin
         end if;
     end if;
 
-    if coalesce(cardinality(v_jobs), 0) < cardinality(settle_many.jobs) then
-        return query select unnest(settle_many.jobs) except select unnest(v_jobs);
+    if coalesce(cardinality(v_jobs), 0) < cardinality(settle_under.jobs) then
+        return query select unnest(settle_under.jobs) except select unnest(v_jobs);
     end if;
 end $$;

@@ -1,7 +1,7 @@
 -- Approval gates: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
 -- Whoever writes a gate holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
 -- in line there, and only the first of them finds the gate open. A job that leaves by a cancel or a deadline takes its
--- question back by itself (judge_waiting).
+-- question back by itself (leave_gate).
 
 -- Have somebody told about a gate: a job of the kind that the asking program named for it, a child of the job that
 -- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.

@@ -61,16 +61,13 @@ begin
       from job_state p where p.id = p_old and n.id = p_new;
 end $$;
 
--- What has a successor is never run again.
-create or replace function refuse_rerun() returns trigger language plpgsql set search_path from current as $$
+-- What has a successor is never run again. Called by record_transition.
+create or replace function refuse_rerun(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
-    if exists (select from job j where j.retry_of = old.id) then
-        raise exception 'job %: it was retried as another job, and is not run again', old.id using errcode = 'ZH002';
+    if exists (select from job j where j.retry_of = p_job) then
+        raise exception 'job %: it was retried as another job, and is not run again', p_job using errcode = 'ZH002';
     end if;
-    return new;
 end $$;
-create or replace trigger refuse_rerun before update on job_state
-    for each row when (old.state = 'failed' and new.state in ('retry_waiting', 'dead_letter')) execute function refuse_rerun();
 
 -- The jobs of a chain, in the order of the tries, whichever of them is asked for.
 create or replace function chain(job uuid, for_tenant text default null) returns setof jobs

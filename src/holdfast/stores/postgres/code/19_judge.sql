@@ -1,0 +1,93 @@
+-- What every row must be, and what an update of a state row may do (CX-1). One expression each, which the statements
+-- that write the ledger have as part of their plan. The pairs are those of domain/transitions.py: a test tries every
+-- ordered pair.
+
+-- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
+create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
+                                       max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint)
+returns text language sql stable   -- as array_to_string is: or it would be called, not read
+return case
+    when ascii(kind) <= 32 or length(kind) > 100 then 'kind_named'
+    when ascii(queue) <= 32 or length(queue) > 100 then 'queue_named'
+    when ascii(tenant) <= 32 or length(tenant) > 100 or tenant = '*' then 'tenant_named'
+    when ascii(enqueued_by) <= 32 then 'enqueued_by_named'
+    when ascii(source_system) <= 32 then 'source_system_named'
+    when max_retries < 0 or max_retries > 100 then 'retries_bounded'
+    when max_crashes < 0 or max_crashes > 100 then 'crashes_bounded'
+    when uses is not null and (coalesce(cardinality(uses), 0) not between 1 and 20 or array_position(uses, null) is not null
+                               or length(array_to_string(uses, '')) > 4000) then 'uses_named'
+    when retry_as <> 'new_job' then 'retry_as_known'
+    when depth < 1 or depth > 1000 then 'depth_counted'
+end;
+
+-- The same of where a job is.
+create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, gated boolean,
+                                        held boolean, settled boolean, retries smallint, max_retries smallint,
+                                        crashes smallint, max_crashes smallint)
+returns text language sql immutable
+return case
+    when finished <> (state in ('succeeded', 'failed', 'dead_letter', 'cancelled', 'cleaned')) then 'finished_iff_terminal'
+    when held <> (state in ('leased', 'in_progress')) then 'lease_iff_held'
+    when not explained and state in ('failed', 'dead_letter') then 'error_when_failed'
+    when not due and state = 'retry_waiting' then 'due_when_retry_waiting'
+    when not gated and state = 'waiting_for_approval' then 'gate_when_waiting'
+    when held and settled then 'unsettled_while_held'
+    when retries < 0 or retries > max_retries or max_retries > 100 then 'retries_within_limit'
+    when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'
+end;
+
+create or replace function legal(was state, now_is state) returns boolean language sql immutable
+return was = now_is or case was
+    when 'queued' then now_is in ('leased', 'in_progress', 'failed', 'cancelled')
+    when 'leased' then now_is in ('in_progress', 'queued', 'cancelled')
+    when 'in_progress' then now_is in ('succeeded', 'failed', 'waiting_for_approval', 'retry_waiting', 'cancelled')
+    when 'waiting_for_approval' then now_is in ('queued', 'failed', 'cancelled')
+    when 'failed' then now_is in ('retry_waiting', 'dead_letter', 'cleaned')
+    when 'retry_waiting' then now_is in ('queued', 'failed', 'cancelled')
+    when 'dead_letter' then now_is in ('queued', 'cancelled')
+    when 'succeeded' then now_is = 'cleaned'
+    when 'cancelled' then now_is = 'cleaned'
+    else false
+end;
+
+-- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
+create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
+returns boolean language sql immutable
+return was = 'in_progress' and now_is not in ('in_progress', 'cancelled')
+    and shown is distinct from held_by
+    and (now_is <> 'failed' or error_code is distinct from 'worker_lost');
+
+-- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called.
+create or replace function refuse_transition(old job_state, new job_state) returns boolean
+language plpgsql set search_path from current as $$
+declare
+    v_broken text;
+begin
+    if old.id is null then
+        raise exception 'job %: id, tenant, kind, agent and crash limit never change', new.id using errcode = 'ZH002';
+    elsif not legal(old.state, new.state) then
+        raise exception 'job %: illegal transition % -> %', old.id, old.state, new.state
+            using errcode = 'ZH001', hint = 'The states and their ways are in docs/reference/states.md.';
+    elsif unfenced(old.state, new.state, old.lease, new.settled_by, new.error_code) then
+        raise exception 'job %: % -> % needs the lease token of its holder', old.id, old.state, new.state
+            using errcode = 'ZH003', hint = 'Call the function of that verb with the lease you were given.';
+    elsif new.attempt <> old.attempt + (case when new.state = 'in_progress' and old.state <> 'in_progress' then 1 else 0 end) then
+        raise exception 'job %: attempt % -> % is not how attempts are counted', old.id, old.attempt, new.attempt
+            using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
+    elsif new.lease <> old.lease then
+        raise exception 'job %: a held job does not change hands', old.id using errcode = 'ZH003';
+    end if;
+    v_broken := broken_state(new.state, new.finished_at is not null, new.error_code is not null and new.error_message is not null,
+                             new.due_at is not null, new.gate_id is not null, new.lease is not null, new.settled_by is not null,
+                             new.retries, new.max_retries, new.crashes, new.max_crashes);
+    if v_broken is not null then
+        perform refuse_row('job_state', v_broken);
+    end if;
+    raise exception 'job %: id, tenant, kind, agent and crash limit never change', old.id using errcode = 'ZH002';
+end $$;
+
+create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$
+begin
+    raise exception 'new row for relation "%" violates "%"', p_table, p_rule
+        using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();
+end $$;

@@ -1,0 +1,1 @@
+-- Nothing: a statement is prepared once here, with the text of its checks, and they stay where they are.
