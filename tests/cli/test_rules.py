@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.outcome import Succeeded
+from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.sealing import new_key
 from holdfast.stores.base import Store
-from holdfast.vault import Vault
+from holdfast.vault import Vault, reference_in
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.by_hand import open_by_hand
-from tests.support.stores import put_one, take
+from tests.support.stores import put_one, settle, take
 
 CANARY = "canary-7f3a9c"
 
@@ -70,14 +72,21 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     monkeypatch.setenv("HOLDFAST_KEYS", old)
     ids = [holdfast("enqueue", "heal", json.dumps({"who": CANARY, "n": n})).stdout.strip() for n in range(3)]
     lost = put_one(store, "heal", payload={"$holdfast": {"key": "gone", "sealed": "AAAA"}})
+    first, sealing = take(store), Vault.of(tmp_path, old)
+    small = sealing.pack('"done"', NO_RULE, what="result", kind="heal", tenant="default", job_id=first.id)
+    assert settle(store, first, Succeeded(small)) == []
+    second, stores = take(store), Effective(store=True, max_result_bytes=300)
+    text = json.dumps(CANARY * 50)
+    large = sealing.pack(text, stores, what="result", kind="heal", tenant="default", job_id=second.id)
+    assert settle(store, second, Succeeded(large, ref=reference_in(large))) == []
     shown = holdfast("jobs", "show", ids[0]).stdout
-    assert "sealed with key old" in shown
+    assert shown.count("sealed with key old") == 2
     assert CANARY not in shown
     monkeypatch.setenv("HOLDFAST_KEYS", f"{entry},{old}")
     assert [row.split() for row in holdfast("keys", "list").stdout.splitlines()[1:]] == [["new", "current"], ["old"]]
     done = holdfast("keys", "rotate", "--page", "2", "--json")
     assert done.exit_code == 1  # one of them cannot be opened
-    assert document(done) == {"resealed": 3, "unread": 1, "passed": 0}
+    assert document(done) == {"resealed": 5, "unread": 1, "passed": 0}
     # From here on the new key is enough; the ledger of changes says who did it.
     monkeypatch.setenv("HOLDFAST_KEYS", entry)
     vault = Vault.of(tmp_path, entry)
@@ -87,6 +96,11 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     opened = [json.loads(vault.open(texts[i], what="payload", tenant="default", job_id=i)) for i in ids]
     assert opened == [{"who": CANARY, "n": n} for n in range(3)]
     assert texts[lost].count("gone") == 1
+    for claimed, returned in ((first, "done"), (second, CANARY * 50)):
+        result = store.run(store.verbs.result(claimed.id, "default"))
+        assert result is not None
+        found_it = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
+        assert found_it == returned
     rows = by_hand.execute("select n, from_key, to_key from resealed")
     by_hand.close()
     assert [tuple(row) for row in rows] == [(1, "old", "new")] * 3

@@ -182,9 +182,9 @@ begin
         update job j set payload = becomes::json where j.id = v_job.id;
         return true;
     end if;
-    update result r set value = becomes::jsonb,
+    update result r set value = becomes::json,
            ref = case when r.ref like 'artifact://%' then coalesce(becomes::json -> '$holdfast' ->> 'stored', r.ref) else r.ref end
-     where r.job_id = v_job.id and r.value = was::jsonb and r.value -> '$holdfast' ->> 'key' is not null
+     where r.job_id = v_job.id and r.value::text = was and r.value -> '$holdfast' ->> 'key' is not null
        and becomes::json -> '$holdfast' ->> 'key' is not null;
     return found;
 end $$;
