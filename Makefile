@@ -61,6 +61,17 @@ lock: | $(READY) ## Resolve the development requirements anew (ARGS="--upgrade" 
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
 		--quiet --output-file $(LOCK) $(ARGS)
 
+.PHONY: audit-deps
+audit-deps: $(READY) ## Compare what is installed with the lock; with pip-audit and a network, look for known weaknesses
+	$(BIN)/python requirements/lock.py check
+	@if $(BIN)/python -c 'import pip_audit' 2>/dev/null; then \
+		$(BIN)/python -m pip_audit --requirement $(LOCK) --require-hashes --disable-pip; \
+	else echo 'pip-audit is not installed here, so nobody was asked for known weaknesses: pipx run pip-audit -r $(LOCK)' >&2; fi
+
+.PHONY: sbom
+sbom: $(READY) ## Write a bill of materials (CycloneDX) to dist/sbom.json
+	$(BIN)/python requirements/lock.py sbom dist/sbom.json
+
 .PHONY: build
 build: $(READY) ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m hatchling build

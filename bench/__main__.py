@@ -1,5 +1,6 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), and with limits (limits)."""
+durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), and while the
+ledger is sealed (sealing)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, floor, flows, limits, longrun, report, waiting, writes
-from bench.bars import Bar, bars, of_limits, of_waiting, of_workflows, of_writes
+from bench import chart, facts, floor, flows, limits, longrun, report, sealing, waiting, writes
+from bench.bars import Bar, bars, of_limits, of_sealing, of_waiting, of_workflows, of_writes
 from bench.console import note
 from bench.peers import run as peers
 from bench.peers.backends import Backends
@@ -22,7 +23,7 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits")
+GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "sealing")
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -38,13 +39,14 @@ class Measured:
     waiting: list[waiting.Beside] = field(default_factory=list)
     workflows: list[Beside] = field(default_factory=list)
     limits: list[Beside] = field(default_factory=list)
+    sealing: list[Beside] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
     def bars(self) -> list[Bar]:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
-        return [*found, *of_limits(self.limits)]
+        return [*found, *of_limits(self.limits), *of_sealing(self.sealing)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -54,6 +56,7 @@ class Measured:
         self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
         self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
         self.limits += [Beside(**each) for each in document.get("limits", ())]
+        self.sealing += [Beside(**each) for each in document.get("sealing", ())]
 
 
 def arguments() -> argparse.Namespace:
@@ -63,7 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="also ten million finished jobs, and 10,000 sleeping ones")
     parser.add_argument("--long-size", type=int, default=10_000_000, help="finished jobs for --long")
     parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both",
-                        help="for the groups floor, waiting and limits")  # fmt: skip
+                        help="for the groups floor, waiting, limits and sealing")  # fmt: skip
     parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
@@ -127,7 +130,7 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (*measured.waiting, *measured.limits):
+    for row in (*measured.waiting, *measured.limits, *measured.sealing):
         print(row.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
@@ -170,6 +173,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
         if "limits" in groups:
             measured.limits = limits.run(backends, options.store, limits.QUICK if options.quick else limits.Sizes())
+        if "sealing" in groups:
+            measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -207,6 +212,7 @@ def main() -> int:
             measured.rows, measured.writes, measured.waiting, measured.long,
         )  # fmt: skip
         found["limits"] = [asdict(each) for each in measured.limits]
+        found["sealing"] = [asdict(each) for each in measured.sealing]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:
         write(options, subjects, measured.results)

@@ -35,6 +35,7 @@ from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
+from holdfast.features.audit import Audit
 from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
 from holdfast.features.payload_rules import PayloadRules
@@ -95,6 +96,7 @@ class App:
         self.payload_rules = PayloadRules(self.client, self.client.name)
         self.agents = Agents(self.client)
         self.limits = Limits(self.client)
+        self.audit = Audit(self.client)
         self.queues = Queues(self.client)
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)

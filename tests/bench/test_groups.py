@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import limits, report, waiting, writes
+from bench import limits, report, sealing, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_limits, of_waiting, of_writes
+from bench.bars import bars, of_limits, of_sealing, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -83,6 +83,12 @@ def test_work_with_limits(backends: Backends) -> None:
     assert len(rows) == len(limits.LIMITS)
     assert len(of_limits(rows)) == 4
     assert all(row.ratio > 0 for row in rows)
+
+
+@pytest.mark.req("HF-4")
+def test_work_while_the_ledger_is_sealed(backends: Backends) -> None:
+    row, used = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
+    assert (row.without > 0, row.beside > 0, used.beside > 0, len(of_sealing([row, used]))) == (True, True, True, 1)
 
 
 def results() -> Results:

@@ -58,11 +58,14 @@ COMMANDS = (
     *(("rules", verb) for verb in ("list", "show", "set", "delete", "check")),
     ("keys",),
     *(("keys", verb) for verb in ("list", "generate", "rotate")),
+    ("audit",),
+    *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
+    ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 

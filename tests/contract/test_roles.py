@@ -19,15 +19,27 @@ OUTSIDER = "holdfast_outsider"
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "active_subscriptions",
-    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
-    "shown_payload",
+    *(
+        "scope",
+        "caller",
+        "actor",
+        "clock_now",
+        "enter",
+        "legal",
+        "verb_of",
+        "uuid7",
+        "watch_job",
+        "list_limits",
+        "seals_of",
+        "shown_payload",
+    ),
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
     *("start_workflow", "add_to_workflow", "cancel_workflow"),
 }
 EXECUTES = {
-    *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
+    *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor", "seal_ledger"),
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),

@@ -25,6 +25,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -52,6 +53,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "payload_rules", "references"),
+    *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -61,6 +63,7 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
+    *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -241,6 +244,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
         "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
         "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
+        "seal_ledger": lambda: run(v.seal_ledger("tests")),
+        "seal": lambda: run(v.seal()),
+        "block": lambda: run(v.block(None)),
+        "unsealed": lambda: run(v.unsealed(None)),
+        "sealed": lambda: run(v.sealed(job, tenant)),
+        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
+        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

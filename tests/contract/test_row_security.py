@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast.domain.agents import Definition
-from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.domain.job import References
 from holdfast.domain.limits import Rule
 from holdfast.domain.outcome import Succeeded
@@ -38,8 +38,8 @@ from tests.support.workflows import Flow
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-# The list of executors is everybody's: it has rows of '*' alone (and a test of its own, below).
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor"}
+# The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below).
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal"}
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
@@ -93,11 +93,12 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)
             assert store.run(store.verbs.reseal(sealed, was, becomes, "ada", tenant))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
+        store.run(store.verbs.seal_ledger("tests"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for relation in found.relations():
                 held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
-                assert held == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"
+                assert held - {"*"} == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"
         yield found
         check_ledger(store)
 
@@ -151,6 +152,7 @@ def test_the_owner_cannot_write_a_row_into_another_tenant(place: Place) -> None:
                 *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
                 *("no such schedule", "could have been made from", "one after the other", "which is not there"),
                 *("there is no job", "it is not sealed with"),
+                "for nobody else",
             }
             assert "row-level security policy" in refusal or any(words in refusal for words in guards), table
 
@@ -165,6 +167,24 @@ def test_the_list_of_executors_is_seen_but_not_touched(place: Place) -> None:
         assert "row-level security policy" in (by_hand.refusal(insert) or "")
     with closing(place.as_("owner", None)) as by_hand:
         assert by_hand.execute("select label from executor") == []
+
+
+@pytest.mark.req("HF-4")
+def test_that_there_are_seals_is_seen_and_what_they_are_made_of_is_not(place: Place) -> None:
+    """Numbers and digests of every tenant's events are for whoever may read every tenant's events."""
+    for role in ROLES:
+        with closing(place.as_(role, "acme")) as by_hand:
+            assert by_hand.execute("select number, event_count > 0 from seal") == [(1, True)]
+            refusal = by_hand.refusal("select events from seal")
+            assert (refusal is None) == (role in ("holdfast_executor", "holdfast_admin")), role
+    with closing(place.as_("owner", None)) as by_hand:
+        assert by_hand.execute("select number from seal") == []
+    with closing(open_store(as_role(place.admin_url, "holdfast_viewer"))) as store:
+        ours = store.run(store.verbs.list_jobs(JobFilter(tenant="acme")))[0].id
+        assert len(store.run(store.verbs.sealed(ours, "acme"))) >= 1
+        assert store.run(store.verbs.sealed(ours, "umbrella")) == []
+        with pytest.raises(Refused):
+            store.run(store.verbs.block(None))
 
 
 def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:

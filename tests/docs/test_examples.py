@@ -192,3 +192,13 @@ async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert "the issue is partially_failed, its pages are partially_failed" in said
     assert "held back: book, print, post" in said
     assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
+
+
+@pytest.mark.req("HF-4", "CX-4")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    said = await load("audit").main(request.getfixturevalue(f"{store}_url"))
+    assert said == ["event 9 was sealed and is gone, and no purge says so"]
+    told = capsys.readouterr().out
+    assert "10 events and actions in 1 seal: whole" in told
+    assert "add limit kind transfer: {'concurrency': 2}" in told

@@ -56,10 +56,11 @@ READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers"
 READS |= {"active_subscriptions", "deliveries", "behind"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
+READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
-VERBS = sorted({name for name in vars(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
+VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 
 def prepare(store_url: str) -> list[str]:

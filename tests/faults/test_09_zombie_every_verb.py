@@ -86,7 +86,7 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
 def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     tried = []
     before = by_hand.contents()
-    for verb in (name for name in vars(Verbs) if not name.startswith("_")):
+    for verb in (name for name in dir(Verbs) if not name.startswith("_")):
         given = arguments(verb, zombie)
         if given is None:
             continue

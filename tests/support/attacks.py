@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
+from tests.support.attacks_on_audit import AUDIT
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITS
 from tests.support.attacks_on_payloads import PAYLOADS
@@ -15,7 +16,7 @@ from tests.support.attacks_on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
-_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS, *PAYLOADS)
+_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS, *PAYLOADS, *AUDIT)
 ATTACKS: dict[str, Attack] = {
     attack.name: attack for attack in (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING)
 }

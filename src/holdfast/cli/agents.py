@@ -121,7 +121,7 @@ def register(
         backoff=None if backoff is None else preset(backoff),
     )
     with connect(url, scope(tenant), schema) as client:
-        _print(client.run(client.verbs.register_agent(definition, client.tenant)), as_json)
+        _print(client.run(client.verbs.register_agent(definition, client.tenant, client.actor)), as_json)
 
 
 def disable(

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.cli import (
     agents,
     approvals,
+    audit,
     decide,
     enqueue,
     events,
@@ -337,3 +338,19 @@ app.add_typer(sealing, name="keys")
 sealing.command("list")(keys.list_keys)
 sealing.command("generate", epilog=examples("holdfast keys generate --name 2027-01"))(keys.generate)
 sealing.command("rotate", epilog=examples("holdfast keys rotate --all-tenants"))(keys.rotate_keys)
+
+auditing = typer.Typer(help="The sealed ledger: check it, show it, take it elsewhere.", no_args_is_help=True)
+app.add_typer(auditing, name="audit")
+auditing.command(
+    "verify",
+    epilog=examples(
+        "holdfast audit verify",
+        "holdfast audit verify --from 1200 --anchor '$(cat anchor.txt)'",
+        "holdfast audit verify --file trail.jsonl",
+    ),
+)(audit.verify)
+auditing.command("show", epilog=examples("holdfast audit show 01a1de74-eb8c-70f1-843b-cac5f6817387"))(audit.show)
+auditing.command("actions", epilog=examples("holdfast audit actions --subject limit --since 7d"))(audit.actions)
+auditing.command("export", epilog=examples("holdfast audit export --since 30d --to trail.jsonl"))(audit.export)
+auditing.command("anchor", epilog=examples("holdfast audit anchor >> anchors.txt"))(audit.anchor)
+auditing.command("seal")(audit.seal)

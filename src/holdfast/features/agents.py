@@ -73,7 +73,7 @@ class Agents:
         return agent
 
     def _register(self, definition: Definition) -> Flow[Agent]:
-        return self._caller.verbs.register_agent(definition, self._caller.tenant)
+        return self._caller.verbs.register_agent(definition, self._caller.tenant, self._caller.actor)
 
     def _disable(self, id: str, reason: str) -> Flow[Agent | None]:
         why = storable(reason)
@@ -86,7 +86,7 @@ class Agents:
         return self._caller.verbs.drain_agent(id, self._caller.tenant)
 
     def _enable(self, id: str) -> Flow[Agent | None]:
-        return self._caller.verbs.enable_agent(_named(id), self._caller.tenant)
+        return self._caller.verbs.enable_agent(_named(id), self._caller.tenant, self._caller.actor)
 
     def _resume(self, id: str) -> Flow[int]:
         return self._caller.verbs.resume_agent(id, BATCH, self._caller.tenant)

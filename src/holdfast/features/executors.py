@@ -30,5 +30,5 @@ class Executors:
 
     def remove(self, label: str) -> None:
         """Take it off the list. What it runs may end; it takes nothing more."""
-        if not self._caller.run(self._caller.verbs.remove_executor(label)):
+        if not self._caller.run(self._caller.verbs.remove_executor(label, self._caller.actor)):
             raise NotFound(f"{label} is not on the list of executors", code="executor_not_found")

@@ -81,11 +81,13 @@ class Subscriptions:
     def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Subscription:
         """Go on with what was missed; with ``skip`` without it."""
         scope = self._scope(tenant)
-        return self._changed(name, scope, self._caller.verbs.resume_subscription(_named(name), skip, scope))
+        return self._changed(
+            name, scope, self._caller.verbs.resume_subscription(_named(name), skip, scope, self._caller.actor)
+        )
 
     def delete(self, name: str, *, tenant: str | None = None) -> None:
         scope = self._scope(tenant)
-        if not self._caller.run(self._caller.verbs.delete_subscription(_named(name), scope)):
+        if not self._caller.run(self._caller.verbs.delete_subscription(_named(name), scope, self._caller.actor)):
             raise _missing(name)
 
     def behind(self, one: Subscription) -> int:
@@ -227,11 +229,13 @@ class Consumers:
 
     def reset(self, name: str, to: Start = "beginning") -> None:
         """Have it read everything again, or (``now``) nothing of what there is."""
-        self._do(name, self._caller.verbs.reset_consumer(name, to == "beginning", self._caller.tenant))
+        self._do(
+            name, self._caller.verbs.reset_consumer(name, to == "beginning", self._caller.tenant, self._caller.actor)
+        )
 
     def remove(self, name: str) -> None:
         """Forget its place. Reading under its name begins anew."""
-        self._do(name, self._caller.verbs.remove_consumer(name, self._caller.tenant))
+        self._do(name, self._caller.verbs.remove_consumer(name, self._caller.tenant, self._caller.actor))
 
     def _do(self, name: str, flow: Flow[bool]) -> None:
         if not self._caller.run(flow):

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.domain.job import Sweep
 from holdfast.runtime.feeding import feed
+from holdfast.runtime.sealing import Sealing
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 
@@ -39,13 +40,14 @@ class Duty:
         return replace(self, then=last if self.then is None else self.then.followed_by(last))
 
 
-def standard_duties(tenant: str, *, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True) -> tuple[Duty, ...]:
     following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant))
     limits = Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant), then=following)
     aging = Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant))
+    last = Duty("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
     return (
         Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant), then=limits),
-        Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant)),
+        Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant), then=last),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
         Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
     )

@@ -16,7 +16,7 @@ class WorkerOptions:
 
     ``notify`` has the store tell when there is something to do; without it the worker looks every ``poll`` seconds.
     With ``weights`` each look begins with a queue drawn by its weight, without them with the first in the list.
-    ``executor`` is the label it works under.
+    ``executor`` is the label it works under. Without ``sealing`` it leaves the audit trail to others.
     """
 
     queues: tuple[str, ...] = ("default",)
@@ -33,6 +33,7 @@ class WorkerOptions:
     grace: float = 30.0
     burst: bool = False
     max_jobs: int | None = None
+    sealing: bool = True
     extra_duties: tuple[Duty, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -40,7 +41,9 @@ class WorkerOptions:
 
     def duties(self) -> tuple[Duty, ...]:
         """What is to be done as often as promoting is done after it, on its connection: of those a worker has few."""
-        first, *others = standard_duties(self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every)
+        first, *others = standard_duties(
+            self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every, sealing=self.sealing
+        )
         for duty in self.extra_duties:
             if duty.every == first.every:
                 first = first.followed_by(duty)

@@ -60,7 +60,7 @@ class Record:
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(
-        {"payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"}
+        {"payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options", "changed"}
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses", "forbidden"})

@@ -42,9 +42,10 @@ class Plan:
     code: Script
 
     @classmethod
-    def of(cls, package: str) -> Plan:
+    def of(cls, package: str, *more: Script) -> Plan:
+        """``more`` is code that is written by a program, laid after the files."""
         numbered = tuple(_scripts(package, "migrations"))
-        code = "\n".join(f"-- {script.name}\n{script.sql}" for script in _scripts(package, "code"))
+        code = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*_scripts(package, "code"), *more))
         return cls(numbered, Script(CODE, code))
 
     def for_roles(self, roles: Iterable[str]) -> Plan:

@@ -16,11 +16,11 @@ class AgentVerbs(Reads):
         return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
 
     @flow()
-    def register_agent(self, definition: Definition, tenant: str) -> Steps[Agent]:
+    def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition
         yield self._call(
             "register_agent",
-            "%s, %s, %s, %s, %s, %s::jsonb, %s, %s::float8, %s, %s",
+            "%s, %s, %s, %s, %s, %s::jsonb, %s, %s::float8, %s, %s, %s",
             new.id,
             new.name,
             new.kind,
@@ -31,6 +31,7 @@ class AgentVerbs(Reads):
             new.max_wait,
             new.requires_approval,
             tenant,
+            actor,
         )
         agent = yield from self.agent(new.id, tenant).start()
         assert agent is not None
@@ -49,8 +50,8 @@ class AgentVerbs(Reads):
         return bool(rows[0][0])
 
     @flow()
-    def enable_agent(self, agent: str, tenant: str) -> Steps[Agent | None]:
-        yield self._call("enable_agent", "%s, 0, %s", agent, tenant)
+    def enable_agent(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
+        yield self._call("enable_agent", "%s, 0, %s, %s", agent, tenant, actor)
         return (yield from self.agent(agent, tenant).start())
 
     @flow(single=True)

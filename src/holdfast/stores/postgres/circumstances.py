@@ -53,8 +53,8 @@ class CircumstanceVerbs(Reads):
         return Record.decoder(Executor, self.dialect.codec)(rows[0])
 
     @flow(single=True)
-    def remove_executor(self, label: str) -> Steps[bool]:
-        rows = yield self._call("remove_executor", "%s", label)
+    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("remove_executor", "%s, %s", label, actor)
         return bool(rows[0][0])
 
     @flow(writes=False)

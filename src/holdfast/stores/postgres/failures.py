@@ -30,6 +30,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH041": (Refused, "executor_refused"),
     "ZH050": (Refused, "payload_forbidden"),
     "ZH051": (Refused, "payload_over_limit"),
+    "ZH059": (Conflict, "chain_broken"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

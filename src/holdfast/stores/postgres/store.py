@@ -23,6 +23,7 @@ from holdfast.stores.postgres.doctor import ROLES, diagnose
 from holdfast.stores.postgres.failures import refusal
 from holdfast.stores.postgres.lending import PostgresLending
 from holdfast.stores.postgres.verbs import PostgresVerbs
+from holdfast.stores.recording import postgres_triggers
 
 try:
     import psycopg
@@ -68,7 +69,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self.url = url
         self.schema_name = schema
         self.verbs = PostgresVerbs(schema)
-        self._plan = Plan.of(__package__)
+        self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
         self._pool: psycopg_pool.ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()

@@ -58,13 +58,13 @@ class SubscriptionVerbs(Feeding):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def resume_subscription(self, name: str, skip: bool, tenant: str) -> Steps[bool]:
-        rows = yield self._call("resume_subscription", "%s, %s, %s", name, skip, tenant)
+    def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("resume_subscription", "%s, %s, %s, %s", name, skip, tenant, actor)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def delete_subscription(self, name: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("delete_subscription", "%s, %s", name, tenant)
+    def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("delete_subscription", "%s, %s, %s", name, tenant, actor)
         return bool(rows[0][0])
 
     @flow()
@@ -76,13 +76,13 @@ class SubscriptionVerbs(Feeding):
         yield self._call("subscription_failed", "%s, %s, %s", id, failure, tenant)
 
     @flow(single=True)
-    def reset_consumer(self, consumer: str, beginning: bool, tenant: str) -> Steps[bool]:
-        rows = yield self._call("reset_consumer", "%s, %s, %s", consumer, beginning, tenant)
+    def reset_consumer(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("reset_consumer", "%s, %s, %s, %s", consumer, beginning, tenant, actor)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def remove_consumer(self, consumer: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("remove_consumer", "%s, %s", consumer, tenant)
+    def remove_consumer(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("remove_consumer", "%s, %s, %s", consumer, tenant, actor)
         return bool(rows[0][0])
 
     # --- what the look asks for ---

@@ -16,6 +16,7 @@ from holdfast.stores.base import ClaimRequest, OperatorVerb, Reschedule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
+from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
 from holdfast.stores.postgres.gates import GateVerbs
@@ -45,6 +46,7 @@ class PostgresVerbs(
     SubscriptionVerbs,
     CircumstanceVerbs,
     PayloadVerbs,
+    AuditVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:

@@ -37,6 +37,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="agent_payload_limit")
     if message.startswith("agent wait limit"):
         return Refused(message, code="agent_wait_limit")
+    if message.startswith("chain broken"):
+        return Conflict(message, code="chain_broken")
     if message.startswith("workflow over"):
         return Conflict(message, code="workflow_over")
     if message.startswith("retried in place"):

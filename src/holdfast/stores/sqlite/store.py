@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, drive
-from holdfast.stores.migrate import Plan
+from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.recording import sqlite_triggers
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing
 from holdfast.stores.sqlite.connection import Connections, database_path
 from holdfast.stores.sqlite.doctor import diagnose
@@ -36,7 +37,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         self.url = url
         self.verbs = SqliteVerbs()
         self._connections = Connections(database_path(url))
-        self._plan = Plan.of(__package__)
+        self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
         self._threads: ThreadPoolExecutor | None = None
         self._owner = os.getpid()
         self._ear = SqliteEar(self._connections)

@@ -11,6 +11,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
+from holdfast.stores.sqlite.operations.audit import AuditVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
@@ -51,6 +52,7 @@ class SqliteVerbs(
     TemplateVerbs,
     ScheduleVerbs,
     PayloadVerbs,
+    AuditVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

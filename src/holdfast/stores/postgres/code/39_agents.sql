@@ -5,13 +5,13 @@
 create or replace function register_agent(agent text, name text default null, kind text default null,
     max_retries integer default null, max_crashes integer default null, backoff jsonb default null,
     max_payload_bytes integer default null, max_wait double precision default null,
-    requires_approval boolean default false, for_tenant text default null)
+    requires_approval boolean default false, for_tenant text default null, actor text default null)
 returns setof agent
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(register_agent.for_tenant);
+    v_scope text := enter(register_agent.for_tenant, register_agent.actor);
 begin
     insert into agent as a (tenant, id, name, kind, max_retries, max_crashes, backoff, max_payload_bytes, max_wait,
                             requires_approval, created_at, updated_at)
@@ -74,13 +74,13 @@ exception when lock_not_available then
 end $$;
 
 -- Take work for it again, and bring back up to `want` jobs that were put off; the rest by resume_agent, or by themselves.
-create or replace function enable_agent(agent text, want integer default 1000, for_tenant text default null)
+create or replace function enable_agent(agent text, want integer default 1000, for_tenant text default null, actor text default null)
 returns table (id text, resumed integer, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(enable_agent.for_tenant);
+    v_scope text := enter(enable_agent.for_tenant, enable_agent.actor);
 begin
     update agent a set disabled_at = null, disabled_by = null, disabled_reason = null, updated_at = v_now
      where a.tenant = v_scope and a.id = enable_agent.agent and a.disabled_at is not null;

@@ -36,11 +36,11 @@ begin
     return query select e.* from executor e where e.label = add_executor.label;
 end $$;
 
-create or replace function remove_executor(label text) returns boolean
+create or replace function remove_executor(label text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 begin
-    perform enter('*');
+    perform enter('*', remove_executor.actor);
     delete from executor e where e.label = remove_executor.label;
     return found;
 end $$;

@@ -73,12 +73,12 @@ begin
 end $$;
 
 -- Go on: with what was missed, or (`skip`) from now on.
-create or replace function resume_subscription(name text, skip boolean default false, for_tenant text default null)
+create or replace function resume_subscription(name text, skip boolean default false, for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope text := enter(resume_subscription.for_tenant);
+    v_scope text := enter(resume_subscription.for_tenant, resume_subscription.actor);
 begin
     update subscription s
        set paused_at = null, paused_by = null, paused_reason = null, updated_at = clock_now(),
@@ -87,11 +87,11 @@ begin
     return found;
 end $$;
 
-create or replace function delete_subscription(name text, for_tenant text default null) returns boolean
+create or replace function delete_subscription(name text, for_tenant text default null, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope text := enter(delete_subscription.for_tenant);
+    v_scope text := enter(delete_subscription.for_tenant, delete_subscription.actor);
 begin
     delete from subscription s where s.tenant = v_scope and s.name = delete_subscription.name;
     return found;
@@ -175,26 +175,30 @@ end $$;
 
 -- --- consumers ---
 
-create or replace function reset_consumer(consumer text, beginning boolean default true, for_tenant text default null)
+create or replace function reset_consumer(consumer text, beginning boolean default true, for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope text := enter(reset_consumer.for_tenant);
+    v_scope text := enter(reset_consumer.for_tenant, reset_consumer.actor);
 begin
     update consumer c
        set updated_at = clock_now(),
            cursor = case when not reset_consumer.beginning then place_now(c.cursor not like 'a%')
                          when c.cursor like 'a%' then 'a0' else '0' end
      where c.tenant = v_scope and c.name = reset_consumer.consumer;
-    return found;
+    if not found then
+        return false;
+    end if;
+    perform note_action(v_scope, 'reset', 'consumer', reset_consumer.consumer, jsonb_build_object('beginning', reset_consumer.beginning));
+    return true;
 end $$;
 
-create or replace function remove_consumer(consumer text, for_tenant text default null) returns boolean
+create or replace function remove_consumer(consumer text, for_tenant text default null, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope text := enter(remove_consumer.for_tenant);
+    v_scope text := enter(remove_consumer.for_tenant, remove_consumer.actor);
 begin
     delete from consumer c where c.tenant = v_scope and c.name = remove_consumer.consumer;
     return found;

@@ -22,13 +22,13 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits', 'shown_payload'];
+                              'watch_job', 'list_limits', 'shown_payload', 'seals_of'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
                               'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
-                              'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'save_steps', 'send_event', 'attend_gates',
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'save_cursor', 'seal_ledger', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
@@ -72,8 +72,13 @@ begin
         execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor,'
-            ' payload_rule, reference, resealed to %I', v_role);
+            ' payload_rule, reference, resealed, action to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
+        -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
+        execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
+        if v_role in ('holdfast_executor', 'holdfast_admin') then
+            execute format('grant select on seal to %I', v_role);
+        end if;
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'

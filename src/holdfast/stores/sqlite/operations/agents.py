@@ -57,9 +57,9 @@ _PUT_OFF_MORE = (
 
 class AgentVerbs(Reads):
     @flow()
-    def register_agent(self, definition: Definition, tenant: str) -> Steps[Agent]:
+    def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition
-        now = yield from sign(None)
+        now = yield from sign(actor)
         params = {
             "tenant": tenant,
             "id": new.id,
@@ -95,8 +95,8 @@ class AgentVerbs(Reads):
         return True
 
     @flow()
-    def enable_agent(self, agent: str, tenant: str) -> Steps[Agent | None]:
-        now = yield from sign(None)
+    def enable_agent(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
+        now = yield from sign(actor)
         yield Statement(_ENABLE, {"now": now, "tenant": tenant, "agent": agent})
         yield from unsign()
         return (yield from self.agent(agent, tenant).start())

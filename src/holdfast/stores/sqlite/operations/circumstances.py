@@ -88,8 +88,10 @@ class CircumstanceVerbs(Reads):
         return Record.decoder(Executor, SqliteCodec())(rows[0])
 
     @flow()
-    def remove_executor(self, label: str) -> Steps[bool]:
+    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+        yield from sign(actor)
         rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
+        yield from unsign()
         return bool(rows)
 
     @flow(writes=False)

@@ -12,7 +12,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action, sign, unsign
 
 _ADD = (
     "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
@@ -100,8 +100,8 @@ class SubscriptionVerbs(Feeding):
         return bool(rows)
 
     @flow()
-    def resume_subscription(self, name: str, skip: bool, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+    def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        now = yield from sign(actor)
         ledger, told = yield from _places()
         params = {"skip": int(skip), "ledger": ledger, "told": told, "now": now, "tenant": tenant, "name": name}
         rows = yield Statement(_RESUME, params)
@@ -109,8 +109,10 @@ class SubscriptionVerbs(Feeding):
         return bool(rows)
 
     @flow()
-    def delete_subscription(self, name: str, tenant: str) -> Steps[bool]:
+    def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        yield from sign(actor)
         rows = yield Statement("DELETE FROM subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
+        yield from unsign()
         return bool(rows)
 
     @flow(peek=_look, tells=True)
@@ -125,20 +127,25 @@ class SubscriptionVerbs(Feeding):
         yield from unsign()
 
     @flow()
-    def reset_consumer(self, consumer: str, beginning: bool, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+    def reset_consumer(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        now = yield from sign(actor)
         ledger, told = ("0", "a0") if beginning else (yield from _places())
         rows = yield Statement(
             "UPDATE consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
             " WHERE tenant = ? AND name = ? RETURNING 1",
             (now, told, ledger, tenant, consumer),
         )
+        if rows:
+            changed = json.dumps({"beginning": beginning})
+            yield from note_action(tenant, "reset", "consumer", consumer, changed)
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def remove_consumer(self, consumer: str, tenant: str) -> Steps[bool]:
+    def remove_consumer(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        yield from sign(actor)
         rows = yield Statement("DELETE FROM consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer))
+        yield from unsign()
         return bool(rows)
 
     # --- what the look asks for ---

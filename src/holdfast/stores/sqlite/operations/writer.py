@@ -43,6 +43,17 @@ def act_under(lease: str, tenant: str) -> Steps[int]:
     return now
 
 
+def note_action(
+    tenant: str, verb: str, subject: str, name: str, changed: str | None, span: tuple[int, int] | None = None
+) -> Steps[None]:
+    """Record what no trigger can tell from the rows; ``span`` has the first and the last number of purged events."""
+    yield Statement(
+        "INSERT INTO action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)"
+        " VALUES (?, (SELECT now FROM present), (SELECT actor FROM present), ?, ?, ?, ?, ?, ?)",
+        (tenant, verb, subject, name, changed, *(span or (None, None))),
+    )
+
+
 def ids_json(ids: Iterable[object]) -> str:
     """A list as one parameter, for ``IN (SELECT value FROM json_each(?))``."""
     return json.dumps(list(ids))

@@ -1,0 +1,55 @@
+"""A trail that shows tampering: seal it, keep an anchor elsewhere, and see what somebody with a SQL shell did.
+
+python examples/audit.py                                 # on a new SQLite file
+HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it spoils
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import holdfast
+from holdfast.runtime.worker import WorkerOptions
+
+
+async def main(url: str | None = None) -> list[str]:
+    """Work, seal, tamper, and answer what the check says."""
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/audit.db"
+    app = holdfast.App(url, name="bank")
+
+    @app.job(name="transfer")
+    async def transfer(to: str, cents: int) -> str:
+        return f"{cents} to {to}"
+
+    app.limits.set(kind="transfer", concurrency=2)  # recorded, with who did it
+    jobs = [transfer.enqueue(to, cents) for to, cents in (("ada", 100), ("bob", 250), ("eve", 9_999))]
+    await app.worker(WorkerOptions(burst=True, sealing=False)).run()
+
+    sealed = app.audit.seal()  # a worker does this by itself, every few seconds
+    anchor = str(app.audit.anchor())  # to be kept where the owner of the database cannot reach it
+    report = app.audit.verify(anchors=[anchor])
+    print(f"{sealed} events and actions in {report.seals} seal: {'whole' if report.ok else 'not whole'}")
+    for each in reversed(app.audit.actions()):
+        print(f"{each.verb} {each.subject} {each.name}: {each.changed}")
+
+    # Somebody who owns the database takes its guard away, and the last event of the last job with it.
+    with app.store.transaction() as connection:
+        if url.startswith("sqlite"):
+            connection.execute("DROP TRIGGER judge_event_delete")
+            connection.execute("DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)")
+        else:
+            connection.execute("alter table holdfast.event disable trigger user")
+            connection.execute("delete from holdfast.event where seq = (select max(seq) from holdfast.event)")
+    said = [flaw.says for flaw in app.audit.verify(anchors=[anchor]).flaws]
+    print(*said, sep="\n")
+    assert len(app.audit.show(jobs[0].id)) == 3
+    await app.aclose()
+    return said
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

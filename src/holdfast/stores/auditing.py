@@ -1,0 +1,54 @@
+"""The port's part of the audit trail (HF-4): sealing, and reading what was sealed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.domain.audit import Action, Seal, Sealed
+from holdfast.domain.audit_check import Block
+from holdfast.stores.flow import Flow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFilter:
+    """Which actions to list, newest first; ``before`` is the number of the last one of the page before."""
+
+    tenant: str
+    subject: str | None = None
+    name: str | None = None
+    actor: str | None = None
+    since: datetime | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class AuditVerbs(Protocol):
+    """One chain for the whole database: all but ``sealed`` and ``actions`` are for whoever may act for every tenant."""
+
+    def seal_ledger(self, version: str, want: int = 2000) -> Flow[int]:
+        """Seal the next block; answers how much is in it: none, too, while somebody else is sealing."""
+        ...
+
+    def seal(self, number: int | None = None) -> Flow[Seal | None]:
+        """This one; without a number the newest."""
+        ...
+
+    def block(self, after: Seal | None) -> Flow[Block | None]:
+        """The seal behind this one with the rows in its place; None when there is none."""
+        ...
+
+    def unsealed(self, after: Seal | None) -> Flow[int]:
+        """How many events and actions wait to be sealed."""
+        ...
+
+    def sealed(self, job_id: str, tenant: str) -> Flow[list[Sealed]]:
+        """Of the events of a job those that are sealed."""
+        ...
+
+    def fingerprints(self, job_id: str, tenant: str) -> Flow[dict[int, str]]:
+        """The digests that the events of a job have now, by their numbers."""
+        ...
+
+    def actions(self, wanted: ActionFilter) -> Flow[list[Action]]: ...

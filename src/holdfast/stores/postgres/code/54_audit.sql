@@ -1,0 +1,158 @@
+-- Sealing the ledger (HF-4, rule 28): a block of what was committed, hashed together with the block before. Any worker does it,
+-- no leader: whoever does not get the lock leaves it to the one who has it.
+--
+-- Sealed is every event up to `floor` that `snapshot` sees. New are those above the floor, and those below it whose
+-- transaction the snapshot did not see: a late committer is in a later block, and never in none. One statement reads them
+-- together with the snapshot it reads by, so that no event can fall between two blocks (docs/adr/0003, 0022).
+create or replace function seal_ledger(version text, want integer default 2000) returns integer
+language plpgsql security definer set search_path from current set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_scope  text := enter('*', 'sealer');
+    v_last   seal%rowtype;
+    v_new    seal%rowtype;
+    v_past   pg_snapshot;
+    v_open   bigint[];
+    v_above  bigint;
+    v_low    bigint;
+    v_near   boolean;
+begin
+    if not pg_try_advisory_xact_lock(hashtextextended('holdfast.seal.' || current_schema(), 0)) then
+        return 0;
+    end if;
+    select * into v_last from seal s order by s.number desc limit 1;
+    if not found then
+        v_last.number := 0;
+        v_last.digest := repeat('0', 64);
+        v_last.floor := 0;
+        v_last.action_floor := 0;
+        v_last.base := 0;
+    end if;
+    v_new.base := v_last.base;
+    v_past := v_last.snapshot::pg_snapshot;
+    if pg_snapshot_xmax(v_past) > pg_snapshot_xmax(pg_current_snapshot()) then
+        -- Another server, which counts its transactions anew: what was here is sealed or lost, and its numbers mean nothing.
+        v_new.base := v_last.floor;
+        v_past := null;
+    end if;
+    if v_past is not null then
+        select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
+        v_above := pg_snapshot_xmax(v_past)::text::bigint;
+        -- What was under way at the snapshot has taken its id after the seals before it, and its numbers after that. So a late
+        -- event is above the floor of the newest of those: nearly always among the last few thousand, where the primary key
+        -- finds it. Only behind a long transaction it is looked for by the index on xid, which reads all that is new to it.
+        select s.floor into v_low from seal s
+         where s.xid < pg_snapshot_xmin(v_past)::text::bigint order by s.number desc limit 1;
+    end if;
+    v_low := greatest(v_low, v_new.base);
+    v_near := v_last.floor - v_low < 20000;
+    with fresh as (
+        (select e.seq, event_digest(e) as digest from event e
+          where e.seq > v_last.floor order by e.seq limit seal_ledger.want)
+        union all
+        (select e.seq, event_digest(e) from event e
+          where v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq <= v_last.floor and e.seq > v_low)
+        union all
+        (select e.seq, event_digest(e) from event e
+          where not v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 <= v_last.floor and e.seq + 0 > v_low)
+    ), done as (
+        (select a.seq, action_digest(a) as digest from action a
+          where a.seq > v_last.action_floor order by a.seq limit seal_ledger.want)
+        union all
+        (select a.seq, action_digest(a) from action a
+          where v_new.base = v_last.base and (a.xid = any (v_open) or a.xid >= v_above) and a.seq + 0 <= v_last.action_floor)
+    )
+    select coalesce(string_agg(int8send(f.seq) || f.digest, '' order by f.seq), ''), count(*)::integer,
+           min(f.seq), max(f.seq), greatest(v_last.floor, max(f.seq)),
+           (select coalesce(string_agg(int8send(d.seq) || d.digest, '' order by d.seq), '') from done d),
+           (select count(*)::integer from done d), greatest(v_last.action_floor, (select max(d.seq) from done d)),
+           pg_current_snapshot()::text
+      into v_new.events, v_new.event_count, v_new.first_seq, v_new.last_seq, v_new.floor,
+           v_new.actions, v_new.action_count, v_new.action_floor, v_new.snapshot
+      from fresh f;
+    if v_new.event_count + v_new.action_count = 0 then
+        return 0;
+    end if;
+    v_new.number := v_last.number + 1;
+    v_new.tenant := '*';
+    v_new.previous := v_last.digest;
+    v_new.version := seal_ledger.version;
+    v_new.xid := pg_current_xact_id()::text::bigint;
+    v_new.sealed_at := clock_now();   -- after the id: whoever has a greater one writes later than this
+    v_new.digest := encode(sha256(convert_to(
+        '4:seal' || audit_field(v_new.number::text) || audit_field(v_new.previous) || audit_field(v_new.event_count::text)
+        || audit_field(v_new.action_count::text) || audit_field(v_new.floor::text) || audit_field(v_new.action_floor::text)
+        || audit_field(v_new.base::text) || audit_field(v_new.snapshot)
+        || audit_field((extract(epoch from v_new.sealed_at) * 1000000)::bigint::text) || audit_field(v_new.version)
+        || audit_field(v_new.xid::text), 'UTF8') || v_new.events || v_new.actions), 'hex');
+    insert into seal select (v_new).*;
+    return v_new.event_count + v_new.action_count;
+end $$;
+
+-- Which seals the events of a job are in, and the digest that each was sealed with. A tenant may ask for its own: of the seal
+-- it is told nothing but the number and the time.
+create or replace function seals_of(job_id uuid, for_tenant text default null)
+returns table (seq bigint, seal bigint, sealed_at timestamptz, digest text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(seals_of.for_tenant);
+    v_seqs  bigint[];
+begin
+    select array_agg(e.seq) into v_seqs from event e
+     where e.job_id = seals_of.job_id and (v_scope = '*' or e.tenant = v_scope);
+    return query
+    select n.seq, s.number, s.sealed_at, encode(substr(s.events, p.at + 8, 32), 'hex')
+      from unnest(v_seqs) n (seq)
+      join seal s on s.last_seq >= n.seq and s.first_seq <= n.seq
+     cross join lateral (select sealed_place(s.events, n.seq) as at) p
+     where p.at > 0 order by n.seq;
+end $$;
+
+-- Where in a block's list of numbers and digests this number stands, from 1; 0 where it does not. The list is in order.
+create or replace function sealed_place(p_events bytea, p_seq bigint) returns integer
+language plpgsql immutable as $$
+declare
+    v_low  integer := 0;
+    v_high integer := octet_length(p_events) / 40 - 1;
+    v_mid  integer;
+    v_key  bytea := int8send(p_seq);
+    v_here bytea;
+begin
+    while v_low <= v_high loop
+        v_mid := (v_low + v_high) / 2;
+        v_here := substr(p_events, v_mid * 40 + 1, 8);
+        if v_here = v_key then
+            return v_mid * 40 + 1;
+        elsif v_here < v_key then
+            v_low := v_mid + 1;
+        else
+            v_high := v_mid - 1;
+        end if;
+    end loop;
+    return 0;
+end $$;
+
+-- For whoever purges jobs with their events, just before it deletes them: their numbers are kept in the trail, so that the chain
+-- holds without them, and one that is missing without this is missed. Answers how many events that were.
+create or replace function record_removed(p_jobs uuid[]) returns integer
+language plpgsql set search_path from current as $$
+declare
+    v_count integer;
+begin
+    with numbers as (
+        select e.seq, e.seq - row_number() over (order by e.seq) as island from event e where e.job_id = any (p_jobs)
+    ), ranges as (
+        select min(n.seq) as low, max(n.seq) as high, count(*) as many from numbers n group by n.island
+    ), noted as (
+        select sum(r.many)::integer as many, min(r.low) as low, max(r.high) as high,
+               string_agg(case when r.low = r.high then r.low::text else r.low || '-' || r.high end, ',' order by r.low) as events
+          from ranges r
+    ), written as (
+        insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)
+        select scope(), clock_now(), actor(), 'purge', 'ledger', cardinality(p_jobs) || ' jobs',
+               jsonb_build_object('events', n.events, 'count', n.many), n.low, n.high
+          from noted n where n.many > 0)
+    select n.many into v_count from noted n;
+    return coalesce(v_count, 0);
+end $$;

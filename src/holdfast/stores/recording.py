@@ -1,0 +1,134 @@
+"""Which tables of the configuration are recorded in ``action``, and how: one line a table, for both stores.
+
+The database writes the record, in the transaction of the change, whoever makes it and by whatever way (CX-4). A new
+table that people set something in gets a line here; ``tests/contract/test_actions.py`` names those that have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Rows of ``table`` are called ``subject`` and named by the columns in ``name``. A change of a column in ``told``
+    is recorded with its values, one in ``seen`` without them: what may be secret or long. Other columns are not looked
+    at. Columns that end in ``_at`` only say what was done (``disabled_at``: disable), not what changed."""
+
+    table: str
+    subject: str
+    name: str
+    told: str = ""
+    seen: str = ""
+
+    @property
+    def watched(self) -> list[str]:
+        return [*self.told.split(), *self.seen.split()]
+
+
+RECORDED = (
+    Recorded("job_limit", "limit", "scope name", "concurrency rate per burst"),
+    Recorded("queue_setting", "queue", "queue", "aging aging_step aging_most"),
+    Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why"),
+    Recorded("executor", "executor", "label", "role"),
+    Recorded(
+        "agent",
+        "agent",
+        "id",
+        "name kind max_retries max_crashes backoff max_payload_bytes max_wait requires_approval disabled_reason",
+        "disabled_at",
+    ),
+    Recorded("template", "template", "name", "version kind removed created_by"),
+    Recorded(
+        "schedule", "schedule", "name", "state timing zone kind template missed overlap jitter", "payload options"
+    ),
+    Recorded(
+        "subscription",
+        "subscription",
+        "name",
+        "pattern kind job_kind max_depth paused_reason",
+        "match job_options paused_at",
+    ),
+    Recorded("consumer", "consumer", "name"),
+    Recorded("vote", "vote", "gate_id", "person verdict how"),
+    Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
+)
+
+
+def postgres_triggers() -> str:
+    """As a script. A trigger for updates looks at the watched columns alone, so that others cost nothing."""
+    parts = []
+    for each in RECORDED:
+        call = f"record_action('{each.subject}', '{each.name}', '{each.told}', '{each.seen}')"
+        parts.append(
+            f"create or replace trigger record_action after insert or delete on {each.table}"
+            f" for each row execute function {call};"
+        )
+        if each.watched:
+            differs = " or ".join(f"old.{column}::text is distinct from new.{column}::text" for column in each.watched)
+            parts.append(
+                f"create or replace trigger record_change after update of {', '.join(each.watched)} on {each.table}"
+                f" for each row when ({differs}) execute function {call};"
+            )
+    return "\n".join(parts) + "\n"
+
+
+def sqlite_triggers() -> str:
+    return "\n".join(
+        part for each in RECORDED for part in (_added(each), _removed(each), _changed(each) if each.watched else "")
+    )
+
+
+_INSERT = "INSERT INTO action (tenant, at, actor, verb, subject, name, changed)"
+
+
+def _added(each: Recorded) -> str:
+    return _trigger(each, "record_added", "INSERT", "NEW", "'add'", _values(each, "NEW"))
+
+
+def _removed(each: Recorded) -> str:
+    return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"))
+
+
+def _changed(each: Recorded) -> str:
+    pairs = [
+        f"'{c}', json(CASE WHEN OLD.{c} IS NOT NEW.{c} THEN json_array(OLD.{c}, NEW.{c}) END)"
+        for c in each.told.split()
+        if not c.endswith("_at")
+    ]
+    pairs += [
+        f"'{c}', CASE WHEN OLD.{c} IS NOT NEW.{c} THEN 'changed' END"
+        for c in each.seen.split()
+        if not c.endswith("_at")
+    ]
+    verb = ""
+    for column, did, undid in (("disabled_at", "disable", "enable"), ("paused_at", "pause", "resume")):
+        if column in each.watched:
+            verb += (
+                f" WHEN (OLD.{column} IS NULL) <> (NEW.{column} IS NULL)"
+                f" THEN CASE WHEN NEW.{column} IS NULL THEN '{undid}' ELSE '{did}' END"
+            )
+    if "state" in each.watched:
+        verb += (
+            " WHEN OLD.state <> NEW.state THEN CASE WHEN NEW.state = 'paused' THEN 'pause' WHEN NEW.state = 'deleted'"
+            " THEN 'remove' WHEN OLD.state = 'paused' THEN 'resume' ELSE 'change' END"
+        )
+    differs = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in each.watched)
+    when = f"UPDATE OF {', '.join(each.watched)}"
+    said = f"CASE{verb} ELSE 'change' END" if verb else "'change'"
+    return _trigger(each, "record_changed", when, "NEW", said, ", ".join(pairs), f"WHEN {differs}\n")
+
+
+def _values(each: Recorded, row: str) -> str:
+    return ", ".join(f"'{c}', {row}.{c}" for c in each.told.split() if not c.endswith("_at"))
+
+
+def _trigger(each: Recorded, name: str, when: str, row: str, verb: str, pairs: str, condition: str = "") -> str:
+    named = " || ' ' || ".join(f"{row}.{column}" for column in each.name.split())
+    changed = f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')" if pairs else "NULL"
+    return (
+        f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
+        f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
+        f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present), {verb}, '{each.subject}',\n"
+        f"        {named}, {changed});\nEND;\n"
+    )

@@ -1,0 +1,130 @@
+"""Sealing the ledger (HF-4, rule 28). SQLite has no SHA-256, so the hashing is done here, outside of the write lock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from holdfast.domain.audit import (
+    ACTION_FIELDS,
+    EVENT_FIELDS,
+    GENESIS,
+    Item,
+    Ranges,
+    Seal,
+    Sealed,
+    digest_of,
+    leaf,
+    leaves,
+    normal,
+)
+from holdfast.domain.ids import parse_id
+from holdfast.stores.codecs import Record, from_micros
+from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.reads.audit import AuditReads
+from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action
+
+_EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.verb, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
+_ACTION = "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
+_LAST = "SELECT number, digest, floor, action_floor FROM seal ORDER BY number DESC LIMIT 1"
+_FRESH = "SELECT {fields} FROM {table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
+# Between the look and the lock somebody else may have sealed: then this is not the next block any more.
+_ADD = (
+    f"INSERT INTO seal ({Record.columns(Seal)}) SELECT {', '.join(':' + name for name in Seal.__slots__)}"
+    " WHERE coalesce((SELECT max(number) FROM seal), 0) = :number - 1 RETURNING 1"
+)
+_HOLDING = (
+    "SELECT number, sealed_at, events FROM seal WHERE last_seq >= :seq AND first_seq <= :seq ORDER BY last_seq LIMIT 1"
+)
+
+
+class AuditVerbs(AuditReads):
+    _event_fields = _EVENT
+    _action_fields = _ACTION
+    _sealed_at = "s.sealed_at"
+    _among = "IN (SELECT CAST(value AS INTEGER) FROM json_each(:late))"
+
+    @staticmethod
+    def _item(row: Row) -> Item:
+        """Documents are kept as they were written here, and hashed in their normal form."""
+        place = _DOCUMENT[len(row)]
+        if row[place] is None:
+            return tuple(row)
+        return (*row[:place], normal(row[place]), *row[place + 1 :])
+
+    def seal_ledger(self, version: str, want: int = 2000) -> Flow[int]:
+        drafted: list[Seal] = []
+
+        def look() -> Steps[int | None]:
+            drafted[:] = yield from self._draft(version, want)
+            return None if drafted else 0
+
+        def write() -> Steps[int]:
+            (seal,) = drafted
+            rows = yield Statement(_ADD, {name: getattr(seal, name) for name in Seal.__slots__})
+            return seal.event_count + seal.action_count if rows else 0
+
+        return Flow(write, peek=look)
+
+    def _draft(self, version: str, want: int) -> Steps[list[Seal]]:
+        last = yield Statement(_LAST)
+        number, digest, floor, action_floor = last[0] if last else (0, GENESIS, 0, 0)
+        events = yield Statement(_FRESH.format(fields=_EVENT, table="event"), (floor, want))
+        actions = yield Statement(_FRESH.format(fields=_ACTION, table="action"), (action_floor, want))
+        if not events and not actions:
+            return []
+        ((now,),) = yield Statement("SELECT now FROM present")
+        seal = Seal(
+            number=number + 1,
+            previous=digest,
+            digest="",
+            events=self._leaves("event", events),
+            actions=self._leaves("action", actions),
+            event_count=len(events),
+            action_count=len(actions),
+            first_seq=events[0][0] if events else None,
+            last_seq=events[-1][0] if events else None,
+            floor=events[-1][0] if events else floor,
+            action_floor=actions[-1][0] if actions else action_floor,
+            base=0,
+            snapshot=None,
+            sealed_at=now,
+            version=version,
+            xid=None,
+        )
+        return [seal.sealed()]
+
+    def _leaves(self, what: str, rows: Sequence[Row]) -> bytes:
+        return b"".join([leaf(row[0], digest_of(what, self._item(row))) for row in rows])
+
+    @flow(writes=False)
+    def sealed(self, job_id: str, tenant: str) -> Steps[list[Sealed]]:
+        rows = yield Statement(
+            "SELECT seq FROM event WHERE job_id = ? AND (? OR tenant = ?) ORDER BY seq",
+            (parse_id(job_id), any_tenant(tenant), tenant),
+        )
+        found = []
+        for (seq,) in rows:
+            for number, sealed_at, block in (yield Statement(_HOLDING, {"seq": seq})):
+                digest = dict(leaves(block)).get(seq)
+                if digest is not None:
+                    found.append(Sealed(seq, number, from_micros(sealed_at), digest.hex()))
+        return found
+
+
+# Where an event has its meta, and an action what changed.
+_DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): ACTION_FIELDS.index("changed")}
+
+
+def record_removed(job_ids: Iterable[str], tenant: str) -> Steps[int]:
+    """For whoever purges jobs with their events, just before it deletes them, in a flow that has signed: their numbers
+    are kept in the trail, so that the chain holds without them. Answers how many events that were."""
+    ids = list(job_ids)
+    rows = yield Statement(
+        "SELECT seq FROM event WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY seq", (ids_json(ids),)
+    )
+    numbers = [row[0] for row in rows]
+    if numbers:
+        changed = json.dumps({"events": Ranges.text(numbers), "count": len(numbers)})
+        yield from note_action(tenant, "purge", "ledger", f"{len(ids)} jobs", changed, (numbers[0], numbers[-1]))
+    return len(numbers)

@@ -1,0 +1,122 @@
+"""The audit trail as a program sees it: workers seal by themselves, and everybody can check."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import InvalidInput, NotFound
+from holdfast.features.audit import verify_file
+from holdfast.runtime.sealing import Sealing, release
+from holdfast.runtime.worker import WorkerOptions
+from tests.app.conftest import NewApp
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("HF-4", "CX-4")
+
+OFTEN = WorkerOptions(sweep_every=0.05, promote_every=0.05, poll=0.05)
+
+
+async def test_workers_seal_what_is_committed(app: App, new_app: NewApp) -> None:
+    """Two at once, and the chain is one. One that was told not to leaves it to the other."""
+    other = new_app()
+
+    for each in (app, other):
+
+        @each.job(name="work")
+        async def work(number: int) -> None: ...
+
+    for number in range(20):
+        app.enqueue("work", {"number": number})
+    workers = [
+        app.worker(OFTEN),
+        other.worker(OFTEN),
+        other.worker(dataclasses.replace(OFTEN, sealing=False)),
+    ]
+    running = [asyncio.create_task(worker.run()) for worker in workers]
+    await asyncio.to_thread(until, lambda: app.audit.verify().events == 60, "all sixty events are sealed")
+    for worker in workers:
+        worker.stop()
+    await asyncio.gather(*running)
+    report = app.audit.verify()
+    assert (report.ok, report.events, report.unsealed) == (True, 60, 0)
+    block = app.store.run(app.store.verbs.seal())
+    assert block is not None
+    assert block.version == release()
+
+
+def test_a_tick_seals_too(app: App) -> None:
+    @app.job()
+    async def work() -> None: ...
+
+    work.enqueue()
+    app.tick()
+    work.enqueue()
+    app.tick()
+    assert app.audit.verify().seals == 2
+
+
+async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block a look at the least, no more than fits into the share of the time, and a rest after it."""
+    monkeypatch.setattr("holdfast.runtime.sealing.BLOCK", 2)
+    monkeypatch.setattr("holdfast.runtime.sealing.SHARE", 1e-9)
+
+    @app.job()
+    async def work() -> None: ...
+
+    for _ in range(7):
+        work.enqueue()
+    little = Sealing(1.0)
+    for _ in range(2):
+        await little(app.store)
+        assert app.audit.verify().events == 2
+    await Sealing(3.6e12)(app.store)
+    assert (app.audit.verify().events, app.audit.verify().seals) == (7, 4)
+
+
+def test_a_job_is_shown_with_its_seals(app: App, new_app: NewApp) -> None:
+    @app.job()
+    async def work() -> None: ...
+
+    with pytest.raises(NotFound, match="nothing_sealed"):
+        app.audit.anchor()
+    handle = work.enqueue()
+    app.run_worker(burst=True, sealing=False)
+    assert app.audit.seal() == 3
+    app.enqueue("other", {})
+    assert asyncio.run(app.audit.aseal()) == 1
+    redriven = work.enqueue()
+    shown = app.audit.show(handle.id)
+    assert [(each.event.verb, each.state, each.seal) for each in shown] == [
+        ("enqueue", "sealed", 1),
+        ("take", "sealed", 1),
+        ("succeed", "sealed", 1),
+    ]
+    assert [each.state for each in app.audit.show(redriven.id)] == ["unsealed"]
+    with pytest.raises(NotFound):
+        new_app(tenant="other").audit.show(handle.id)
+    assert app.audit.anchor().number == 2
+    with pytest.raises(NotFound, match="seal_not_found"):
+        app.audit.verify(begin=9)
+    assert app.audit.verify(begin=2).events == 1
+
+
+def test_a_part_is_exported(app: App, tmp_path: Path) -> None:
+    for number in range(3):
+        app.enqueue("work", {"number": number})
+        app.audit.seal()
+    now = app.store.run(app.store.verbs.now())
+    seen: list[int] = []
+    assert app.audit.export(tmp_path / "all.jsonl", progress=lambda seals, events: seen.append(events)) == 3
+    assert app.audit.export(tmp_path / "none.jsonl", since=now + timedelta(hours=1)) == 0
+    assert app.audit.export(tmp_path / "some.jsonl", since=now - timedelta(hours=1)) == 3
+    assert seen == [1, 2, 3]
+    assert verify_file(tmp_path / "none.jsonl").ok
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    with pytest.raises(InvalidInput, match="invalid_audit_file"):
+        verify_file(tmp_path / "other.jsonl")

@@ -1,0 +1,60 @@
+"""Retention takes events away and says so in the trail; whoever takes them away without saying so is found out."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, Statement, Steps
+from holdfast.stores.sqlite.operations.audit import record_removed
+from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
+from tests.support.audit import flaws, seal, unguarded, verify
+from tests.support.by_hand import ByHand
+from tests.support.stores import put_one
+from tests.support.ways import bring
+
+pytestmark = pytest.mark.req("HF-4", "CX-4")
+
+
+def purge(store: Store, jobs: list[str]) -> None:
+    """As retention does it: the record first, then the states, the facts and the events."""
+
+    def on_sqlite() -> Steps[None]:
+        yield from sign("retention")
+        yield from record_removed(jobs, "default")
+        for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
+            yield Statement(
+                f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (ids_json(jobs),)
+            )
+        yield from unsign()
+
+    def on_postgres() -> Steps[None]:
+        yield Statement("select holdfast.enter('default', 'retention')")
+        yield Statement("select holdfast.record_removed(%s::uuid[])", (jobs,))
+        for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
+            yield Statement(f"delete from holdfast.{table} where {column} = any(%s::uuid[])", (jobs,))
+
+    store.run(Flow(on_sqlite if store.embedded else on_postgres))
+
+
+def test_the_chain_holds_after_a_purge_and_not_after_a_theft(store: Store, by_hand: ByHand) -> None:
+    old = [bring(store, by_hand, State.CLEANED).id for _ in range(3)]
+    seal(store, want=4)
+    kept = put_one(store)
+    seal(store)
+    numbers = [row[0] for row in by_hand.execute("select seq from event where job_id = :id", {"id": old[0]})]
+    purge(store, old[:2])
+    report = verify(store)
+    assert (report.ok, report.purged, report.unsealed) == (True, 2 * len(numbers), 1)
+    seal(store)
+    assert verify(store).ok
+    (action,) = by_hand.execute("select actor, name, first_seq, last_seq from action where verb = 'purge'")
+    assert (action[0], action[1], action[2]) == ("retention", "2 jobs", numbers[0])
+
+    stolen = [row[0] for row in by_hand.execute("select seq from event where job_id = :id", {"id": kept})]
+    put_one(store)
+    with unguarded(by_hand, "event", "job", "job_state"):
+        for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
+            by_hand.execute(f"delete from {table} where {column} = :id", {"id": kept})
+    assert flaws(store) == [("deleted", "event", number) for number in stolen]

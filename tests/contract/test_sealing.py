@@ -1,0 +1,271 @@
+"""The ledger sealed by a chain (HF-4, rule 28): whole blocks, in commit order, by anybody, never forked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from random import Random
+
+import psycopg
+import pytest
+
+from holdfast.domain.audit import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
+from holdfast.domain.errors import Conflict, InvalidInput
+from holdfast.domain.limits import Rule
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, Statement, Steps
+from holdfast.stores.open import open_store
+from tests.support.audit import VERSION, anchor, newest, seal, verify
+from tests.support.by_hand import ByHand
+from tests.support.stores import BROKEN, put, put_one, spec, work
+
+pytestmark = pytest.mark.req("HF-4", "CX-4")
+
+
+def test_blocks_follow_one_another_and_cover_every_event_once(store: Store, by_hand: ByHand) -> None:
+    assert seal(store) == 0
+    put(store, *(spec(payload={"ä": n}) for n in range(5)))
+    work(store, BROKEN, want=2)
+    work(store, want=3)
+    events = [row[0] for row in by_hand.execute("select seq from event order by seq")]
+    assert seal(store, want=4) == len(events)
+
+    found: list[Seal] = []
+    numbers: list[int] = []
+    while (block := store.run(store.verbs.block(found[-1] if found else None))) is not None:
+        found.append(block.seal)
+        numbers += [number for number, _ in leaves(block.seal.events)]
+    assert numbers == events
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert [each.event_count for each in found[:-1]] == [4] * (len(found) - 1)
+    assert [each.previous for each in found] == [GENESIS, *(each.digest for each in found[:-1])]
+    assert {each.version for each in found} == {VERSION}
+    report = verify(store)
+    assert (report.ok, report.seals, report.events, report.unsealed) == (True, len(found), len(events), 0)
+    put_one(store)
+    assert verify(store).unsealed == 1
+    assert verify(store, start=found[0]).events == len(events) - 4
+    assert seal(store) == 1
+    assert verify(store, [anchor(store), Anchor(1, found[0].digest)]).ok
+
+
+def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> None:
+    """Computed here by hand, from the rows alone, as another tool would."""
+    job_id = put_one(store, "mail.send")
+    work(store, BROKEN)
+    seal(store)
+    block = store.run(store.verbs.block(None))
+    assert block is not None
+    fields = [*block.events[0]]
+    assert fields[1:8] == [job_id, "default", "mail.send", "enqueue", None, "queued", 0]
+    text = "5:event" + "".join("-" if f is None else f"{len(str(f).encode())}:{f}" for f in fields)
+    assert dict(leaves(block.seal.events))[int(fields[0] or 0)] == hashlib.sha256(text.encode()).digest()
+    failed = next(item for item in block.events if item[4] == "fail")
+    assert failed[10] == '{"error_code": "broken", "error_message": "it broke"}'  # on both, whatever is kept
+    (kept,) = by_hand.execute("select digest from seal")
+    one = block.seal
+    head = (1, GENESIS, one.event_count, one.action_count, one.floor, one.action_floor, one.base, one.snapshot)
+    whole = encoded(("seal", *head, one.sealed_at, one.version, one.xid)) + one.events + one.actions
+    assert kept[0] == hashlib.sha256(whole).hexdigest()
+
+
+def test_the_normal_form_of_a_document_is_the_databases_own(postgres_url: str) -> None:
+    texts = [
+        '{"bb":1,"a":[1,2.50,-0.5e-3,1e23,true,null],"c":{"é":"\\u00e9\\n\\u0001\\"\\\\/","ab":"x"}}',
+        '{"z":"\\ud83d\\ude00","y":{},"x":[],"w":[{"q":1,"p":12345678901234567890}]}',
+        '{"":"","abc":"\\t\\b\\f\\r","ab\\u007f":1}',
+    ]
+    with closing(psycopg.connect(postgres_url)) as connection:
+        for text in texts:
+            assert connection.execute("select %s::jsonb::text", (text,)).fetchall() == [(normal(text),)]
+    assert normal('{"a":1,"a":2}') != normal('{"a":2}')  # a second key is no way to hide a first
+    assert normal("not json") == "not json"
+    assert normal(None) is None
+
+
+def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
+    meta = {"reason": 'tab\tquote" ünïcode \U0001f600', "n": [1, 1.5, None, {"b": True, "aa": "\x01"}]}
+    with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
+        put(store, *(spec(f"kind:{n}-ü") for n in range(3)))
+        raw.execute("set search_path = holdfast")
+        raw.execute("select enter('*')")
+        raw.execute("alter table event disable trigger user")
+        raw.execute("update event set meta = %s, actor = ''", (json.dumps(meta),))
+        raw.commit()
+        seal(store)
+        block = store.run(store.verbs.block(None))
+    assert block is not None
+    assert [digest_of("event", item) for item in block.events] == [digest for _, digest in leaves(block.seal.events)]
+    assert block.seal.is_whole()
+
+
+def test_two_that_seal_at_once_make_one_chain(store_url: str, store: Store) -> None:
+    put(store, *(spec() for _ in range(60)))
+    others = [open_store(store_url) for _ in range(3)]
+    barrier = threading.Barrier(3)
+    failures: list[Exception] = []
+
+    def run(one: Store) -> None:
+        barrier.wait()
+        try:
+            for _ in range(40):
+                one.run(one.verbs.seal_ledger(VERSION, 3))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(one,)) for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in others:
+        one.close()
+    seal(store)
+    report = verify(store)
+    assert (failures, report.flaws, report.events, report.unsealed) == ([], (), 60, 0)
+
+
+def test_a_late_committer_is_sealed_in_a_later_block(postgres_url: str) -> None:
+    with (
+        closing(open_store(postgres_url)) as store,
+        closing(psycopg.connect(postgres_url)) as early,
+        closing(psycopg.connect(postgres_url)) as late,
+    ):
+        for each in (early, late):
+            each.execute("set search_path = holdfast")
+        early.execute("select enqueue('early')")
+        late.execute("select enqueue('late')")
+        put_one(store, "between")
+        assert seal(store) == 1
+        early.commit()
+        assert seal(store) == 1
+        assert verify(store).ok
+        put(store, *(spec() for _ in range(5)))
+        assert seal(store, want=2) == 5
+        late.commit()
+        assert (verify(store).ok, verify(store).events) == (True, 7)
+        assert seal(store) == 1
+        block = store.run(store.verbs.block(store.run(store.verbs.seal(newest(store).number - 1))))
+        assert block is not None
+        assert (block.events[0][3], block.seal.floor > (block.seal.last_seq or 0)) == ("late", True)
+        report = verify(store)
+        assert (report.ok, report.events, seal(store)) == (True, 8, 0)
+
+
+def test_a_database_that_was_moved_to_another_server_is_sealed_on(postgres_url: str) -> None:
+    """Another server counts its transactions anew: a snapshot from before would see all that comes as old."""
+    with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
+        put(store, spec(), spec())
+        seal(store)
+        raw.execute("set search_path = holdfast")
+        raw.execute("alter table seal disable trigger user")
+        raw.execute("update seal set snapshot = '900000000000:900000000000:', xid = 900000000000")
+        raw.execute("alter table event disable trigger user")
+        raw.execute("update event set xid = xid + 800000000000")
+        raw.execute("alter table event enable trigger user")
+        raw.commit()
+        put(store, spec(), spec(), spec())
+        assert seal(store) == 3
+        put_one(store)
+        assert [seal(store), seal(store)] == [1, 0]
+        assert newest(store).base == 2
+
+
+def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand: ByHand) -> None:
+    put(store, spec(), spec())
+    store.run(store.verbs.set_limit(Rule("queue", "mail", 5), "ada", "default"))
+    seal(store)
+    before = by_hand.contents()
+    columns = ", ".join(Seal.__slots__)
+    fork = f"insert into seal ({columns}) select {columns.replace('number', 'number + {}')} from seal"
+    attempts: list[Callable[[], str | None]] = [
+        lambda: by_hand.refusal("update seal set digest = previous"),
+        lambda: by_hand.refusal("delete from seal"),
+        lambda: by_hand.refusal(fork.format(0)),
+        lambda: by_hand.refusal(fork.format(1)),  # goes on from the wrong one
+        lambda: by_hand.refusal(fork.format(5)),
+        lambda: by_hand.refusal("update action set actor = 'mallory'"),
+        lambda: by_hand.refusal("delete from action"),
+        lambda: by_hand.refusal(
+            "insert into action (tenant, at, actor, verb, subject, name)"
+            " select 'default', (select now from present), 'mallory', 'add', 'limit', 'x'"
+        ),
+    ]
+    if by_hand.name == "sqlite":
+        attempts.append(lambda: by_hand.refusal(fork.format(0).replace("insert", "insert or replace")))
+    refusals = [attempt() for attempt in attempts]
+    assert [text for text in refusals if text is None] == [], refusals
+    assert by_hand.contents() == before
+
+
+def test_a_chain_that_was_forked_is_refused_with_a_code(store: Store) -> None:
+    put_one(store)
+    assert seal(store) == 1
+    columns = ", ".join(Seal.__slots__)
+    table = "seal" if store.embedded else "holdfast.seal"
+
+    def steps() -> Steps[None]:
+        if not store.embedded:
+            yield Statement("select holdfast.enter('*')")
+        yield Statement(
+            f"insert into {table} ({columns}) select {columns.replace('number', 'number + 7')} from {table}"
+        )
+
+    with pytest.raises(Conflict) as refused:
+        store.run(Flow(steps))
+    assert refused.value.code == "chain_broken"
+
+
+def test_numbers_of_purged_events_are_written_short() -> None:
+    assert Ranges.text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+    assert Ranges("1-3,7,9-10").of([0, 2, 3, 4, 7, 8, 10, 11]) == {2, 3, 7, 10}
+    assert (Ranges.text([]), Ranges("").of([1])) == ("", set())
+    said: list[object] = [{"events": "1-3,7"}, {"events": "all"}, {}, None, []]
+    assert [Ranges.purged(each) for each in said] == ["1-3,7", "", "", "", ""]
+    with pytest.raises(InvalidInput) as bad:
+        Anchor.of("seven")
+    assert bad.value.code == "invalid_anchor"
+    assert Anchor.of(f"7:{'a' * 64} sealed today") == Anchor(7, "a" * 64)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: str, far: bool) -> None:
+    """Transactions that begin, write, commit and roll back by turns, and seals of a few at a time between them. The
+    second time as behind a long transaction, where late ones are looked for in another way."""
+    seed = int(os.environ.get("HOLDFAST_TEST_SEED", "7"))
+    random = Random(seed)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_store(postgres_url)))
+        raw = [stack.enter_context(closing(psycopg.connect(postgres_url))) for _ in range(4)]
+        if far:
+            with psycopg.connect(postgres_url, autocommit=True) as owner:
+                ((text,),) = owner.execute("select pg_get_functiondef('holdfast.seal_ledger'::regproc)").fetchall()
+                assert "< 20000" in text
+                owner.execute(text.replace("< 20000", "< 0").encode())
+        for _ in range(120):
+            one = random.choice(raw)
+            match random.randrange(6):
+                case 0 | 1 | 2:
+                    one.execute("select holdfast.enqueue('work')")
+                case 3:
+                    one.commit()
+                case 4:
+                    one.rollback() if random.random() < 0.3 else one.commit()
+                case _:
+                    store.run(store.verbs.seal_ledger(VERSION, random.randrange(1, 4)))
+        for one in raw:
+            one.commit()
+        seal(store, want=3)
+        sealed: list[int] = []
+        last: Seal | None = None
+        while (block := store.run(store.verbs.block(last))) is not None:
+            last = block.seal
+            sealed += [number for number, _ in leaves(last.events)]
+        raw[0].execute("select holdfast.enter('*')")
+        there = [row[0] for row in raw[0].execute("select seq from holdfast.event order by seq")]
+        assert (sorted(sealed), verify(store).flaws) == (there, ()), f"HOLDFAST_TEST_SEED={seed}"
+        assert sealed != there, "nobody was late, and this proves nothing"

@@ -1,0 +1,44 @@
+"""Attacks on the audit trail (HF-4): a seal that says something else, a chain that is cut or forked, another's deed."""
+
+from __future__ import annotations
+
+from holdfast.domain.audit import Seal
+from tests.support.attack import NOW, both, only_postgres, only_sqlite
+
+_COLUMNS = ", ".join(Seal.__slots__)
+_FORKED = f"insert into seal ({_COLUMNS}) select {_COLUMNS.replace('number', 'number + 1')} from seal where number = 1"
+_ACTION = "insert into action (tenant, at, actor, verb, subject, name"
+
+AUDIT = [
+    both(
+        "change a seal", "update seal set digest = previous", says=("seals are never changed", "rows are never changed")
+    ),
+    both(
+        "cut the chain off",
+        "delete from seal where number = (select max(number) from seal)",
+        says=("seals are never deleted", "rows are never changed"),
+    ),
+    both("fork the chain", _FORKED, says=("continues the newest one", "does not continue the chain")),
+    only_sqlite(
+        "put another seal in the place of one",
+        f"insert or replace into seal ({_COLUMNS}) select {_COLUMNS} from seal where number = 1",
+        says="continues the newest one",
+    ),
+    only_postgres("forget all seals", "truncate seal", says="rows are never changed"),
+    both(
+        "say that somebody else did it",
+        "update action set actor = 'ada'",
+        says=("actions are never changed", "rows are never changed"),
+    ),
+    both("undo the record", "delete from action", says=("actions are never deleted", "rows are never changed")),
+    both(
+        "write a deed for somebody else",
+        f"{_ACTION}) values ('default', {NOW}, 'mallory', 'add', 'limit', 'x')",
+        says="for nobody else",
+    ),
+    both(
+        "say that retention took an event, and give no number",
+        f"{_ACTION}) values ('default', {NOW}, (select actor from present), 'purge', 'ledger', '1 jobs')",
+        says="range_of_purge",
+    ),
+]

@@ -1,0 +1,62 @@
+"""Sealing and checking through the port, and what somebody does who owns the database and takes its guards away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from holdfast.domain.audit import Anchor, Seal
+from holdfast.domain.audit_check import Check, Report
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+
+VERSION = "tests"
+
+
+def seal(store: Store, want: int = 2000) -> int:
+    """Seal all there is, in blocks of ``want``; answers how much that was."""
+    total = 0
+    while done := store.run(store.verbs.seal_ledger(VERSION, want)):
+        total += done
+    return total
+
+
+def newest(store: Store) -> Seal:
+    found = store.run(store.verbs.seal())
+    assert found is not None
+    return found
+
+
+def anchor(store: Store) -> Anchor:
+    last = newest(store)
+    return Anchor(last.number, last.digest)
+
+
+def verify(store: Store, anchors: Sequence[Anchor] = (), start: Seal | None = None) -> Report:
+    check = Check(start, anchors)
+    while (block := store.run(store.verbs.block(check.last))) is not None:
+        check.add(block)
+    return check.end(store.run(store.verbs.unsealed(check.last)))
+
+
+def flaws(store: Store, *anchors: Anchor) -> list[tuple[str, str, int]]:
+    return [(flaw.kind, flaw.what, flaw.number) for flaw in verify(store, anchors).flaws]
+
+
+@contextmanager
+def unguarded(by_hand: ByHand, *tables: str) -> Iterator[None]:
+    """As whoever owns the tables: without their triggers, which are put back."""
+    if by_hand.name == "sqlite":
+        names = ", ".join(f"'{table}'" for table in tables)
+        kept = by_hand.execute(f"select name, sql from sqlite_master where type = 'trigger' and tbl_name in ({names})")
+        for name, _ in kept:
+            by_hand.execute(f"drop trigger {name}")
+        yield
+        for _, text in kept:
+            by_hand.execute(text)
+        return
+    for table in tables:
+        by_hand.execute(f"alter table {table} disable trigger user")
+    yield
+    for table in tables:
+        by_hand.execute(f"alter table {table} enable trigger user")
