@@ -50,6 +50,12 @@ RECORDED = (
         "match job_options paused_at",
     ),
     Recorded("consumer", "consumer", "name"),
+    Recorded(
+        "payload_rule",
+        "payload_rule",
+        "kind declared_by",
+        "signal_only forbidden classification max_bytes max_result_bytes store",
+    ),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
     Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
 )
