@@ -1,6 +1,6 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), and while the
-ledger is sealed (sealing)."""
+durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
+tenants (fairness), and while the ledger is sealed (sealing)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, floor, flows, limits, longrun, report, sealing, waiting, writes
-from bench.bars import Bar, bars, of_limits, of_sealing, of_waiting, of_workflows, of_writes
+from bench import chart, facts, fairness, floor, flows, limits, longrun, report, sealing, waiting, writes
+from bench.bars import Bar, bars, of_fairness, of_limits, of_sealing, of_waiting, of_workflows, of_writes
 from bench.console import note
 from bench.peers import run as peers
 from bench.peers.backends import Backends
@@ -23,7 +23,7 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "sealing")
+GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "sealing")
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -39,6 +39,7 @@ class Measured:
     waiting: list[waiting.Beside] = field(default_factory=list)
     workflows: list[Beside] = field(default_factory=list)
     limits: list[Beside] = field(default_factory=list)
+    fairness: list[Beside] = field(default_factory=list)
     sealing: list[Beside] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
@@ -46,7 +47,7 @@ class Measured:
     def bars(self) -> list[Bar]:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
-        return [*found, *of_limits(self.limits), *of_sealing(self.sealing)]
+        return [*found, *of_limits(self.limits), *of_fairness(self.fairness), *of_sealing(self.sealing)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -56,6 +57,7 @@ class Measured:
         self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
         self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
         self.limits += [Beside(**each) for each in document.get("limits", ())]
+        self.fairness += [Beside(**each) for each in document.get("fairness", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
 
 
@@ -66,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="also ten million finished jobs, and 10,000 sleeping ones")
     parser.add_argument("--long-size", type=int, default=10_000_000, help="finished jobs for --long")
     parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both",
-                        help="for the groups floor, waiting, limits and sealing")  # fmt: skip
+                        help="for the groups floor, waiting, limits, fairness and sealing")  # fmt: skip
     parser.add_argument("--peers", help=f"a,b,c of {', '.join(BY_NAME)}; Holdfast is always there")
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
@@ -130,7 +132,7 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (*measured.waiting, *measured.limits, *measured.sealing):
+    for row in (*measured.waiting, *measured.limits, *measured.fairness, *measured.sealing):
         print(row.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
@@ -173,6 +175,9 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
         if "limits" in groups:
             measured.limits = limits.run(backends, options.store, limits.QUICK if options.quick else limits.Sizes())
+        if "fairness" in groups:
+            wanted = fairness.LONG if options.long else fairness.QUICK if options.quick else fairness.Sizes()
+            measured.fairness = fairness.run(backends, options.store, wanted)
         if "sealing" in groups:
             measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
     except KeyboardInterrupt:
@@ -202,7 +207,7 @@ def main() -> int:
         try:
             measured = measure(options, backends, subjects, workloads)
             show(subjects, measured)
-            if options.long:
+            if options.long and options.only != "fairness":
                 measured.long = longrun.run(backends, options.long_size)
         finally:
             backends.close()
@@ -212,6 +217,7 @@ def main() -> int:
             measured.rows, measured.writes, measured.waiting, measured.long,
         )  # fmt: skip
         found["limits"] = [asdict(each) for each in measured.limits]
+        found["fairness"] = [asdict(each) for each in measured.fairness]
         found["sealing"] = [asdict(each) for each in measured.sealing]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:

@@ -111,6 +111,18 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
     return found
 
 
+def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
+    """Small tenants take at most twice as long as alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
+    found = []
+    for each in measured:
+        if each.what.startswith("until"):
+            found.append(Bar(f"{each.store}, {each.what}", each.ratio, 2.0, False))
+        else:
+            limit = 0.95 if "alone" in each.what else 0.7
+            found.append(Bar(f"{each.store}, shared: {each.what}", 1 / each.ratio, limit, True))
+    return found
+
+
 def of_sealing(measured: Sequence[Beside]) -> list[Bar]:
     """A worker that seals the ledger besides keeps 0.95 of its speed. (Its processor time has no bar, but tells on a
     machine that others use as well.)"""

@@ -4,10 +4,12 @@ from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
 from holdfast.domain.agents import Agent
 from holdfast.domain.control import Cancel, Reject, Stopped
+from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.limits import Limit
+from holdfast.domain.operations import Operation
 from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.progress import Progress
 from holdfast.domain.reason import Reason
@@ -40,6 +42,7 @@ __all__ = [
     "Backoff",
     "Cancel",
     "Context",
+    "DeadLetterGroup",
     "Decision",
     "Event",
     "EventTimeout",
@@ -51,6 +54,7 @@ __all__ = [
     "Job",
     "Kind",
     "Limit",
+    "Operation",
     "Progress",
     "Reason",
     "Reject",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from os import PathLike
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
@@ -36,8 +36,10 @@ from holdfast.durable.drivers import Lent, Reached
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.audit import Audit
+from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
+from holdfast.features.operations import Operations
 from holdfast.features.payload_rules import PayloadRules
 from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
@@ -47,6 +49,7 @@ from holdfast.features.scheduler import Scheduler
 from holdfast.features.schedules import Schedules
 from holdfast.features.subscriptions import Consumers, Declarations, Following, Subscriptions
 from holdfast.features.templates import Templates
+from holdfast.features.tenants import Tenants
 from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
@@ -100,7 +103,8 @@ class App:
         self.queues = Queues(self.client)
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
-        self.executors = Executors(self.client)
+        self.executors, self.tenants = Executors(self.client), Tenants(self.client)
+        self.operations = Operations(self.client, new_id)
         self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
         self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
@@ -126,6 +130,10 @@ class App:
         finally:
             self.client.move_to(self.client.home)
             self.schema = own
+
+    def tenant(self, name: str) -> AbstractContextManager[None]:
+        """Work for another tenant within the block: ``with app.tenant("acme"): …``. In a handler it is the job's."""
+        return self.client.acting_for(name)
 
     # --- declaring ---
 
@@ -402,6 +410,13 @@ class App:
         ``async with``. A resource, a queue, or (with neither) everything. The block begins when its turn has come and
         the jobs that run there have ended, or ``at_once`` while they go on; after ``wait`` it is refused as busy."""
         return Reserving.of(self.client, new_id(), resource, queue, wait, ttl, at_once, reason)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What failed for good, in groups: ``app.dead_letters.groups()``, ``.redrive(group)``, ``.discard(…)``."""
+        return DeadLetters(
+            self.client, self.operations.starting, lambda kind, given: self._make(kind, given, {}).payload, new_id
+        )
 
     # --- telling jobs, and deciding for them ---
 

@@ -222,7 +222,7 @@ async def completed(context: BaseContext, error: BaseException | None = None) ->
 
 async def _write(client: Client, claim: Claim, report: str) -> bool:
     save = client.verbs.save_checkpoint
-    return await client.arun(save(claim.id, claim.lease, claim.attempt, RESERVED, report, client.tenant))
+    return await client.arun(save(claim.id, claim.lease, claim.attempt, RESERVED, report, client.scope))
 
 
 def wants_context(function: Callable[..., Any]) -> bool:

@@ -128,7 +128,7 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     declared = Declared(Kind(kind, bench.client, signature, function, defaults, rule=rule))
     # The worker looks for secrets once more: it knows those that were told to its app.
     client, prepare = bench.client, partial(_prepare, bench.client)
-    lent = Lent(Recorder(client.store, client.tenant), bench.threads, lambda: bench.notify)
+    lent = Lent(Recorder(client.store, client.scope), bench.threads, lambda: bench.notify)
     handler = declared.handler(Means(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules))
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:

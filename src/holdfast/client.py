@@ -7,12 +7,14 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from holdfast.domain.errors import Conflict, HoldfastError, NotFound, Refused
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.domain.ids import IdMaker
-from holdfast.domain.job import Enqueued, Event, JobSpec, Verdict
+from holdfast.domain.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
+from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.rules import PayloadRule, effective
@@ -26,13 +28,18 @@ from holdfast.vault import EMPTY, Vault, is_packed
 
 T = TypeVar("T")
 
+# For which tenant this task or thread works, the innermost last: of one store, or (in a handler) of one database by its
+# URL, which another process knows it by as well. A task has a copy of its own, and so has each call of a pool's thread.
+_bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant", default=())
+
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 class Client:
     """An embedded database is brought up to date on first use; a server is migrated by whoever runs it.
 
-    ``home`` is the store it belongs to, also while it works on another.
+    ``home`` is the store it belongs to, also while it works on another. ``scope`` is the tenant it was made for, and
+    that of the leases it is used with; ``tenant`` is the one to work for here and now.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class Client:
         self.store = store
         self.vault = vault
         self.home = home or store
-        self.tenant = tenant
+        self.scope = tenant
         self.name = name
         self.actor = actor
         self._ready = not store.embedded
@@ -59,6 +66,29 @@ class Client:
         with self._readying:
             self.store = store
             self._ready = not store.embedded
+
+    @property
+    def tenant(self) -> str:
+        for where, tenant in reversed(_bound.get()):
+            if where is self.home or where == self.store.url:
+                return tenant
+        return self.scope
+
+    @contextmanager
+    def acting_for(self, tenant: str) -> Iterator[None]:
+        """Work for this tenant within the block, in this task or thread alone."""
+        if check_name(tenant, "tenant") == EVERY_TENANT:
+            raise InvalidSetting("name one tenant; * is none", code="invalid_name")
+        token = _bound.set((*_bound.get(), (self.home, tenant)))
+        try:
+            yield
+        finally:
+            _bound.reset(token)
+
+    def belong_to(self, tenant: str) -> None:
+        """Work for this tenant from now on, in this task or call: it is that of the job in hand. What was bound around
+        the worker is not the handler's."""
+        _bound.set(((self.store.url, tenant),))
 
     @property
     def verbs(self) -> Verbs:

@@ -253,10 +253,10 @@ class BaseContext(Facts):
     def _save(self, text: str, name: str) -> Flow[bool]:
         # Under the lease the job was claimed with, whose scope may be every tenant.
         claim = self.claim
-        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.tenant)
+        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.scope)
 
     def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
-        claim, scope = self.claim, self.client.tenant
+        claim, scope = self.claim, self.client.scope
         label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
         if meta is not None:
             encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too much
@@ -304,5 +304,6 @@ def current() -> BaseContext | None:
 
 
 def enter(context: BaseContext) -> None:
-    """Bind the context to this task or thread; it ends with it."""
+    """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
+    context.client.belong_to(context.tenant)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.domain.agents import Agent
+from holdfast.domain.dead_letters import DeadLetterGroup, Remade
 from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.job import Artifact, Attempt, Event, Job, References, Result
@@ -45,6 +46,10 @@ class Story:
     """The jobs of its workflow that it is after."""
     chain: list[Job]
     """The tries, where each is a job of its own; it alone otherwise."""
+    group: DeadLetterGroup | None = None
+    """Of a dead letter: those that failed for the same reason."""
+    remade: list[Remade] = field(default_factory=list)
+    """The job it took the place of, or that took its, where it was redriven with another payload."""
     references: References = field(default_factory=References)
     """Where what it is about lies."""
 
@@ -77,10 +82,12 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     made_from = yield from verbs.made_from(job_id, tenant).start()
     parents = [] if job.workflow_id is None else (yield from verbs.parent_results(job_id, tenant).start())
     chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
+    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
+    remade = yield from verbs.remade(job_id, tenant).start()
     references = yield from verbs.references(job_id, tenant).start()
     found = Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
-        references,
+        *(group, remade, references),
     )
     return _hidden(found) if job.payload == HIDDEN else found
 
@@ -145,8 +152,10 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     if job.state is State.QUEUED and job.due_at is None:
         limits = yield from verbs.limits(job.tenant).start()
         reservations = yield from verbs.reservations(job.tenant).start()
+    turn = (yield from verbs.turn_of(job_id, tenant).start()) if job.state is State.QUEUED else None
+    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     scene = Scene(
         *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
-        *(parents, limits, reservations),
+        *(parents, limits, reservations, turn, group),
     )
     return Why(job, reasons(scene))

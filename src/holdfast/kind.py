@@ -169,7 +169,7 @@ def make_spec(
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
     parent = context.current()
     # A blank tenant is a mistake somewhere, and must not end up as the default one.
-    tenant = check_name(options.get("tenant", parent.tenant if parent else client.tenant), "tenant")
+    tenant = check_name(options.get("tenant", client.tenant), "tenant")
     parent_id = options.get("parent")
     if parent_id is None and parent is not None and parent.tenant == tenant:
         parent_id = parent.job_id

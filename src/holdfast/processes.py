@@ -91,7 +91,7 @@ def recipe_for(client: Client, schema: str, options: ProcessOptions, notify: str
         "url": client.store.url,
         "home": None if client.store is client.home else client.home.url,
         "schema": schema,
-        "tenant": client.tenant,
+        "tenant": client.scope,
         "name": client.name,
         "actor": client.actor,
         "argv": sys.argv,

@@ -98,7 +98,7 @@ class Ending:
     def _settle(self, value: Any) -> Flow[bool]:
         settlement = decide(self.claim, self.completion.end(self.completion.pack(value)), 0.0)
         # Under the lease the job was claimed with, whose scope may be every tenant.
-        return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.tenant)
+        return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
 
     def _check(self, applied: bool) -> None:
         if applied:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import limits, report, sealing, waiting, writes
+from bench import fairness, limits, report, sealing, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_limits, of_sealing, of_waiting, of_writes
+from bench.bars import bars, of_fairness, of_limits, of_sealing, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -82,6 +82,14 @@ def test_work_with_limits(backends: Backends) -> None:
     rows = limits.measure(backends, BY_NAME["holdfast-sqlite"], limits.Sizes(drain=200, rounds=1, keys=20, claims=1))
     assert len(rows) == len(limits.LIMITS)
     assert len(of_limits(rows)) == 4
+    assert all(row.ratio > 0 for row in rows)
+
+
+@pytest.mark.req("JF-12")
+def test_work_shared_between_tenants(backends: Backends) -> None:
+    sizes = fairness.Sizes(large=500, drain=200, rounds=1, many=5, small=3)
+    rows = fairness.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
+    assert [bar.at_least for bar in of_fairness(rows)] == [True, True, True, False]
     assert all(row.ratio > 0 for row in rows)
 
 

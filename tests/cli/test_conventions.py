@@ -31,6 +31,10 @@ COMMANDS = (
     ("demo",),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
+    ("dead-letters",),
+    *(("dead-letters", verb) for verb in ("list", "show", "note", "redrive", "discard")),
+    ("operations",),
+    *(("operations", verb) for verb in ("start", "list", "show", "cancel", "wait")),
     ("approvals",),
     *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
     ("agents",),
@@ -58,13 +62,17 @@ COMMANDS = (
     *(("rules", verb) for verb in ("list", "show", "set", "delete", "check")),
     ("keys",),
     *(("keys", verb) for verb in ("list", "generate", "rotate")),
+    ("tenants",),
+    *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair")),
     ("audit",),
     *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
+    *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
+    ("tenants",),
     ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"

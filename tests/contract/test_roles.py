@@ -18,21 +18,10 @@ OUTSIDER = "holdfast_outsider"
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
-    "active_subscriptions",
-    *(
-        "scope",
-        "caller",
-        "actor",
-        "clock_now",
-        "enter",
-        "legal",
-        "verb_of",
-        "uuid7",
-        "watch_job",
-        "list_limits",
-        "seals_of",
-        "shown_payload",
-    ),
+    *("active_subscriptions", "fair_queues", "turn_of"),
+    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
+    *("shape", "fingerprint", "seals_of"),
+    "shown_payload",
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -50,6 +39,7 @@ EXECUTES = {
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
     "declare_rules",
+    *("next_operation", "hold_operation", "do_operation"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -60,6 +50,8 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
+    *("set_tenant", "remove_tenant", "set_fair"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

@@ -15,9 +15,11 @@ import pytest
 from psycopg import sql
 
 from holdfast.domain.agents import Definition
+from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
 from holdfast.domain.rules import RuleDraft
@@ -29,12 +31,12 @@ from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
-from tests.support.by_hand import PostgresByHand
+from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
-from tests.support.stores import claim, new_id, open_lease, put_one, spec
+from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.ways import bring
 from tests.support.workflows import Flow as Drawn
 
@@ -42,6 +44,7 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
+ALL = JobFilter(tenant="default")
 AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
 
 READS = {
@@ -53,6 +56,9 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "payload_rules", "references"),
+    *("limits", "reservations", "queue_settings"),
+    *("tenants", "fair_queues", "turn_of"),
+    *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
 }
 EXECUTES = {
@@ -63,6 +69,8 @@ EXECUTES = {
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
+    *("save_subscription", "feed_subscription", "subscription_failed"),
+    *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
@@ -70,9 +78,11 @@ GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging"}
+REGISTERS |= {"set_tenant", "remove_tenant", "set_fair"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
@@ -100,29 +110,38 @@ class Place:
     ids: dict[str, str]
 
 
+def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
+    """A little of everything in the tenant `default`: the ids by which it is called."""
+    ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
+    ids["bulk"] = new_id()
+    ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
+    ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
+    claim(owner, ids["lease"])
+    claim(owner, ids["lease"], begin=False)
+    ids["gate"] = asking(owner, quorum=100).id
+    ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
+    owner.run(owner.verbs.put_template(template(), "ada", "default"))
+    failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
+    failing.start()
+    ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    return ids
+
+
 @pytest.fixture
 def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
         with closing(PostgresByHand(owner.url)) as by_hand:
-            ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
-        ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
-        ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
-        claim(owner, ids["lease"])
-        claim(owner, ids["lease"], begin=False)
-        ids["gate"] = asking(owner, quorum=100).id
-        ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
-        owner.run(owner.verbs.put_template(template(), "ada", "default"))
-        failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
-        failing.start()
-        ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+            ids = furnish(owner, by_hand)
         yield Place(url, owner, ids)
         check_ledger(owner)
 
 
-def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
-    """Every verb of the port, with arguments that the owner could use."""
+def verbs(
+    store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
+) -> dict[str, Callable[[], object]]:
+    """Every verb of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
     v, run = store.verbs, store.run
-    job, lease, tenant = ids["in_progress"], ids["lease"], "default"
+    job, lease = ids["in_progress"], ids["lease"]
     return {
         "get": lambda: run(v.get(job, tenant)),
         "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
@@ -141,35 +160,35 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
             v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
         ),
         "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
-        "open_lease": lambda: run(v.open_lease("w", 30, "*")),
-        "renew_lease": lambda: run(v.renew_lease(lease, 30, "*")),
-        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1))),
-        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1))),
-        "recalls": lambda: run(v.recalls(lease, "*")),
-        "holdings": lambda: run(v.holdings(lease, "*")),
+        "open_lease": lambda: run(v.open_lease("w", 30, scope)),
+        "renew_lease": lambda: run(v.renew_lease(lease, 30, scope)),
+        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
+        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
+        "recalls": lambda: run(v.recalls(lease, scope)),
+        "holdings": lambda: run(v.holdings(lease, scope)),
         "watch": lambda: run(v.watch(job, tenant, 1)),
-        "start": lambda: run(v.start(lease, [ids["leased"]], "*")),
-        "release": lambda: run(v.release(lease, [ids["leased"]], "*")),
-        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", "*")),
-        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", "*")),
-        "settle": lambda: run(v.settle(lease, [], "*")),
-        "promote_due": lambda: run(v.promote_due()),
-        "expire_overdue": lambda: run(v.expire_overdue()),
-        "reap_lapsed": lambda: run(v.reap_lapsed()),
-        "save_cursor": lambda: run(v.save_cursor("c", "0", None, "*")),
-        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", "*")),
+        "start": lambda: run(v.start(lease, [ids["leased"]], scope)),
+        "release": lambda: run(v.release(lease, [ids["leased"]], scope)),
+        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", scope)),
+        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", scope)),
+        "settle": lambda: run(v.settle(lease, [], scope)),
+        "promote_due": lambda: run(v.promote_due(tenant=scope)),
+        "expire_overdue": lambda: run(v.expire_overdue(tenant=scope)),
+        "reap_lapsed": lambda: run(v.reap_lapsed(tenant=scope)),
+        "save_cursor": lambda: run(v.save_cursor("c", "0", None, scope)),
+        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", scope)),
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
         "move": lambda: run(v.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
-        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], "*")),
+        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], scope)),
         "steps": lambda: run(v.steps(job, tenant)),
         "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
         "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
         "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
         "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
-        "attend_gates": lambda: run(v.attend_gates()),
+        "attend_gates": lambda: run(v.attend_gates(tenant=scope)),
         "gate": lambda: run(v.gate(ids["gate"], tenant)),
         "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
         "votes": lambda: run(v.votes(ids["gate"], tenant)),
@@ -196,9 +215,9 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "add_schedule": lambda: run(v.add_schedule(placed(new_id()), "ada", tenant)),
         "change_schedule": lambda: run(v.change_schedule(_hourly(store), placed("hourly"), "paused", "ada", tenant)),
         "declare_schedules": lambda: run(v.declare_schedules("shop", [], tenant)),
-        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], "*")),
+        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], scope)),
         "run_schedule": lambda: run(v.run_schedule(ids["schedule"], firing(), True, "ada", tenant)),
-        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(),
+        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
         "add_to_workflow": lambda: run(v.add_to_workflow(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
         "resume_workflow": lambda: run(v.resume_workflow(ids["workflow"], None, "ada", tenant)),
         "cancel_workflow": lambda: run(v.cancel_workflow(ids["workflow"], None, "ada", tenant)),
@@ -210,13 +229,13 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "set_limit": lambda: run(v.set_limit(Rule.of("kind", "slow", 5), "ada", tenant)),
         "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
         "limits": lambda: run(v.limits(tenant)),
-        "attend_limits": lambda: run(v.attend_limits()),
+        "attend_limits": lambda: run(v.attend_limits(tenant=scope)),
         "reserve": lambda: run(v.reserve(Ask(new_id(), "queue", "q", 30), "ada", tenant)),
         "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
         "reservations": lambda: run(v.reservations(tenant)),
         "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
         "queue_settings": lambda: run(v.queue_settings(tenant)),
-        "age_queues": lambda: run(v.age_queues()),
+        "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
@@ -244,6 +263,24 @@ def verbs(store: Store, ids: dict[str, str]) -> dict[str, Callable[[], object]]:
         "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
         "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
         "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
+        "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
+        "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
+        "tenants": lambda: run(v.tenants(tenant)),
+        "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
+        "fair_queues": lambda: run(v.fair_queues()),
+        "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),
+        "dead_letter_groups": lambda: run(v.dead_letter_groups(GroupFilter(tenant=tenant))),
+        "dead_letter_group": lambda: run(v.dead_letter_group("x", tenant)),
+        "group_of": lambda: run(v.group_of(job, tenant)),
+        "note_dead_letters": lambda: run(v.note_dead_letters("x", "y", "ada", tenant)),
+        "redrive_as": lambda: run(v.redrive_as(ids["dead_letter"], new_id(), "{}", None, "ada", tenant)),
+        "remade": lambda: run(v.remade(job, tenant)),
+        "start_operation": lambda: run(v.start_operation(Starting(ids["bulk"], "redrive"), ALL, "ada", tenant)),
+        "next_operation": lambda: run(v.next_operation()),
+        "work_operation": lambda: run(v.work_operation()),
+        "cancel_operation": lambda: run(v.cancel_operation(ids["bulk"], None, "ada", tenant)),
+        "operation": lambda: run(v.operation(job, tenant)),
+        "operations": lambda: run(v.operations(tenant)),
         "seal_ledger": lambda: run(v.seal_ledger("tests")),
         "seal": lambda: run(v.seal()),
         "block": lambda: run(v.block(None)),
@@ -314,6 +351,41 @@ def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     with closing(open_store(as_role(place.url, role))) as store:
         assert sum(store.run(store.verbs.counts("*")).values()) == 8
         assert sum(store.run(store.verbs.counts("default")).values()) == 7
+
+
+@pytest.mark.req("DP-15")
+def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Place) -> None:
+    """A worker may not redrive, but works off what an administrator has started: on the jobs that were asked for."""
+    wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
+    new = Starting(place.ids["bulk"], "redrive")
+    place.owner.run(
+        place.owner.verbs.start_operation(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
+    )
+    call = "select holdfast.do_operation(:op, :jobs, null, false, 'default')"
+    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+        by_hand.execute(call, {"op": new.id, "jobs": [other]})
+    assert state_of(place.owner, other) is State.DEAD_LETTER
+    with closing(open_store(as_role(place.url, EXECUTOR))) as store:
+        assert store.run(store.verbs.work_operation()) == 1
+    assert (state_of(place.owner, wanted), state_of(place.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
+    found = place.owner.run(place.owner.verbs.operation(new.id, "default"))
+    assert found is not None
+    assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
+    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+        assert "no batch of it" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
+
+
+def job_kind(place: Place) -> str:
+    found = place.owner.run(place.owner.verbs.get(place.ids["dead_letter"], "default"))
+    assert found is not None
+    return found.kind
+
+
+def bring_dead(store: Store, kind: str) -> str:
+    job_id = put_one(store, kind, queue="dying")
+    (claimed,) = claim(store, open_lease(store), queues=("dying",))
+    settle(store, claimed, FINAL)
+    return job_id
 
 
 @pytest.mark.req("DP-20")

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from tests.support.attack import LATER, Attack
 from tests.support.attacks_on_agents import AGENTS, REGISTERED
+from tests.support.attacks_on_dead_letters import BEGUN, DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
 from tests.support.attacks_on_payloads import PAYLOADS, RULED
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
+from tests.support.attacks_on_tenants import CAPPED, TENANTS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
@@ -58,6 +60,8 @@ def setup() -> list[str]:
         *REGISTERED,
         *LIMITED,
         *RULED,
+        *CAPPED,
+        *BEGUN,
         *_people(),
         *PLANNED,
     ]
@@ -169,6 +173,11 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
     "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),
+    "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
+    "Dead letters and bulk operations": (
+        "They are counted as they are, and done as they were asked for.",
+        DEAD_LETTERS,
+    ),
 }
 
 

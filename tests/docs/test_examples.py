@@ -63,6 +63,17 @@ async def test_patients(request: pytest.FixtureRequest, tmp_path: Path, store: s
     assert seen[3] == "2000 lines, at artifact://default/…"
 
 
+@pytest.mark.req("DP-15")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_dead_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    assert await load("dead_letters").main(url) == {"succeeded": 20, "cancelled": 1}
+    said = capsys.readouterr().out
+    assert "19 x ConnectionError in example_dead_letters:main.pay, last: order " in said
+    assert "redrive: 19 of 19, 0 refused" in said
+    assert "0 groups are open" in said
+
+
 @pytest.mark.req("SC-16", "SC-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
@@ -71,6 +82,15 @@ async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "16 scenes rendered" in said
     assert "resource gpu-1 was reserved" in said
+
+
+@pytest.mark.req("JF-12", "JF-1")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_tenants(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    made = await load("tenants").main(request.getfixturevalue(f"{store}_url"))
+    assert len(made) == 60 + 6 + 3
+    assert set(made[-40:]) == {"huge"}, "the others were not kept waiting by what it has"
+    assert "tenant trial is full: 3 of its jobs wait and 3 may" in capsys.readouterr().out
 
 
 @pytest.mark.req("SC-14", "CX-10")

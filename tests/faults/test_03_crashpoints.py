@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.domain.operations import Starting
 from holdfast.domain.subscriptions import Subscribing
-from holdfast.stores.base import Verbs
+from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.open import open_store
 from tests.faults.checker import check
 from tests.faults.crashing import GONE, Point, When, flows, start
@@ -26,7 +27,7 @@ from tests.faults.waiting import all_ended
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.people import asking
-from tests.support.stores import claim, new_id, open_lease, put, spec
+from tests.support.stores import FINAL, claim, new_id, open_lease, put, settle, spec
 from tests.support.transactions import Consumer
 
 pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
@@ -51,11 +52,15 @@ NOT_A_WORKERS |= {
     "reset_consumer",
     "remove_consumer",
 }
+NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair"}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "subscription_failed", "save_subscription"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
 READS |= {"active_subscriptions", "deliveries", "behind"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
+READS |= {"tenants", "fair_queues", "turn_of"}
+NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
+READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}
 READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
@@ -65,8 +70,12 @@ VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A
 
 def prepare(store_url: str) -> list[str]:
     """Something for every verb: to take, to fail, to save, to spawn, to promote, to expire, a lost worker's job, steps,
-    and a question that nobody answers in time."""
+    a question that nobody answers in time, and a dead letter that is to be redriven in bulk."""
     with closing(open_store(store_url)) as store:
+        (dead,) = put(store, spec("work", payload={"number": 8}, retry=PATIENT))
+        settle(store, claim(store, open_lease(store, "gave up")), FINAL)
+        everything = JobFilter(tenant="default")
+        store.run(store.verbs.start_operation(Starting(new_id(), "redrive"), everything, "ada", "default"))
         (lost,) = put(store, spec("work", payload={"number": 1}, retry=PATIENT))
         lease = open_lease(store, "lost before")
         assert claim(store, lease)
@@ -89,6 +98,7 @@ def prepare(store_url: str) -> list[str]:
                 spec("walk", payload={"steps": 3}, retry=PATIENT),
             ),
             asking(store, expires_in=0.000001).job_id,
+            dead,
         ]
 
 
@@ -115,7 +125,8 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     seen = [(event.seq, event.job_id) for event in consumer.seen]
     picture = check(url, [*ids, *others], folder=folder, within=10.0, seen=seen)
     ends = [picture.rows[job].state for job in [*ids, *others]]
-    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 2]
+    assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 3]
+    assert [step.verb for step in picture.ledgers[ids[10]]].count("redrive") == 1
     _steps_were_done_once(app, folder, ids[8])
     steps = [step.verb for step in picture.ledgers[ids[4]]]
     # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).

@@ -109,7 +109,7 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
     )
     assert "not run again" in (by_hand.refusal(again, {"id": old}) or "")
     if by_hand.name == "sqlite":
-        drop_trigger(by_hand, "refuse_rerun", "job_state")
+        drop_trigger(by_hand, "keep_dead_letters", "job_state")
     else:
         replaced(by_hand, "refuse_rerun", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(again, {"id": old}) is None

@@ -19,6 +19,7 @@ from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
 from tests.model.people import People
 from tests.model.reserving import Reserving
+from tests.model.upkeep import group_of
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
@@ -175,14 +176,14 @@ class Model(People, Reserving):
         elif item.ending in ("pause", "ask"):
             self.suspend(job, item, holder)
         elif item.ending == "crash":
-            self.crash(job, "crash", holder, item.note, later)
+            self.crash(job, "crash", holder, item.note, later, group_of(item.note))
         else:
             self.step(job, "fail", holder, item.note)
             if item.ending == "retry":
                 job.retries += 1
                 self.step(job, "retry", holder, due=later)
             elif item.ending == "bury":
-                self.step(job, "bury", holder)
+                self.step(job, "bury", holder, group_of(item.note))
 
     def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
         self.holder(lease, tenant)

@@ -7,6 +7,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
+from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.states import ACTIVE, State
@@ -15,6 +16,11 @@ from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was done")
 LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
+
+
+def group_of(note: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What a dead letter keeps of the note that it was ended with: which group it is in (DP-15)."""
+    return {name: note[name] for name in ("fingerprint", "frame") if name in note} or None if note else None
 
 
 class Upkeep(World):
@@ -59,17 +65,26 @@ class Upkeep(World):
             self.step(job, "lapse", "reaper", {"reason": "lease_lapsed"})
         for job in begun:
             job.error = LOST
-            self.crash(job, "lapse", "reaper", None, self.now)
+            group = {"fingerprint": fingerprint(job.spec.kind, *LOST)}
+            self.crash(job, "lapse", "reaper", None, self.now, group)
         for name in unswept - {job.lease for job in self.jobs.values()}:
             self.leases[name].swept = True
         return Sweep(len(lapsed), len(leased), len(begun))
 
-    def crash(self, job: ModelJob, verb: str, actor: str, note: dict[str, Any] | None, later: datetime) -> None:
+    def crash(
+        self,
+        job: ModelJob,
+        verb: str,
+        actor: str,
+        note: dict[str, Any] | None,
+        later: datetime,
+        group: dict[str, Any] | None,
+    ) -> None:
         """A crash is counted apart from the handler's own failures, against its own limit (CX-10)."""
         self.step(job, verb, actor, note)
         again = job.crashes < job.spec.retry.max_crashes
         job.crashes += 1
-        self.step(job, "retry" if again else "bury", actor, due=later if again else None)
+        self.step(job, "retry" if again else "bury", actor, None if again else group, due=later if again else None)
 
     # -- people --------------------------------------------------------------------------------------------------
 

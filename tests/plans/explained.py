@@ -16,7 +16,18 @@ from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.postgres.store import run_on
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
-_BIG = ("job", "job_state", "job_tag", "event", "lease", "step", "app_event", "gate")
+_BIG = (
+    "job",
+    "job_state",
+    "job_tag",
+    "event",
+    "lease",
+    "step",
+    "app_event",
+    "gate",
+    "dead_letter",
+    "dead_letter_group",
+)
 
 Connection = psycopg.Connection[Any]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import psycopg
 
 from holdfast.stores.open import open_store
-from tests.plans import filling_people
+from tests.plans import filling_dead, filling_people
 
 FINISHED = 1_000_000
 CLAIMABLE = FINISHED + 20_000
@@ -38,7 +38,7 @@ WAITING = HELD + 50_000
 ASKING = WAITING + 50_000
 LEASES = 20_000
 
-BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate", "vote")
+BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate", "vote", "dead_letter", "dead_letter_group")
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
 FACTS = f"""
@@ -103,6 +103,7 @@ POSTGRES = (
     """,
     f"select setval('position_seq', {ASKING})",
     *filling_people.postgres(HELD, WAITING, ASKING),
+    *filling_dead.POSTGRES,
 )
 
 _ID = "printf('%08x-%04x-7000-8000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
@@ -152,6 +153,7 @@ SQLITE = (
       from numbers
     """,
     *filling_people.sqlite(HELD, WAITING, ASKING),
+    *filling_dead.SQLITE,
 )
 
 

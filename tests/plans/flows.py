@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.job import JobSpec
+from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import Flow, Steps, flow
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
+from tests.plans.filling_dead import LARGEST
+
+MIDDLE = datetime.fromtimestamp(1_700_000_500, UTC)
+"""Half a million jobs after the first."""
 
 
 def job_id(number: int) -> str:
@@ -244,3 +251,34 @@ def reads(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "gate": ("gate_pkey", verbs.gate(gate_id(WAITING + 7), "a")),
         "votes": ("vote_pkey", verbs.votes(gate_id(WAITING + 7), "a")),
     }
+
+
+def dead(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+    """Pages of fifty of dead letters and their groups, and the index that each walks."""
+
+    def groups(**wanted: Any) -> Flow[Any]:
+        return verbs.dead_letter_groups(GroupFilter(tenant="a", **wanted))
+
+    after = f"1700019000.000000/3/g-{9}"
+    letters = JobFilter(tenant="a", fingerprint=LARGEST)
+    return {
+        "the newest groups": ("dead_letter_group_newest", groups()),
+        "the next of them": ("dead_letter_group_newest", groups(after=after)),
+        "the largest groups": ("dead_letter_group_largest", groups(order="count")),
+        "all groups": ("dead_letter_group_all", groups(resolved=True, after=after)),
+        "jobs of a group": ("dead_letter_by_group", verbs.list_jobs(letters)),
+        "the next of those": ("dead_letter_by_group", verbs.list_jobs(replace(letters, before=job_id(500_000)))),
+    }
+
+
+def batch(verbs: Verbs, wanted: dict[str, str]) -> Flow[Any]:
+    """The next batch of an operation that is started in the same transaction, from the middle of the jobs on."""
+
+    @flow()
+    def both() -> Steps[int | None]:
+        given: dict[str, Any] = wanted | {"state": State(wanted["state"])}
+        new, chosen = Starting(job_id(7_000_000), "redrive"), JobFilter(tenant="a", until=MIDDLE, **given)
+        yield from verbs.start_operation(new, chosen, "ada", "a").start()
+        return (yield from verbs.work_operation("a").start())
+
+    return both()

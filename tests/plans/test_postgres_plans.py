@@ -18,6 +18,7 @@ from holdfast.stores.postgres.verbs import PostgresVerbs
 from tests.plans import flows
 from tests.plans.conftest import Large
 from tests.plans.explained import explained, used
+from tests.plans.filling_dead import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
 
@@ -93,6 +94,27 @@ def test_the_inbox_reads_its_page(connection: Connection, name: str) -> None:
     assert index in plan.indexes, plan.text
     assert not plan.kinds & {"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
     assert plan.rows_read <= 2 * PAGE + 1, plan.text  # each with what was said of it
+
+
+@pytest.mark.req("DP-15")
+@pytest.mark.parametrize("name", flows.dead(VERBS))
+def test_a_page_of_dead_letters_is_read_by_index(connection: Connection, name: str) -> None:
+    index, flow = flows.dead(VERBS)[name]
+    plan = explained(connection, flow)
+    assert index in plan.indexes, plan.text
+    assert not plan.kinds & {"Seq Scan", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
+    assert plan.rows_read <= 3 * PAGE + 1, plan.text  # a job has its state and its facts besides
+
+
+@pytest.mark.req("DP-15")
+def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: Connection) -> None:
+    """In the middle of a million jobs, of which ten thousand are dead letters."""
+    for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
+        seen = used(connection, flows.batch(VERBS, wanted))
+        assert seen.answer == 100
+        assert seen.scanned == {}
+        # Those that it was started for are counted once, five thousand of them; a batch looks at its own.
+        assert sum(seen.by_index.values()) < 5_200 + 100 * 25, seen.by_index
 
 
 @pytest.mark.req("HF-2")

@@ -19,6 +19,7 @@ from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
 from tests.plans.conftest import Large
+from tests.plans.filling_dead import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
 
@@ -111,6 +112,26 @@ def test_what_has_to_do_with_waiting_reads_its_own(connection: sqlite3.Connectio
     seen = run(connection, flows.people(VERBS)[name][1])
     assert seen.scans == []
     assert seen.steps < 20_000
+
+
+@pytest.mark.req("DP-15")
+@pytest.mark.parametrize("name", flows.dead(VERBS))
+def test_a_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection, name: str) -> None:
+    index, flow = flows.dead(VERBS)[name]
+    seen = run(connection, flow)
+    assert len(seen.answer) == 50
+    assert seen.uses(index), seen.plan
+    assert seen.scans == []
+    assert seen.steps < 20_000
+
+
+@pytest.mark.req("DP-15")
+def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: sqlite3.Connection) -> None:
+    for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
+        seen = run(connection, flows.batch(VERBS, wanted))
+        assert seen.answer == 100
+        assert seen.scans == []
+        assert seen.steps < 5_000 * 20 + 100 * 1_500  # five thousand are counted once
 
 
 @pytest.mark.req("CX-5")

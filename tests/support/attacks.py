@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_audit import AUDIT
+from tests.support.attacks_on_dead_letters import DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITS
 from tests.support.attacks_on_payloads import PAYLOADS
@@ -12,11 +13,12 @@ from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_schedules import SCHEDULES
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_subscriptions import DELIVERIES, EXECUTORS, RETRIES
+from tests.support.attacks_on_tenants import TENANTS
 from tests.support.attacks_on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
-_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS, *PAYLOADS, *AUDIT)
-ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING)
-}
+_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
+_ON_GOVERNANCE = (*DEAD_LETTERS, *AUDIT, *TENANTS, *PAYLOADS)
+_ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

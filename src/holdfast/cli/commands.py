@@ -27,9 +27,11 @@ from holdfast.cli import (
     plans,
     queues,
     reservations,
+    resolving,
     rules,
     send_event,
     subscriptions,
+    tenants,
     tick,
     why,
     worker,
@@ -171,6 +173,7 @@ looking.command(
         "holdfast jobs redrive ID1 ID2 --max-attempts 10",
         "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
         "holdfast jobs redrive ID --from-step charge",
+        """holdfast jobs redrive ID --payload '{"order": 8}' --reason 'it was the number'""",
     ),
 )(operate.redrive)
 looking.command(
@@ -190,6 +193,9 @@ looking.command(
     ),
 )(operate.move)
 looking.command("discard", epilog=examples("holdfast jobs discard ID --reason 'customer is gone'"))(operate.discard)
+
+app.add_typer(resolving.buried, name="dead-letters")
+app.add_typer(resolving.bulk, name="operations")
 
 asked = typer.Typer(help="What waits for people: look, and decide.", no_args_is_help=True)
 app.add_typer(asked, name="approvals")
@@ -338,6 +344,21 @@ app.add_typer(sealing, name="keys")
 sealing.command("list")(keys.list_keys)
 sealing.command("generate", epilog=examples("holdfast keys generate --name 2027-01"))(keys.generate)
 sealing.command("rotate", epilog=examples("holdfast keys rotate --all-tenants"))(keys.rotate_keys)
+
+sharing = typer.Typer(help="Tenants: what they are held to, and how they share queues.", no_args_is_help=True)
+app.add_typer(sharing, name="tenants")
+sharing.command("list", epilog=examples("holdfast tenants list"))(tenants.list_tenants)
+sharing.command("show", epilog=examples("holdfast tenants show acme"))(tenants.show)
+sharing.command(
+    "set",
+    epilog=examples(
+        "holdfast tenants set acme --max-pending 100000 --max-running 20 --rate 50/s",
+        "holdfast tenants set acme --weight 3",
+        "holdfast tenants set acme --max-running none",
+    ),
+)(tenants.set_tenant)
+sharing.command("delete", epilog=examples("holdfast tenants delete acme"))(tenants.delete)
+sharing.command("fair", epilog=examples("holdfast tenants fair on", "holdfast tenants fair off"))(tenants.fair)
 
 auditing = typer.Typer(help="The sealed ledger: check it, show it, take it elsewhere.", no_args_is_help=True)
 app.add_typer(auditing, name="audit")

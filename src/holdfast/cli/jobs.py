@@ -14,6 +14,7 @@ from holdfast.cli.session import connect, scope
 from holdfast.cli.timeline import print_attempts, print_timeline
 from holdfast.cli.waiting import print_steps, reason, short_reason
 from holdfast.cli.words import moment, since, span
+from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT, Job
 from holdfast.domain.progress import RESERVED, Progress
@@ -196,6 +197,14 @@ def _made_from(made: MadeFrom | None) -> str | None:
     return "; ".join(part for part in (schedule, template) if part)
 
 
+def _group(group: DeadLetterGroup | None) -> str | None:
+    """``3f2a9c0b1d4e5f60: 17 open, 20 times since 2027-01-31 03:00:00.000``"""
+    if group is None:
+        return None
+    noted = f"; {group.noted_by}: {group.note}" if group.note else ""
+    return f"{group.fingerprint}: {group.open:,} open, {group.times:,} times since {moment(group.first_at)}{noted}"
+
+
 def _print_facts(found: Story) -> None:
     job, call = found.job, found.waits_in
     endless = call is not None and call.until is None
@@ -235,6 +244,9 @@ def _print_facts(found: Story) -> None:
             ("payload at", found.references.payload_ref),
             ("result at", None if found.result is None else found.result.ref),
             ("retry of", job.retry_of),
+            ("group", _group(found.group)),
+            ("redriven as", next((each.new_id for each in found.remade if each.job_id == job.id), None)),
+            ("in place of", next((each.job_id for each in found.remade if each.new_id == job.id), None)),
             ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

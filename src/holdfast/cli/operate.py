@@ -12,12 +12,18 @@ import typer
 from holdfast.cli import options
 from holdfast.cli.failures import NOT_FOUND, REFUSED
 from holdfast.cli.output import emit, state_text, table
+from holdfast.cli.reading import document
 from holdfast.cli.session import connect, scope
 from holdfast.cli.words import duration, instant
-from holdfast.domain.errors import InvalidInput
+from holdfast.client import Client, new_id
+from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Verdict
 from holdfast.domain.order import Move
+from holdfast.domain.payload import encode
+from holdfast.features.dead_letters import DeadLetters
+from holdfast.features.operations import Operations
+from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.stores.base import OperatorVerb, Reschedule
 
 # What a stable reason means to somebody who reads it.
@@ -68,6 +74,12 @@ def redrive(
         str | None,
         typer.Option("--from-step", metavar="N|NAME", help="Do this step and those after it again (see: jobs show)."),
     ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload", metavar="JSON", help="A new job with this in place of it: JSON, @file, or - (one job)."
+        ),
+    ] = None,
     reason: options.Reason = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
@@ -77,9 +89,15 @@ def redrive(
 ) -> None:
     """Put dead letters back into their queue, with all their tries before them.
 
-    Steps that are done are not done again, unless --from-step says from where on.
+    Steps that are done are not done again, unless --from-step says from where on. With --payload it is a new job, and
+    the old one is discarded; `jobs show` names the other of each. Groups of them: holdfast dead-letters redrive.
     """
     step = None if from_step is None else _step(from_step)
+    if payload is not None:
+        if len(jobs) != 1 or step is not None or max_attempts is not None:
+            raise InvalidSetting("--payload is for one job, without other options", code="conflicting_options")
+        _redrive_as(jobs[0], payload, reason, url, scope(tenant, all_tenants), schema, as_json)
+        return
     with connect(url, scope(tenant, all_tenants), schema) as client:
         verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
     _show("redrive", verdicts, as_json)
@@ -160,6 +178,23 @@ def _operate(
     with connect(url, tenant, schema) as client:
         verdicts = client.operate(verb, _ids(jobs), reason)
     _show(verb, verdicts, as_json)
+
+
+def _redrive_as(
+    job: str, payload: str, reason: str | None, url: str | None, tenant: str, schema: str, as_json: bool
+) -> None:
+    with connect(url, tenant, schema) as client:
+        new = letters_of(client).redrive_as(parse_id(job), document(payload), reason=reason)
+    if as_json:
+        emit({"id": parse_id(job), "redriven_as": new})
+    else:
+        table(("id", "redriven as"), [[parse_id(job), new]])
+
+
+def letters_of(client: Client) -> DeadLetters:
+    """What was given is the payload: no handler is known here that would say what it should look like."""
+    start = Operations(client, new_id).starting
+    return DeadLetters(client, start, lambda kind, given: encode(given, limit=PAYLOAD_LIMIT), new_id)
 
 
 def _ids(jobs: list[str]) -> list[str]:

@@ -122,7 +122,7 @@ def command_caller(
             about = {"size": each.size, "sha256": each.sha256}
             await client.arun(
                 client.verbs.add_artifact(
-                    claim.id, claim.lease, claim.attempt, each.name, each.ref, client.tenant, about
+                    claim.id, claim.lease, claim.attempt, each.name, each.ref, client.scope, about
                 )
             )
         raise Ended(program_outcome(program, answer, str(at.log), [each.name for each in found]))

@@ -22,7 +22,8 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``final``: no further try can help."""
+    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``final``: no further try can help.
+    ``frame`` is where in the user's own code (``module:function``)."""
 
     code: str
     message: str
@@ -31,6 +32,7 @@ class Failed:
     final: bool = False
     backoff: Backoff | None = None
     note: dict[str, Any] | None = None
+    frame: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

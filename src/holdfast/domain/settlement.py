@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
@@ -58,16 +59,12 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
         case Failed():
             return _after_failure(claim, outcome, random01)
         case Crashed(code, message, note):
-            return Settlement(
-                claim.id,
-                claim.attempt,
-                "crash",
-                # What ran out of memory once will do so again if it is begun again at once.
-                delay=_backoff(claim).delay(claim.crashes + 1, random01),
-                code=safe_text(code, 100),
-                message=safe_text(message, MESSAGE_LIMIT),
-                note=note,
-            )
+            code, message = safe_text(code, 100), safe_text(message, MESSAGE_LIMIT)
+            # What ran out of memory once will do so again if it is begun again at once.
+            delay = _backoff(claim).delay(claim.crashes + 1, random01)
+            # Whether it was one too many is the store's to count, so the group comes along.
+            note = {**(note or {}), "fingerprint": fingerprint(claim.kind, code, message)}
+            return Settlement(claim.id, claim.attempt, "crash", delay=delay, code=code, message=message, note=note)
         case _:
             assert_never(outcome)
 
@@ -104,20 +101,18 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
     if again:
         asked, rule = failure.after, failure.backoff or _backoff(claim)
         delay = _bounded(asked) if asked is not None else rule.delay(claim.retries + 1, random01)
-    return Settlement(
-        claim.id,
-        claim.attempt,
-        "retry" if again else "bury",
-        delay=delay,
-        code=safe_text(failure.code, 100),
-        message=safe_text(failure.message, MESSAGE_LIMIT),
-        note=_note(failure),
-    )
+    code, message, note = safe_text(failure.code, 100), safe_text(failure.message, MESSAGE_LIMIT), _note(failure)
+    if again:
+        return Settlement(claim.id, claim.attempt, "retry", delay=delay, code=code, message=message, note=note or None)
+    # Which dead letters it belongs with: told here, where the place in the user's code is known.
+    frame = None if failure.frame is None else safe_text(failure.frame, 200)
+    group = {"fingerprint": fingerprint(claim.kind, code, message, frame)} | ({"frame": frame} if frame else {})
+    return Settlement(claim.id, claim.attempt, "bury", code=code, message=message, note=note | group)
 
 
-def _note(failure: Failed) -> dict[str, Any] | None:
+def _note(failure: Failed) -> dict[str, Any]:
     trace = {"traceback": safe_text(failure.traceback, TRACEBACK_LIMIT)} if failure.traceback else {}
-    return {**(failure.note or {}), **trace} or None
+    return {**(failure.note or {}), **trace}
 
 
 def _backoff(claim: Claim) -> Backoff:

@@ -14,6 +14,7 @@ from typing import Final
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.gates import Gate
 from holdfast.domain.job import EVERY_TENANT, Event, Job
 from holdfast.domain.limits import Limit
@@ -22,6 +23,7 @@ from holdfast.domain.reservations import Reservation
 from holdfast.domain.states import HELD as HELD_STATES
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
+from holdfast.domain.tenants import TurnOf
 from holdfast.domain.why_held import by_limits, by_parents, by_reservations
 from holdfast.domain.workflows import ParentResult
 
@@ -43,6 +45,10 @@ class Scene:
     parents: list[ParentResult] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
+    turn: TurnOf | None = None
+    """Where it stands, if its queue is shared between tenants."""
+    group: DeadLetterGroup | None = None
+    """Of a dead letter: those that failed for the same reason."""
 
     def last(self, *verbs: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.verb in verbs), None)
@@ -67,6 +73,16 @@ class Scene:
     def fitting(self) -> list[WorkerSeen]:
         """The living workers that serve its tenant."""
         return [worker for worker in self.around.workers if worker.tenant in (self.job.tenant, EVERY_TENANT)]
+
+    @property
+    def ahead(self) -> int | None:
+        """How many stand before it: of its own tenant, where tenants share the queue."""
+        return self.around.ahead if self.turn is None else self.turn.ahead
+
+    @property
+    def others(self) -> int:
+        """Tenants that it takes turns with."""
+        return 0 if self.turn is None else max(0, self.turn.tenants - 1)
 
     def taking(self) -> list[WorkerSeen]:
         """Those that would take it: of its tenant, its queue and its kind."""
@@ -138,11 +154,17 @@ def dead_letter(scene: Scene) -> Reason | None:
         why = "it failed, and is not tried again"
     else:
         why = "it failed in a way that no other try can help"
+    since = f"it is a dead letter since {_at(job.finished_at)}"
+    change = f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …"
+    group, others = scene.group, ""
+    if group is not None and group.open > 1:
+        others = f"; {group.open - 1} more wait for the same reason (group {group.fingerprint})"
+        change += f"; all of them: holdfast dead-letters redrive {group.fingerprint}"
     return Reason(
         "dead_letter",
-        f"it is a dead letter since {_at(job.finished_at)}: {why}; the last time {job.error_code}: {job.error_message}",
-        f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …",
-        {"error_code": job.error_code},
+        f"{since}: {why}; the last time {job.error_code}: {job.error_message}{others}",
+        change,
+        {"error_code": job.error_code} | ({} if group is None else {"group": group.fingerprint}),
     )
 
 
@@ -392,19 +414,34 @@ def all_busy(scene: Scene) -> Reason | None:
 
 
 def jobs_ahead(scene: Scene) -> Reason | None:
-    ahead = scene.around.ahead
+    ahead = scene.ahead
     if not scene.is_due or not ahead:
         return None
     many = f"{ahead:,} or more jobs are" if ahead >= AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
-    says = f"{many} before it in queue {scene.job.queue}"
+    whose = "" if scene.turn is None else f", of its own tenant {scene.job.tenant}"
+    says = f"{many} before it in queue {scene.job.queue}{whose}"
     return Reason("jobs_ahead", says, f"holdfast jobs move {scene.job.id} --first", {"ahead": ahead})
+
+
+def tenant_turn(scene: Scene) -> Reason | None:
+    if not scene.is_due or scene.turn is None or not scene.others:
+        return None
+    turn, job = scene.turn, scene.job
+    others = f"{scene.others:,} other tenant{'s have' if scene.others > 1 else ' has'}"
+    return Reason(
+        "tenant_turn",
+        f"queue {job.queue} is shared fairly: {others} jobs waiting there, and {job.tenant} is served with weight"
+        f" {turn.weight}",
+        f"It comes when its tenant has its turn. For a larger share: holdfast tenants set {job.tenant} --weight N",
+        {"tenants": turn.tenants, "weight": turn.weight},
+    )
 
 
 def its_turn(scene: Scene) -> Reason | None:
     job = scene.job
     in_time = job.deadline_at is None or job.deadline_at > scene.around.now
     free = any(not worker.full for worker in scene.taking()) and not (limited(scene) or reserved(scene))
-    if not scene.is_due or job.due_at is not None or scene.around.ahead or not free or not in_time:
+    if not scene.is_due or job.due_at is not None or scene.ahead or scene.others or not free or not in_time:
         return None
     return Reason(
         "next",
@@ -440,6 +477,7 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
     refused_executors,
     all_busy,
     jobs_ahead,
+    tenant_turn,
     its_turn,
 )
 

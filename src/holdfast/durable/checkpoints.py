@@ -26,7 +26,7 @@ class _Saved:
         text = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint")
         # Under the lease the job was claimed with, whose scope may be every tenant.
         claim = self.claim
-        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.tenant)
+        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.scope)
 
     def _load(self) -> Flow[dict[str, Any]]:
         return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)

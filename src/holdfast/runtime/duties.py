@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.domain.job import Sweep
 from holdfast.runtime.feeding import feed
+from holdfast.runtime.operating import work_off
 from holdfast.runtime.sealing import Sealing
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
@@ -41,7 +42,8 @@ class Duty:
 
 
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True) -> tuple[Duty, ...]:
-    following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant))
+    bulk = Duty("operations", promote_every, run=partial(work_off, tenant=tenant))
+    following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
     limits = Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant), then=following)
     aging = Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant))
     last = Duty("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None

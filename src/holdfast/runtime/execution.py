@@ -19,7 +19,7 @@ from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.domain.states import State
 from holdfast.runtime.ending import Ended, Suspended
-from holdfast.runtime.failures import failure, message_of, traceback_of
+from holdfast.runtime.failures import failure, frame_of, message_of, traceback_of
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
@@ -194,7 +194,8 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
         case Cancel(reason=reason):
             return Cancelled(None if reason is None else redact(str(reason), MESSAGE_LIMIT))
         case Reject():
-            return Failed(error.code, redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact), final=True)
+            message, trace = redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact)
+            return Failed(error.code, message, trace, final=True, frame=frame_of(error))
         case Retry():
             return _asked_again(error, redact)
         case InvalidArguments() | InvalidPayload() | StepsChanged():
@@ -228,6 +229,7 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
         traceback_of(asked, redact),
         after=None if asked.after is None else seconds(asked.after),
         backoff=asked.own_backoff,
+        frame=frame_of(asked if cause is None else cause),
     )
 
 

@@ -6,10 +6,12 @@ Everything is cut to length and redacted here, before a store or a log hears of 
 from __future__ import annotations
 
 import asyncio
+import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcome import Failed
@@ -32,12 +34,16 @@ _INTERNAL = tuple(
         Path(threading.__file__),
     )
 )
+# Nobody's own code: what a failure is told apart by is where theirs called these.
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_INSTALLED = ("/site-packages/", "/dist-packages/", "\\site-packages\\")
+FRAME_LIMIT = 200
 
 
 def failure(error: BaseException, redact: Redact, *, final: bool = False) -> Failed:
     code = error.code if isinstance(error, HoldfastError) else type_name(error)
     message = redact(message_of(error), MESSAGE_LIMIT)
-    return Failed(code, message or code, traceback_of(error, redact), final=final)
+    return Failed(code, message or code, traceback_of(error, redact), final=final, frame=frame_of(error))
 
 
 def type_name(error: BaseException) -> str:
@@ -63,6 +69,30 @@ def traceback_of(error: BaseException, redact: Redact) -> str:
         return redact("".join(told.format()), TRACEBACK_LIMIT)
     except Exception as trouble:  # some __str__, __cause__ or source file that will not be read
         return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
+
+
+def frame_of(error: BaseException) -> str | None:
+    """Where in the user's own code it was raised, as ``module:function``; what raises an error for another is not it.
+
+    Of a handler that is itself installed, where it begins; None for what never came to any handler."""
+    first = own = None
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_INTERNAL):
+            name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+            place = f"{trace.tb_frame.f_globals.get('__name__', '?')}:{name}"
+            first = first or place
+            if not _is_library(code.co_filename):
+                own = place
+        trace = trace.tb_next
+    found = own or first
+    return None if found is None else found[:FRAME_LIMIT]
+
+
+def _is_library(path: str) -> bool:
+    ours = (str(_PACKAGE), "<frozen", *_LIBRARIES)
+    return path.startswith(ours) or any(part in path for part in _INSTALLED)
 
 
 def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:

@@ -62,14 +62,18 @@ class Search:
         return Look(places, dict(self._moved))
 
     def learn(self, turn: Turn, want: int, look: Look) -> None:
-        for claim in turn.claims:
-            self._places[claim.queue] = (claim.priority, claim.position)
+        reached = {(claim.queue, claim.tenant): (claim.priority, claim.position) for claim in turn.claims}
+        # Where tenants share a queue each has got to a place of its own: behind the first of them is most of it.
+        firsts: dict[str, tuple[int, int]] = {}
+        for (queue, _), place in reached.items():
+            if queue not in firsts or (-place[0], place[1]) < (-firsts[queue][0], firsts[queue][1]):
+                firsts[queue] = place
+        self._places.update(firsts)
         short = len(turn.claims) < want
         self.exhausted = short and not look.after
         if not look.after and turn.pick_us > PATIENCE_US + PER_JOB_US * len(turn.claims):
             self._narrow_until = time.monotonic() + RESPITE * turn.pick_us / 1_000_000
-        reached = {claim.queue for claim in turn.claims}
         for queue, times in look.moved.items():
             # Unless there was no room left when it came to this queue, or it was said again meanwhile.
-            if (short or queue in reached) and self._moved.get(queue) == times:
+            if (short or queue in firsts) and self._moved.get(queue) == times:
                 del self._moved[queue]

@@ -56,7 +56,9 @@ from holdfast.domain.workflows import (
 )
 from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.flow import Flow
+from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.payloads import PayloadVerbs
+from holdfast.stores.tenants import TenantVerbs
 
 T = TypeVar("T")
 
@@ -111,6 +113,8 @@ class JobFilter:
     tag: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
+    fingerprint: str | None = None
+    """Open dead letters of this group."""
     since: datetime | None = None
     until: datetime | None = None
     before: str | None = None
@@ -181,7 +185,7 @@ class Sent:
     woke: int
 
 
-class Verbs(PayloadVerbs, AuditVerbs, Protocol):
+class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -479,9 +483,10 @@ class Verbs(PayloadVerbs, AuditVerbs, Protocol):
 class Caller(Protocol):
     """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
 
-    tenant: str
     actor: str
 
+    @property
+    def tenant(self) -> str: ...
     @property
     def verbs(self) -> Verbs: ...
     def run(self, flow: Flow[T]) -> T: ...

@@ -20,6 +20,8 @@ class Recorded:
     name: str
     told: str = ""
     seen: str = ""
+    by_hand: bool = True
+    """Its rows are added and removed by people; else by what happens to jobs, and only changes are recorded."""
 
     @property
     def watched(self) -> list[str]:
@@ -49,6 +51,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
+    Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded(
         "payload_rule",
@@ -56,6 +59,8 @@ RECORDED = (
         "kind declared_by",
         "signal_only forbidden classification max_bytes max_result_bytes store",
     ),
+    Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted"),
+    Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
     Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
 )
@@ -66,10 +71,11 @@ def postgres_triggers() -> str:
     parts = []
     for each in RECORDED:
         call = f"record_action('{each.subject}', '{each.name}', '{each.told}', '{each.seen}')"
-        parts.append(
-            f"create or replace trigger record_action after insert or delete on {each.table}"
-            f" for each row execute function {call};"
-        )
+        if each.by_hand:
+            parts.append(
+                f"create or replace trigger record_action after insert or delete on {each.table}"
+                f" for each row execute function {call};"
+            )
         if each.watched:
             differs = " or ".join(f"old.{column}::text is distinct from new.{column}::text" for column in each.watched)
             parts.append(
@@ -80,9 +86,9 @@ def postgres_triggers() -> str:
 
 
 def sqlite_triggers() -> str:
-    return "\n".join(
-        part for each in RECORDED for part in (_added(each), _removed(each), _changed(each) if each.watched else "")
-    )
+    parts = [_changed(each) for each in RECORDED if each.watched]
+    parts += [part for each in RECORDED if each.by_hand for part in (_added(each), _removed(each))]
+    return "\n".join(parts)
 
 
 _INSERT = "INSERT INTO action (tenant, at, actor, verb, subject, name, changed)"

@@ -19,12 +19,14 @@ from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.payloads import PayloadVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
+from holdfast.stores.postgres.tenants import TenantVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -46,6 +48,8 @@ class PostgresVerbs(
     SubscriptionVerbs,
     CircumstanceVerbs,
     PayloadVerbs,
+    TenantVerbs,
+    DeadLetterVerbs,
     AuditVerbs,
     Reads,
 ):

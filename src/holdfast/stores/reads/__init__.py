@@ -1,6 +1,7 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.jobs import JobReads
@@ -10,6 +11,7 @@ from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.subscriptions import SubscriptionReads
+from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -24,6 +26,8 @@ class Reads(
     LimitReads,
     SubscriptionReads,
     PayloadReads,
+    TenantReads,
+    DeadLetterReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 

@@ -31,6 +31,8 @@ class Dialect:
     """The time at which a parked job is due."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
+    by_index: Callable[[str], str] = lambda name: ""
+    """Names the index to read a table by, where the planner would have to know more than it does."""
     weak_settings: str | None = None
     """Asks for settings of the server that make commits less than durable; None where each connection sets its own."""
 

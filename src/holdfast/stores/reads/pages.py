@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.ids import parse_id, uuid7
-from holdfast.domain.states import HELD
+from holdfast.domain.states import HELD, State
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import micros
 from holdfast.stores.reads.dialect import within
@@ -23,31 +23,47 @@ OWN = {
     "job": FACTS,
     "job_state": frozenset({"state", "kind", "queue"}),
     "job_tag": frozenset({"tag"}),
+    "dead_letter": frozenset({"fingerprint", "kind", "queue"}),
 }
 
 
 def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
     """The text and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
+    found, params = ids(wanted)
+    text = (
+        f"select {columns} from ({found}) page"
+        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+    )
+    return text, params
+
+
+def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
+    """Only which jobs they are."""
     equal = _equal(wanted)
     lead = _lead(equal)
-    id_ = "p.job_id" if lead == "job_tag" else "p.id"
+    id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
     conditions = [within(wanted.tenant, "p.tenant")]
     conditions += [f"p.{name} = :{name}" for name in equal if name in OWN[lead]]
     if lead == "job_state":
         # Each state is in one of two indexes, that of held jobs or that of the rest; this says in which.
         conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
     elsewhere = [name for name in equal if name not in OWN[lead]]
+    if lead == "dead_letter" and wanted.state is State.DEAD_LETTER:
+        elsewhere.remove("state")  # there are no others in it
+    if "tag" in elsewhere:
+        conditions.append(
+            f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
+        )
     for table in ("job", "job_state"):
-        asked = [name for name in elsewhere if (name in FACTS) == (table == "job")]
+        asked = [name for name in elsewhere if name in (FACTS if table == "job" else ("state",))]
         if asked:
             fits = " and ".join(f"x.{name} = :{name}" for name in asked)
             conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {fits}) = 1")
     bounds = _bounds(wanted)
     conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
     text = (
-        f"select {columns} from (select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(wanted.limit, MOST)):d}) page"
-        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+        f"select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
+        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
 
@@ -61,12 +77,15 @@ def _equal(wanted: JobFilter) -> dict[str, Any]:
         "correlation_id": wanted.correlation_id,
         "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
         "tag": wanted.tag,
+        "fingerprint": wanted.fingerprint,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
 
 def _lead(equal: dict[str, Any]) -> str:
     """The table with the index that narrows most."""
+    if "fingerprint" in equal:
+        return "dead_letter"
     if "tag" in equal:
         return "job_tag"
     if "state" in equal and equal.keys() <= OWN["job_state"]:

@@ -12,7 +12,9 @@ from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.audit import AuditVerbs
+from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
+from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
@@ -27,6 +29,7 @@ from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
+from holdfast.stores.sqlite.operations.tenants import TenantVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
 from holdfast.stores.sqlite.operations.writer import ids_json
@@ -47,11 +50,14 @@ class SqliteVerbs(
     ReservationVerbs,
     AgingVerbs,
     SubscriptionVerbs,
+    TenantVerbs,
     CircumstanceVerbs,
     AgentVerbs,
     TemplateVerbs,
     ScheduleVerbs,
     PayloadVerbs,
+    DeadLetterVerbs,
+    BulkVerbs,
     AuditVerbs,
 ):
     dialect = Dialect(
@@ -63,6 +69,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        by_index=lambda name: f" indexed by {name}",
     )
 
     @flow()

@@ -7,12 +7,12 @@ declare
     v_agented boolean;
     v_flowing boolean;
     v_retried boolean;
+    v_ruled   boolean;
     v_broken boolean;
     v_queues text[];
     v_agent  agent;
     v_row    record;
     v_bad    record;
-    v_ruled  boolean;
     v_rule   payload_rule;
 begin
     select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
@@ -24,6 +24,15 @@ begin
     if v_broken then
         perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
                 a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth) as b(rule) where b.rule is not null;
+    end if;
+    select d.ruled into v_ruled from dispatch d;
+    if v_ruled then
+        -- How many of a tenant's jobs may wait (19_pending.sql).
+        perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (
+            select a.tenant, count(*)::integer as jobs, min(a.kind) as kind,
+                   count(*) filter (where is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of))::integer as owed
+              from added a where a.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+             group by a.tenant order by a.tenant) t;
     end if;
     if v_flowing is not true then
         insert into job_state (id, tenant, kind, queue, state, priority, position,
@@ -96,7 +105,6 @@ begin
             end if;
         end loop;
     end if;
-    select d.ruled into v_ruled from dispatch d;
     if v_ruled then
         -- What may be in a payload (19_payloads.sql). A retry was accepted with its first try.
         for v_row in select distinct a.tenant, a.kind from added a where a.retry_of is null order by 1, 2 loop

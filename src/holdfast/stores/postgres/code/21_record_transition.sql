@@ -18,15 +18,16 @@ declare
 begin
     -- What there is to look at, in one go. A duty that found nothing comes here too, and must not cost a transaction id
     -- and a write.
-    select n.*, o.*, exists (select from watch) as watched, (select d.limited from dispatch d) as limited,
+    select n.*, o.*, d.limited, d.capped, exists (select from watch) as watched,
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
                    bool_or(n.error_code = 'worker_lost' and n.state = 'failed') as lost
               from new_rows n) n,
            (select bool_or(o.state = 'waiting_for_approval') as asked, bool_or(o.state = 'failed') as failed,
+                   bool_or(o.state = 'dead_letter') as dead,
                    bool_or(o.due_at = 'infinity') as parked
-              from old_rows o) o;
+              from old_rows o) o, dispatch d;
     if v_seen.rows = 0 then
         return null;
     end if;
@@ -74,6 +75,13 @@ begin
         perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
     end if;
+    if v_seen.failed or v_seen.dead then   -- dead letters come or go (27_dead_letters.sql)
+        perform keep_dead_letters(w.buried, w.gone, v_now) from (
+            select array_agg(n.id) filter (where n.state = 'dead_letter') as buried,
+                   array_agg(n.id) filter (where o.state = 'dead_letter') as gone
+              from new_rows n join old_rows o on o.id = n.id where (o.state = 'dead_letter') <> (n.state = 'dead_letter')) w
+         where w.buried is not null or w.gone is not null;
+    end if;
     if v_seen.flowing then
         if v_seen.parked then
             perform refuse_release(o.id) from old_rows o join new_rows n on n.id = o.id
@@ -92,6 +100,13 @@ begin
             and exists (select from watch w where w.job_id = n.id);
     end if;
 
+    if v_seen.capped then
+        insert into pending_change (tenant, change)
+        select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)
+          from new_rows n join old_rows o on o.id = n.id
+         where waits(n.state) <> waits(o.state) and n.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+         group by n.tenant having sum(waits(n.state)::integer - waits(o.state)::integer) <> 0;
+    end if;
     if v_seen.limited then
         v_freed := array(select n.id from new_rows n join old_rows o on o.id = n.id where o.lease is not null and n.lease is null);
         if v_freed <> '{}' then

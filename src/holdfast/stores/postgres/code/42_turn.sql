@@ -45,15 +45,21 @@ declare
     v_barred   text[];
     v_got      tid[];
     v_new      tid[];
+    v_fair     text[];
+    v_shared   boolean := false;   -- tenants share this queue
+    v_last     text;               -- whose turn it was last, and what is left over of it
+    v_rest     integer;
+    v_mine     boolean;
+    v_walked   bigint;
 begin
     -- Whoever changes limits waits until all have gone that did not know of them (38_limits.sql).
     if not pg_try_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0) then
         perform pg_advisory_xact_lock_shared('dispatch'::regclass::oid::integer, 0);
     end if;
-    select d.limited, l.holder, l.name, l.ended_at is null and l.until > v_now,
+    select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
            -- As executes(l.name) says: here without a call.
            not exists (select from executor) or exists (select from executor e where e.label = l.name and e.role = 'executor')
-      into v_limited, v_holder, v_label, live, v_may
+      into v_limited, v_fair, v_holder, v_label, live, v_may
       from dispatch d left join lease l on l.id = turn.lease and l.tenant = v_scope;
     if v_holder is null then
         raise exception 'lease % is not known here', turn.lease
@@ -91,9 +97,24 @@ begin
             v_got := '{}';
             v_extra := 0;
         end if;
+        if v_fair is not null and v_scope = '*' then
+            v_shared := is_shared(turn.queues[i], v_fair);
+            if v_shared then
+                select f.last, f.left_over, f.mine into v_last, v_rest, v_mine from fair_place_of(turn.queues[i], turn.kinds) f;
+            end if;
+        end if;
         for v_round in 1 .. 8 loop
             v_began := clock_timestamp();
-            if v_priority is null then
+            if v_shared and v_priority is null then
+                v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
+                select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
+                  from fair_pick(turn.queues[i], v_last, v_rest, v_most + v_extra, turn.kinds, v_barred, v_now) f;
+                -- Who is told of a slow look begins the next ones behind a place, where nobody takes turns. So it is said
+                -- only if there was much to walk past, and not if the machine had something else to do.
+                if pg_stat_get_xact_tuples_returned(to_regclass('fair')) - v_walked < 1000 + 10 * (v_most + v_extra) then
+                    v_began := clock_timestamp();
+                end if;
+            elsif v_priority is null then
                 select array_agg(p.ctid), bool_or(p.agented) into v_rows, v_agented from (
                     select s.ctid, s.agent is not null as agented from job_state s
                      where s.queue = turn.queues[i] and s.state = 'queued' and s.due_at is null
@@ -128,6 +149,11 @@ begin
                          limit v_most + v_extra - coalesce(cardinality(v_rows), 0) for update skip locked) p;
                     v_rows := v_rows || v_more;
                     v_agented := coalesce(v_agented, false) or coalesce(v_any, false);
+                end if;
+                if v_shared and coalesce(cardinality(v_rows), 0) < v_most then
+                    -- Behind that place is not enough; and the places of tenants are not one behind the other.
+                    v_priority := null;
+                    continue;
                 end if;
             end if;
             pick_us := pick_us + extract(microseconds from clock_timestamp() - v_began)::integer;
@@ -170,6 +196,9 @@ begin
             end if;
             perform set_config('holdfast.actor', v_holder, true);
             v_locked := true;
+        end if;
+        if v_shared and v_priority is null and v_mine then
+            perform fair_move(turn.queues[i], turn.kinds, v_rows, v_last, v_rest);
         end if;
         return query
         with taken as (

@@ -88,7 +88,10 @@ begin
                due_at = case when o.outcome in ('retry', 'crash')
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
                finished_at = case when o.outcome in ('retry', 'crash') then null else v_now end,
-               note = null
+               -- A dead letter knows its group (27_dead_letters.sql).
+               note = case when o.outcome = 'bury' and o.detail -> 'note' ->> 'fingerprint' is not null
+                           then jsonb_strip_nulls(jsonb_build_object('fingerprint', o.detail -> 'note' ->> 'fingerprint',
+                                                                     'frame', o.detail -> 'note' ->> 'frame')) end
           from unnest(v_jobs, v_outcomes, v_details) as o(id, outcome, detail)
          where s.id = o.id and o.outcome in ('retry', 'bury', 'crash') and (v_anew is null or o.id <> all (v_anew));
 

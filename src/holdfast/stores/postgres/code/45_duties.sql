@@ -107,7 +107,8 @@ begin
            crashes = s.crashes + 1,
            due_at = case when s.crashes < s.max_crashes then v_now end,
            finished_at = case when s.crashes < s.max_crashes then null else v_now end,
-           note = null
+           note = case when s.crashes >= s.max_crashes
+                       then jsonb_build_object('fingerprint', fingerprint(s.kind, s.error_code, s.error_message)) end
      where s.id = any (v_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
 
     delete from recall r where r.lease = any (v_lost);

@@ -13,7 +13,7 @@ begin
 end $$;
 
 create or replace function operate(p_verb text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
-                                   p_max_retries integer default null)
+                                   p_max_retries integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -22,7 +22,7 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, p_actor);
     v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, ''),
-                                                        'max_retries', p_max_retries));
+                                                        'max_retries', p_max_retries, 'operation', p_operation));
     v_done  uuid[];
     v_leases uuid[];
 begin

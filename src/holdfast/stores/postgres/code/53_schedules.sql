@@ -138,7 +138,12 @@ declare
     v_actor  text := actor();
     v_answer record;
 begin
-    select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
+    begin
+        select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
+    exception when sqlstate 'ZH057' then
+        -- Its tenant is full: said here, and the schedules of others go on.
+        select null::uuid as id, false as created, 'tenant_full' as reason, sqlerrm as detail into v_answer;
+    end;
     if v_answer.id is null or not v_answer.created then
         status := 'failed';
         code := coalesce(v_answer.reason, 'refused');

@@ -22,7 +22,7 @@ declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
-                              'watch_job', 'list_limits', 'shown_payload', 'seals_of'];
+                              'watch_job', 'list_limits', 'shape', 'fingerprint', 'seals_of', 'fair_queues', 'turn_of', 'shown_payload'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -32,13 +32,14 @@ declare
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
-                              'declare_rules'];
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor',
+                              'add_executor', 'remove_executor', 'set_tenant', 'remove_tenant', 'set_fair',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal'];
     v_routine record;
     v_role    text;
@@ -71,8 +72,8 @@ begin
              where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
         execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor,'
-            ' payload_rule, reference, resealed, action to %I', v_role);
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, tenant, action,'
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);

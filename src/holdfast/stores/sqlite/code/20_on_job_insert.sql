@@ -15,6 +15,11 @@ BEGIN
         SELECT 1 FROM payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
          WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*') AND r.signal_only
            AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL);
+    -- The verbs ask before (operations/pending.py), from a number that is kept; here they are counted.
+    SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
+     WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
+               <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
+                      AND s.state NOT IN ('leased', 'in_progress')));
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)

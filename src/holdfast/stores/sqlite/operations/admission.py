@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.operations.writer import ids_json
 
 SECOND = 1_000_000
 _LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
+_DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
 _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > ?"
     " AND (scope = 'all' OR (scope = 'queue' AND name = ?))"
@@ -78,6 +79,13 @@ class Opening(NamedTuple):
 
     room: int | None
     barred: list[str]
+
+
+def dispatch() -> Steps[tuple[bool, list[str]]]:
+    """Whether anything is limited, and which queues tenants share fairly."""
+    rows = yield Statement(_DISPATCH)
+    limited, fair = rows[0]
+    return bool(limited), [] if fair is None else json.loads(fair)
 
 
 def is_limited() -> Steps[bool]:

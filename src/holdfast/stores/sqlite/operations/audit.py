@@ -59,12 +59,12 @@ class AuditVerbs(AuditReads):
             drafted[:] = yield from self._draft(version, want)
             return None if drafted else 0
 
-        def write() -> Steps[int]:
+        def seal_ledger() -> Steps[int]:  # by the name of its verb, as every flow has it
             (seal,) = drafted
             rows = yield Statement(_ADD, {name: getattr(seal, name) for name in Seal.__slots__})
             return seal.event_count + seal.action_count if rows else 0
 
-        return Flow(write, peek=look)
+        return Flow(seal_ledger, peek=look)
 
     def _draft(self, version: str, want: int) -> Steps[list[Seal]]:
         last = yield Statement(_LAST)

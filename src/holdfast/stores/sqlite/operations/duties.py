@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.retry_as import retry_anew
@@ -51,16 +52,21 @@ _REQUEUE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
+_LOST, _LOST_HOW = "worker_lost", "the worker that ran this job stopped renewing its lease"
 _CRASH = (
     "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = NULL,"
-    " error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'"
-    " WHERE n IN (SELECT value FROM json_each(?))"
+    f" error_code = '{_LOST}', error_message = '{_LOST_HOW}' WHERE n IN (SELECT value FROM json_each(?))"
 )
 _RESCUE = (
-    "UPDATE job_state SET state = CASE WHEN crashes < max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
-    " crashes = crashes + 1, due_at = CASE WHEN crashes < max_crashes THEN :now END,"
-    " finished_at = CASE WHEN crashes < max_crashes THEN NULL ELSE :now END, note = NULL"
-    " WHERE n IN (SELECT value FROM json_each(:numbers))"
+    "UPDATE job_state SET state = 'retry_waiting', crashes = crashes + 1, due_at = :now, finished_at = NULL,"
+    " note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
+)
+_LAST = (
+    "SELECT n, kind FROM job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+)
+_BURY = (
+    "UPDATE job_state SET state = 'dead_letter', crashes = crashes + 1, due_at = NULL, finished_at = :now,"
+    " note = json_object('fingerprint', :group) WHERE n = :n"
 )
 _ANEW = (
     "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
@@ -119,7 +125,11 @@ class DutyVerbs:
                 anew: dict[int, str] = {row[0]: row[1] for row in rows}
                 for job_id in anew.values():
                     yield from retry_anew(job_id, now, None, lost=1)
-                yield Statement(_RESCUE, {"now": now, "numbers": ids_json(n for n in begun if n not in anew)})
+                others = ids_json(n for n in begun if n not in anew)
+                last = yield Statement(_LAST, (others,))
+                yield Statement(_RESCUE, {"now": now, "numbers": others})
+                for n, kind in last:
+                    yield Statement(_BURY, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
             yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
             yield Statement(_SWEPT, (now, leases))
         yield from unsign()

@@ -16,6 +16,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.agents import agents_of
 from holdfast.stores.sqlite.operations.payloads import is_ruled, judge_payloads
+from holdfast.stores.sqlite.operations.pending import hold_to_cap
 from holdfast.stores.sqlite.operations.writer import sign_enqueue, unsign
 
 _ADD_KEY = (
@@ -78,6 +79,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):
             yield from judge_payloads(new, tenant)
+        yield from hold_to_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
         references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
         if references:

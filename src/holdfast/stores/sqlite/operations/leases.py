@@ -14,8 +14,9 @@ from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, is_limited, opening
+from holdfast.stores.sqlite.operations.admission import Opening, admit, candidate, dispatch, is_limited, opening
 from holdfast.stores.sqlite.operations.agents import hold_back
+from holdfast.stores.sqlite.operations.fair import Share, move_on, pick_fairly, share_of
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
 _OPEN = (
@@ -44,14 +45,23 @@ _CLAIMABLE = (
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
 )
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
-_PICK = (
+_COLUMNS = (
     "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
     " s.max_retries, s.max_crashes, j.backoff, s.priority, s.position, j.deadline_at, j.created_at, j.correlation_id,"
     " j.parent_id, j.workflow_id, j.agent, j.tags"
-    " FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
+)
+_PICK = (
+    f"{_COLUMNS} FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
+# The first of each of some tenants, as many as its share.
+_PICK_FAIRLY = (
+    f"{_COLUMNS} FROM json_each(:whom) w CROSS JOIN job_state s ON s.n IN (SELECT s.n FROM job_state s"
+    f" INDEXED BY fair WHERE s.tenant = w.value AND {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :quota)"
+    " CROSS JOIN job j ON j.n = s.n"
+)
 TENANT, AGENT = 4, 20
+IN_ORDER = (0, TENANT, 13, 14)  # number, tenant, priority, position
 OPEN = Opening(None, [])
 ROUNDS = 8
 EXTRA = 50
@@ -133,14 +143,25 @@ def _picking(request: ClaimRequest, queue: str, now: int, barred: Sequence[str] 
     }
 
 
-def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Steps[list[Row]]:
+def _next(
+    request: ClaimRequest, queue: str, now: int, want: int, share: Share | None, barred: Sequence[str] = ()
+) -> Steps[list[Row]]:
+    params = _picking(request, queue, now, barred)
+    if share is None:
+        found = yield Statement(_PICK, params | {"want": want})
+    else:
+        found = yield from pick_fairly(share, _PICK_FAIRLY, params, want, IN_ORDER)
+    return found
+
+
+def _pick_within(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
     """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
     open_to = yield from opening(queue, request.tenant, now)
     want = want if open_to.room is None else min(want, open_to.room)
     got: dict[int, Row] = {}
     extra = 0
     for _ in range(ROUNDS if want > 0 else 0):
-        found = yield Statement(_PICK, _picking(request, queue, now, open_to.barred) | {"want": want + extra})
+        found = yield from _next(request, queue, now, want + extra, share, open_to.barred)
         able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
         new = [row for row in able if row[0] not in got]
         admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()
@@ -151,11 +172,11 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int) -> Step
     return list(got.values())
 
 
-def _pick(request: ClaimRequest, queue: str, now: int, want: int) -> Steps[list[Row]]:
+def _pick(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
     """What is next in a queue. Where jobs of disabled agents were in the way, and put off, it is looked for again."""
     rows: list[Row] = []
     for _ in range(ROUNDS):
-        found = yield Statement(_PICK, _picking(request, queue, now) | {"want": want})
+        found = yield from _next(request, queue, now, want, share)
         if all(row[AGENT] is None for row in found):
             return found
         rows = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
@@ -217,11 +238,15 @@ class LeaseVerbs:
     def take(self, request: ClaimRequest, now: int) -> Steps[list[Claim]]:
         """The claim itself, inside a flow that has signed and that saw the lease to be live."""
         picked: list[Row] = []
-        pick = _pick_within if (yield from is_limited()) else _pick
+        limited, fair = yield from dispatch()
+        pick = _pick_within if limited else _pick
         for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
             if len(picked) >= request.want:
                 break
-            rows = yield from pick(request, queue, now, request.want - len(picked))
+            share = (yield from share_of(request, queue, fair)) if fair else None
+            rows = yield from pick(request, queue, now, request.want - len(picked), share)
+            if share is not None and rows:
+                yield from move_on(share, [row[TENANT] for row in rows])
             picked += rows
         if picked:
             numbers = ids_json(row[0] for row in picked)

@@ -108,30 +108,16 @@ class LimitVerbs:
     @flow(tells=True)
     def set_limit(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
         now = yield from sign(actor)
-        per = None if rule.rate is None else (rule.per or 1.0)
-        burst = None if rule.rate is None else (rule.burst or rule.rate)
-        facts = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
-        limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
-        yield Statement(_SET, {**facts, **limits, "actor": actor, "now": now})
-        yield _SWITCH_ON
-        if rule.concurrency is not None:
-            yield Statement(_COUNT_RUNNING, facts)
-        yield from _sweep(now, 1000, _beginning(tenant, rule.scope))
-        rows = yield Statement(_ONE, facts)
+        row = yield from put_limit(rule, actor, tenant, now)
         yield from unsign()
-        return self._limit(rows[0])
+        return self._limit(row)
 
     @flow(tells=True)
     def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        facts = {"tenant": tenant, "scope": scope, "name": name}
-        rows = yield Statement(_REMOVE, facts)
-        if rows:
-            yield Statement(_FORGET.format(table="place", what="concurrency"), facts)
-            yield Statement(_FORGET.format(table="meter", what="rate"), facts)
-            yield from _sweep(now, 1000, _beginning(tenant, scope))
+        found = yield from drop_limit(scope, name, tenant, now)
         yield from unsign()
-        return bool(rows)
+        return found
 
     @flow(writes=False)
     def limits(self, tenant: str) -> Steps[list[Limit]]:
@@ -161,6 +147,31 @@ class LimitVerbs:
         yield _SWITCH_OFF
         yield from unsign()
         return count
+
+
+def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
+    """As part of a write that is signed."""
+    per = None if rule.rate is None else (rule.per or 1.0)
+    burst = None if rule.rate is None else (rule.burst or rule.rate)
+    facts = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
+    limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
+    yield Statement(_SET, {**facts, **limits, "actor": actor, "now": now})
+    yield _SWITCH_ON
+    if rule.concurrency is not None:
+        yield Statement(_COUNT_RUNNING, facts)
+    yield from _sweep(now, 1000, _beginning(tenant, rule.scope))
+    rows = yield Statement(_ONE, facts)
+    return rows[0]
+
+
+def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
+    facts = {"tenant": tenant, "scope": scope, "name": name}
+    rows = yield Statement(_REMOVE, facts)
+    if rows:
+        yield Statement(_FORGET.format(table="place", what="concurrency"), facts)
+        yield Statement(_FORGET.format(table="meter", what="rate"), facts)
+        yield from _sweep(now, 1000, _beginning(tenant, scope))
+    return bool(rows)
 
 
 def _beginning(tenant: str, scope: str) -> str:

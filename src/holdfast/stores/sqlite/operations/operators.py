@@ -58,22 +58,9 @@ class OperatorVerbs:
         if verb == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
         now = yield from sign(actor)
-        scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-        found = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
-        open_to = ACTIVE if verb == "cancel" else {State.DEAD_LETTER}
-        willing = [job_id for job_id, state in found.items() if state in open_to]
-        note: dict[str, object] = {"reason": reason} if reason else {}
-        if max_retries is not None:
-            note["max_retries"] = max_retries
-        params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
-        if verb == "cancel":  # whoever runs them is told that they are no longer theirs
-            yield Statement(_RECALL, {"ids": ids_json(willing)})
-        if verb == "redrive":
-            yield Statement(_REDRIVE, {**params, "limit": max_retries})
-        else:
-            yield Statement(_STOP, {**params, "now": now})
+        verdicts = yield from apply(verb, ids, reason, tenant, now, max_retries)
         yield from unsign()
-        return [_verdict(verb, job_id, found.get(job_id), job_id in set(willing)) for job_id in ids]
+        return verdicts
 
     @flow(tells=True)
     def reschedule(
@@ -99,6 +86,33 @@ class OperatorVerbs:
             was = found[job_id][0] if job_id in found else None
             answers.append(Verdict(job_id, State.QUEUED if refusal is None else was, refusal is not None, refusal))
         return answers
+
+
+def apply(
+    verb: OperatorVerb,
+    ids: Sequence[str],
+    reason: str | None,
+    tenant: str,
+    now: int,
+    max_retries: int | None = None,
+    operation: str | None = None,
+) -> Steps[list[Verdict]]:
+    """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
+    scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+    found = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
+    open_to = ACTIVE if verb == "cancel" else {State.DEAD_LETTER}
+    willing = [job_id for job_id, state in found.items() if state in open_to]
+    said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}
+    note = {name: value for name, value in said.items() if value is not None}
+    params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
+    if verb == "cancel":  # whoever runs them is told that they are no longer theirs
+        yield Statement(_RECALL, {"ids": ids_json(willing)})
+    if verb == "redrive":
+        yield Statement(_REDRIVE, {**params, "limit": max_retries})
+    else:
+        yield Statement(_STOP, {**params, "now": now})
+    done = set(willing)
+    return [_verdict(verb, job_id, found.get(job_id), job_id in done) for job_id in ids]
 
 
 def _reason_against(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:

@@ -15,14 +15,14 @@ _NOTE = (
     "UPDATE job_state SET retries = retries + :retried, crashes = crashes + :lost, note = :note"
     " WHERE id = :old AND state = 'failed'"
 )
-_SAME = (
+SAME = (
     "tenant, kind, payload, deadline_at, max_crashes, backoff, idempotency_key, content_key, tags, agent,"
     " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth"
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (
-    f"INSERT INTO job (id, {_SAME}, queue, priority, max_retries, process_after, enqueued_by, created_at, retry_of)"
-    f" SELECT :new, j.{_SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
+    f"INSERT INTO job (id, {SAME}, queue, priority, max_retries, process_after, enqueued_by, created_at, retry_of)"
+    f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
     " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
 _REFERENCE = (
@@ -38,6 +38,7 @@ _CONTENT = (
     "UPDATE content SET job_id = :new WHERE job_id = :old AND (tenant, key) ="
     " (SELECT tenant, content_key FROM job WHERE id = :old)"
 )
+IN_PLACE = (_KEY, _CONTENT)
 
 
 def retry_anew(job_id: str, now: int, due: int | None, *, retried: int = 0, lost: int = 0) -> Steps[None]:
@@ -49,5 +50,5 @@ def retry_anew(job_id: str, now: int, due: int | None, *, retried: int = 0, lost
     yield Statement(_NOTE, {"old": job_id, "retried": retried, "lost": lost, "note": note})
     yield Statement(_SUCCEED, names | {"now": now, "due": due if due is not None and due > now else None})
     yield Statement(_REFERENCE, names)
-    yield Statement(_KEY, names)
-    yield Statement(_CONTENT, names)
+    for statement in IN_PLACE:
+        yield Statement(statement, names)

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from holdfast.domain.job import Enqueued
 from holdfast.domain.placing import Placed
 from holdfast.domain.schedules import MOST_WAITING, Decision, Firing, Schedule
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.enqueue import add
+from holdfast.stores.sqlite.operations.pending import no_room
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PARTS = (
@@ -215,7 +217,11 @@ def _make(
 ) -> Steps[tuple[str, str | None, str | None, str | None]]:
     """Make the job of one time, and say what became of it: the status, the job, and why there is none."""
     assert firing.job is not None
-    answer = (yield from add([firing.job], schedule.tenant, now))[0]
+    full = yield from no_room(1, firing.job.kind, schedule.tenant, now)
+    if full is None:
+        answer = (yield from add([firing.job], schedule.tenant, now))[0]
+    else:  # said here, and the schedules of others go on
+        answer = Enqueued(None, False, full.code, None, str(full))
     status, job_id, code, detail = "skipped" if skip else "fired", answer.id, None, None
     if job_id is None or not answer.created:
         status, job_id, code, detail = "failed", None, answer.reason or "refused", answer.detail

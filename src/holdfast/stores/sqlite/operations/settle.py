@@ -28,13 +28,14 @@ _END = (
 )
 _PASS_ON = (
     "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
-    " note = NULL WHERE id = :id"
+    " note = :group WHERE id = :id"
 )
 # The crash has been counted by then. Whether another try is left is the row's to say, as for the reaper.
 _AFTER_CRASH = (
     "UPDATE job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
     " due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
-    " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END, note = NULL WHERE id = :id"
+    " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END,"
+    " note = CASE WHEN crashes <= max_crashes THEN NULL ELSE :group END WHERE id = :id"
 )
 _RESULT = (
     "INSERT INTO result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM job_state WHERE id = ?"
@@ -83,7 +84,8 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                     elif item.pause is not None:
                         yield from suspend(item, now)
                     elif item.ending == "crash":
-                        yield Statement(_AFTER_CRASH, {"id": item.id, "now": now, "due": _due(item, now)})
+                        params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
+                        yield Statement(_AFTER_CRASH, params)
     results = [
         (item.result, item.ref, item.id)
         for key in applied
@@ -144,4 +146,11 @@ def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
         "retried": int(again),
         "due": _due(item, now) if again else None,
         "finished": None if again else now,
+        "group": None if again else _group(item),
     }
+
+
+def _group(item: Settlement) -> str | None:
+    """A dead letter knows its group (``27_dead_letters.sql``)."""
+    told = {name: item.note[name] for name in ("fingerprint", "frame") if name in item.note} if item.note else {}
+    return json.dumps(told) if told else None

@@ -1,0 +1,68 @@
+"""A bank is down for a while: what failed is one group, with a note; when it is back all of it is redriven, slowly.
+
+    python examples/dead_letters.py                                   # on a new SQLite file
+    HOLDFAST_URL=postgresql://… python examples/dead_letters.py       # on a database that was migrated
+
+It prints the groups, how the bulk operation went, and how one payment that was wrong is put right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import holdfast
+from holdfast.runtime.worker import WorkerOptions
+
+
+async def main(url: str | None = None) -> dict[str, int]:
+    """Fail, look, put right; answers how many jobs ended in which state."""
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/payments.db"
+    app = holdfast.App(url, name="payments")
+    bank = {"up": False}
+
+    @app.job(retry=holdfast.Retry(max_attempts=1))
+    async def pay(order: int, amount: int) -> str:
+        if amount <= 0:
+            raise holdfast.Reject("amount", f"order {order}: {amount} is no amount")
+        if not bank["up"]:
+            raise ConnectionError(f"order {order}: the bank does not answer")
+        return f"paid {amount}"
+
+    async def work_off() -> None:
+        await app.worker(WorkerOptions(burst=True)).run()
+
+    try:
+        for order in range(20):
+            await pay.aenqueue(order, 10 * order)
+        await work_off()
+        for group in await app.dead_letters.agroups(order="count"):
+            print(f"{group.open} x {group.error_code} in {group.frame}, last: {group.error_message}")
+        down, wrong = await app.dead_letters.agroups(order="count")
+        await app.dead_letters.anote(down.fingerprint, "the bank is down until noon")
+
+        bank["up"] = True
+        operation = await app.dead_letters.aredrive(down.fingerprint, rate=100, reason="the bank is back")
+        over = await app.operations.arun(operation.id)
+        print(f"{over.verb}: {over.done} of {over.total}, {over.refused} refused")
+
+        (job,) = await app.dead_letters.ajobs(wrong.fingerprint)
+        new = await app.dead_letters.aredrive_as(job.id, {"order": 0, "amount": 5}, reason="it was 5")
+        await work_off()
+        made = await app.aget(new)
+        assert made is not None
+        print(f"order 0 is {made.state} in the place of a job that was discarded")
+        print(f"{len(await app.dead_letters.agroups())} groups are open")
+        counts: dict[str, int] = {}
+        for each in await app.ajobs(limit=100):
+            counts[each.state] = counts.get(each.state, 0) + 1
+        return counts
+    finally:
+        await app.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

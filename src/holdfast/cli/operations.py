@@ -1,0 +1,217 @@
+"""``holdfast operations start | list | show | cancel | wait``: what people do to many jobs, and how far it is."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any, cast
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.failures import FAILED
+from holdfast.cli.output import Cell, console, emit, facts, line, plain, say, table, write
+from holdfast.cli.session import connect, scope
+from holdfast.cli.words import duration, moment, since
+from holdfast.client import Client, new_id
+from holdfast.domain.errors import NotFound
+from holdfast.domain.operations import Operation
+from holdfast.domain.states import State
+from holdfast.features.operations import Operations, Wanted
+
+
+class Verb(StrEnum):
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+    DISCARD = "discard"
+
+
+OperationId = Annotated[str, typer.Argument(metavar="ID", help="An operation's id, in full.")]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")]
+Tag = Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="At most so many jobs a second.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Work on it here, and return when it is over.")]
+All = Annotated[bool, typer.Option("--all", help="All there are, where nothing says which.")]
+
+
+def chosen(client: Client, given: dict[str, Any], newer: str | None, older: str | None, everything: bool) -> Wanted:
+    """A filter of what was given. One that leaves nothing out must be meant."""
+    now = client.run(client.verbs.now())
+    span = {"since": since(newer, "--since", lambda: now), "until": since(older, "--until", lambda: now)}
+    wanted = {name: value for name, value in (given | span).items() if value is not None}
+    if not wanted and not everything:
+        raise typer.BadParameter("say which jobs, or --all")
+    return cast(Wanted, wanted)
+
+
+def begun(client: Client, operation: Operation, wait: bool, as_json: bool) -> None:
+    """What was started, or with ``--wait`` what came of it."""
+    if wait:
+        operation = Operations(client, new_id).run(operation.id, watch=None if as_json else _watch())
+    print_operation(operation, as_json)
+    if not wait:
+        say(f"Workers do it from now on; see: holdfast operations wait {operation.id}")
+
+
+def start(
+    verb: Annotated[Verb, typer.Argument(metavar="VERB", help=f"What to do: {', '.join(Verb)}.")],
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="STATE", help="Only in this state (for cancel).")
+    ] = None,
+    kind: Kind = None,
+    queue: Queue = None,
+    agent: Agent = None,
+    tag: Tag = None,
+    newer: Since = None,
+    older: Until = None,
+    everything: All = False,
+    rate: Rate = None,
+    reason: options.Reason = None,
+    wait: Wait = False,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Do something to all jobs that match: in small batches, by the workers, at a bounded rate."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        given = {"state": state, "kind": kind, "queue": queue, "agent": agent, "tag": tag}
+        wanted = chosen(client, given, newer, older, everything)
+        started = Operations(client, new_id).start(verb.value, reason=reason, rate=rate, **wanted)
+        begun(client, started, wait, as_json)
+
+
+def list_operations(
+    running: Annotated[bool, typer.Option("--running", help="Only those that are not over.")] = False,
+    limit: options.Limit = 50,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """List bulk operations, newest first, with how far they are."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        found = Operations(client, new_id).list(running=running, limit=limit, before=after)
+    if as_json:
+        emit(found)
+    elif not found:
+        say("There are no such operations.")
+    else:
+        rows: list[list[Cell]] = [
+            [each.id, each.verb, line(_which(each)), each.state, _progress(each), line(each.created_by)]
+            for each in found
+        ]
+        table(("id", "verb", "which", "state", "done", "by"), rows, keep=("id", "verb", "state", "done"))
+
+
+def show(
+    operation: OperationId,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Show an operation: what is done to which jobs, by whom, and how far it is."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        found = Operations(client, new_id).get(operation)
+    if found is None:
+        raise NotFound(f"there is no operation {operation} in this tenant", code="operation_not_found")
+    print_operation(found, as_json)
+
+
+def cancel(
+    operation: OperationId,
+    reason: options.Reason = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """End an operation before it is done; what it has done stays so."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        print_operation(Operations(client, new_id).cancel(operation, reason=reason), as_json)
+
+
+def wait(
+    operation: OperationId,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 90, 5m, 1h30m.")
+    ] = None,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Wait until an operation is over, and show how far it is meanwhile. Exit code 1 if it was cancelled."""
+    limit = None if timeout is None else duration(timeout, "--timeout")
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        found = Operations(client, new_id).wait(operation, timeout=limit, watch=None if as_json else _watch())
+    print_operation(found, as_json)
+    if found.state == "cancelled":
+        raise typer.Exit(FAILED)
+
+
+def print_operation(found: Operation, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    write(f"{found.verb}  {found.id}")
+    ended = None if found.finished_at is None else moment(found.finished_at)
+    facts(
+        [
+            ("state", found.state),
+            ("which", _which(found)),
+            ("done", _progress(found)),
+            ("refused", ", ".join(f"{count:,} {why}" for why, count in sorted(found.refusals.items()))),
+            ("rate", None if found.rate is None else f"{found.rate:g} a second"),
+            ("tries", None if found.max_retries is None else str(found.max_retries + 1)),
+            ("reason", found.reason),
+            ("tenant", found.tenant),
+            ("started", f"{moment(found.created_at)} by {found.created_by}"),
+            ("ended", ended if found.cancelled_by is None else f"{ended} by {found.cancelled_by}"),
+            ("because", found.cancelled_reason),
+        ]
+    )
+
+
+def _watch() -> Any:
+    """A line on stderr that is written over where that is a terminal; into a file only what is new of it."""
+    screen, told = console(stderr=True), [""]
+
+    def tell(found: Operation) -> None:
+        text = f"{found.verb}: {_progress(found)}"
+        if text != told[0]:
+            told[0] = text
+            if screen.is_terminal:
+                screen.print(plain(text), end="\r")
+            else:
+                say(text)
+
+    return tell
+
+
+def _which(found: Operation) -> str:
+    given = {name: value for name, value in found.wanted.items() if (name, value) != ("state", "dead_letter")}
+    said = ", ".join(
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()
+    )
+    return said or "all"
+
+
+def _progress(found: Operation) -> str:
+    """``1,200 of 5,000 (24 %)``"""
+    many = f"{found.total:,}{'+' if found.capped else ''}"
+    share = "" if found.fraction is None else f" ({found.fraction:.0%})".replace("%", " %")
+    return f"{found.done:,} of {many}{share}"

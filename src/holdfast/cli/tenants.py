@@ -1,0 +1,167 @@
+"""``holdfast tenants list | show | set | delete | fair``: what tenants are held to, and how they share queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, facts, line, say, table, write
+from holdfast.cli.session import connect
+from holdfast.cli.words import moment, span
+from holdfast.domain.job import DEFAULT_TENANT
+from holdfast.domain.tenants import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
+from holdfast.features.tenants import Tenants
+
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
+NONE = "none"
+
+
+def list_tenants(
+    url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
+) -> None:
+    """List the tenants that are registered or have jobs, with what they use of what they may."""
+    with connect(url, DEFAULT_TENANT, schema) as client:
+        found = Tenants(client).list()
+    if as_json:
+        emit(found)
+    elif not found:
+        say("There is no tenant.")
+    else:
+        headers = ["tenant", "title", "waiting", "running", "rate", "weight", "share"]
+        rows: list[list[Cell]] = [
+            [
+                line(each.name),
+                line(each.title or ""),
+                _of(each.pending, each.max_pending),
+                _of(each.running, each.max_running),
+                _rate(each) or "",
+                str(each.weight),
+                _share(each) or "",
+            ]
+            for each in found
+        ]
+        table(headers, rows, keep=("tenant", "waiting", "running", "share"))
+
+
+def show(
+    name: Name, url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
+) -> None:
+    """Show one tenant."""
+    with connect(url, DEFAULT_TENANT, schema) as client:
+        found = Tenants(client).get(name)
+    _print(found, as_json)
+
+
+def set_tenant(
+    name: Name,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Its name for people.")] = None,
+    max_pending: Annotated[
+        str | None, typer.Option("--max-pending", metavar="N", help="So many may wait; more are refused. 'none': any.")
+    ] = None,
+    max_running: Annotated[
+        str | None, typer.Option("--max-running", metavar="N", help="So many run at once; more wait. 'none': any.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/SPAN", help="So many are begun in a time: 10/s. 'none': any.")
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option("--weight", metavar="N", help="Its share against others; 'none' is 1.")
+    ] = None,
+    url: options.Url = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Register a tenant, or change what is said; the rest stays. The first weight has all queues shared fairly."""
+    what = TenantOptions()
+    if title is not None:
+        what["title"] = None if title == NONE else title
+    if max_pending is not None:
+        what["max_pending"] = _number(max_pending, "--max-pending", 0, MOST_PENDING)
+    if max_running is not None:
+        what["max_running"] = _number(max_running, "--max-running", 0, 1_000_000)
+    if weight is not None:
+        what["weight"] = _number(weight, "--weight", 1, MOST_WEIGHT)
+    if rate is not None:
+        what["rate"] = None if rate == NONE else rate
+    if burst is not None:
+        what["burst"] = burst
+    with connect(url, DEFAULT_TENANT, schema) as client:
+        found = Tenants(client).set(name, **what)
+    _print(found, as_json)
+
+
+def delete(
+    name: Name, url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
+) -> None:
+    """Forget what was set for a tenant; its jobs stay."""
+    with connect(url, DEFAULT_TENANT, schema) as client:
+        Tenants(client).delete(name)
+    if as_json:
+        emit({"tenant": name, "deleted": True})
+    else:
+        say(f"Nothing is set for {name} any more. Its jobs are as they were.")
+
+
+def fair(
+    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="One queue instead of all.")] = None,
+    url: options.Url = None,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Have tenants share queues fairly, or no more. While the index for it is made, those who write wait."""
+    with connect(url, DEFAULT_TENANT, schema) as client:
+        tenants = Tenants(client)
+        shared = tenants.shared() if state is None else tenants.fair(state == "on", queue=queue)
+    if as_json:
+        emit({"fair": shared})
+    elif not shared:
+        say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
+    else:
+        say("Every queue is shared fairly." if shared == ["*"] else f"Shared fairly: {', '.join(shared)}.")
+
+
+def _number(text: str, option: str, least: int, most: int) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise typer.BadParameter(f"{option} is a number from {least} to {most:,}, or {NONE}")
+    return int(text)
+
+
+def _of(used: int, most: int | None) -> str:
+    return f"{used:,}" if most is None else f"{used:,} of {most:,}"
+
+
+def _rate(each: Tenant) -> str | None:
+    if each.rate is None or each.per is None:
+        return None
+    text = f"{each.rate:,} in {span(each.per)}"
+    return text if each.burst == each.rate else f"{text}, {each.burst:,} at once"
+
+
+def _share(each: Tenant) -> str | None:
+    return None if each.share is None else f"{each.share:.1%}"
+
+
+def _print(found: Tenant, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    write(found.name)
+    facts(
+        [
+            ("title", found.title),
+            ("waiting", _of(found.pending, found.max_pending)),
+            ("running", _of(found.running, found.max_running)),
+            ("rate", _rate(found)),
+            ("weight", str(found.weight)),
+            ("share", _share(found)),
+            ("set", "never" if found.updated_at is None else f"{moment(found.updated_at)} by {found.set_by}"),
+        ]
+    )

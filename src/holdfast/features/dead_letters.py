@@ -1,0 +1,204 @@
+"""Dead letters (DP-15), as ``app.dead_letters``: in groups that failed for one reason, until somebody resolves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Protocol, TypedDict, Unpack
+
+from holdfast.domain.dead_letters import NOTE_LIMIT, DeadLetterGroup, GroupFilter, Order
+from holdfast.domain.errors import Conflict, InvalidInput, NotFound
+from holdfast.domain.job import Enqueued, Job
+from holdfast.domain.operations import Operation
+from holdfast.domain.payload import safe_text
+from holdfast.domain.settlement import storable
+from holdfast.stores.base import Caller, JobFilter
+from holdfast.stores.flow import Flow, Steps, flow
+
+_Groups = list[DeadLetterGroup]
+
+REASONS = {
+    "not_found": "there is no such job in this tenant",
+    "not_dead": "it is not a dead letter",
+    "in_workflow": "others of its workflow wait for that very job",
+}
+
+
+class GroupWanted(TypedDict, total=False):
+    """Which groups, and in what order."""
+
+    kind: str
+    queue: str
+    text: str
+    since: datetime
+    order: Order
+    resolved: bool
+    limit: int
+    after: str
+
+
+class Chosen(TypedDict, total=False):
+    """Which dead letters: those for which all of it holds."""
+
+    kind: str
+    queue: str
+    agent: str
+    tag: str
+    correlation_id: str
+    parent_id: str
+    since: datetime
+    until: datetime
+
+
+class Start(Protocol):
+    def __call__(
+        self, verb: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Any
+    ) -> Flow[Operation]: ...
+
+
+class DeadLetters:
+    """Each call has two colours: the one that begins with ``a`` is awaited. ``start`` begins a bulk operation,
+    ``prepare`` makes a payload of what somebody gave for a job of a kind."""
+
+    def __init__(
+        self, caller: Caller, start: Start, prepare: Callable[[str, Any], str], new_id: Callable[[], str]
+    ) -> None:
+        self._caller = caller
+        self._start = start
+        self._prepare = prepare
+        self._new_id = new_id
+
+    def groups(self, **wanted: Unpack[GroupWanted]) -> _Groups:
+        """A page, those seen last first, or the largest with ``order="count"``; ``after`` is the ``cursor`` of the
+        last one of the page before. With ``resolved=True`` also those in which nothing is open."""
+        return self._caller.run(self._groups(wanted))
+
+    async def agroups(self, **wanted: Unpack[GroupWanted]) -> _Groups:
+        return await self._caller.arun(self._groups(wanted))
+
+    def group(self, fingerprint: str) -> DeadLetterGroup | None:
+        return self._caller.run(self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant))
+
+    async def agroup(self, fingerprint: str) -> DeadLetterGroup | None:
+        return await self._caller.arun(self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant))
+
+    def jobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
+        """The open dead letters of a group, newest first."""
+        return self._caller.run(self._jobs(fingerprint, limit, before))
+
+    async def ajobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
+        return await self._caller.arun(self._jobs(fingerprint, limit, before))
+
+    def note(self, fingerprint: str, note: str | None) -> DeadLetterGroup:
+        """Write down what is known about a group; None takes it away. It stays while more of them come."""
+        return self._caller.run(self._note(fingerprint, note))
+
+    async def anote(self, fingerprint: str, note: str | None) -> DeadLetterGroup:
+        return await self._caller.arun(self._note(fingerprint, note))
+
+    def redrive(
+        self,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        rate: float | None = None,
+        max_attempts: int | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> Operation:
+        """Put the dead letters of a group, or all that match, back into their queues: a bulk operation, at most
+        ``rate`` jobs a second. (One by its id: ``app.redrive(id)``.)"""
+        return self._caller.run(self._resolving("redrive", group, reason, rate, max_attempts, chosen))
+
+    async def aredrive(
+        self,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        rate: float | None = None,
+        max_attempts: int | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> Operation:
+        return await self._caller.arun(self._resolving("redrive", group, reason, rate, max_attempts, chosen))
+
+    def discard(
+        self, group: str | None = None, *, reason: str, rate: float | None = None, **chosen: Unpack[Chosen]
+    ) -> Operation:
+        """Give the dead letters of a group, or all that match, up for good."""
+        return self._caller.run(self._resolving("discard", group, reason, rate, None, chosen))
+
+    async def adiscard(
+        self, group: str | None = None, *, reason: str, rate: float | None = None, **chosen: Unpack[Chosen]
+    ) -> Operation:
+        return await self._caller.arun(self._resolving("discard", group, reason, rate, None, chosen))
+
+    def redrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
+        """Redrive one with another payload: a new job, whose id is answered; the old one is discarded, and the two name
+        each other. Asked again it answers the same job."""
+        job = _there(job_id, self._caller.run(self._caller.verbs.get(job_id, self._caller.tenant)))
+        return _made(job_id, self._caller.run(self._remaking(job, payload, reason)))
+
+    async def aredrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
+        job = _there(job_id, await self._caller.arun(self._caller.verbs.get(job_id, self._caller.tenant)))
+        return _made(job_id, await self._caller.arun(self._remaking(job, payload, reason)))
+
+    def _groups(self, wanted: GroupWanted) -> Flow[_Groups]:
+        return self._caller.verbs.dead_letter_groups(GroupFilter(tenant=self._caller.tenant, **wanted))
+
+    def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Flow[list[Job]]:
+        wanted = JobFilter(tenant=self._caller.tenant, fingerprint=fingerprint, limit=limit, before=before)
+        return self._caller.verbs.list_jobs(wanted)
+
+    @flow()
+    def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
+        caller, text = self._caller, None if note is None else safe_text(note, NOTE_LIMIT + 1)
+        if text is not None and (not text.strip() or len(text) > NOTE_LIMIT):
+            raise InvalidInput(f"a note is text of at most {NOTE_LIMIT:,} characters", code="invalid_note")
+        group = yield from caller.verbs.dead_letter_group(fingerprint, caller.tenant).start()
+        # Somebody who looks at every tenant writes it where it was found.
+        whose = _known(fingerprint, group).tenant
+        yield from caller.verbs.note_dead_letters(fingerprint, text, caller.actor, whose).start()
+        group = yield from caller.verbs.dead_letter_group(fingerprint, whose).start()
+        return _known(fingerprint, group)
+
+    @flow()
+    def _resolving(
+        self,
+        verb: str,
+        group: str | None,
+        reason: str | None,
+        rate: float | None,
+        max_attempts: int | None,
+        chosen: Chosen,
+    ) -> Steps[Operation]:
+        wanted: dict[str, Any] = dict(chosen)
+        if group is not None:
+            found = yield from self._caller.verbs.dead_letter_group(group, self._caller.tenant).start()
+            wanted["fingerprint"] = _known(group, found).fingerprint
+        return (yield from self._start(verb, reason, rate, max_attempts, wanted).start())
+
+    def _remaking(self, job: Job, payload: Any, reason: str | None) -> Flow[Enqueued]:
+        caller, text = self._caller, self._prepare(job.kind, payload)
+        return caller.verbs.redrive_as(job.id, self._new_id(), text, storable(reason), caller.actor, job.tenant)
+
+
+def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
+    if group is None:
+        raise NotFound(
+            f"there is no group of dead letters {fingerprint} in this tenant",
+            code="group_not_found",
+            fix="See: holdfast dead-letters list --resolved",
+        )
+    return group
+
+
+def _there(job_id: str, job: Job | None) -> Job:
+    if job is None:
+        raise NotFound(f"there is no job {job_id} in this tenant")
+    return job
+
+
+def _made(job_id: str, answer: Enqueued) -> str:
+    if answer.id is None:
+        why = answer.reason or "refused"
+        raise Conflict(f"job {job_id} cannot be redriven with another payload: {REASONS.get(why, why)}", code=why)
+    return answer.id

@@ -1,0 +1,153 @@
+-- The registry of tenants (JF-12). A tenant need not be in it; its jobs are then held to nothing of this.
+
+-- Set what `what` names, and leave the rest as it is: {"title", "max_pending", "weight", "max_running", "rate", "per",
+-- "burst"}; null takes it away. How many run, and how often, becomes a limit of the scope `tenant` of the tenant's own.
+create or replace function set_tenant(name text, what jsonb, actor text default null) returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(set_tenant.name, set_tenant.actor);
+    v_limit job_limit;
+begin
+    insert into tenant as t (tenant, title, max_pending, weight, set_by, created_at, updated_at)
+    values (v_scope, what ->> 'title', (what ->> 'max_pending')::integer, (what ->> 'weight')::integer, actor(), v_now, v_now)
+    on conflict (tenant) do update
+       set title = case when what ? 'title' then excluded.title else t.title end,
+           max_pending = case when what ? 'max_pending' then excluded.max_pending else t.max_pending end,
+           weight = case when what ? 'weight' then excluded.weight else t.weight end,
+           set_by = excluded.set_by, updated_at = excluded.updated_at;
+    if what ->> 'max_pending' is not null then
+        -- Counted anew: what happened while there was no cap has left nothing behind.
+        insert into tenant_load as l (tenant, pending, counted_at) values (v_scope, 0, 'epoch')
+        on conflict (tenant) do update set counted_at = 'epoch';
+        update dispatch d set ruled = true, capped = true where not (d.ruled and d.capped);
+    end if;
+    if what ? 'max_running' or what ? 'rate' then
+        select l.* into v_limit from job_limit l where l.tenant = v_scope and l.scope = 'tenant' and l.name = v_scope;
+        if what ? 'max_running' then
+            v_limit.concurrency := (what ->> 'max_running')::integer;
+        end if;
+        if what ? 'rate' then
+            v_limit.rate := (what ->> 'rate')::integer;
+            v_limit.per := (what ->> 'per')::float8;
+            v_limit.burst := (what ->> 'burst')::integer;
+        end if;
+        if v_limit.concurrency is null and v_limit.rate is null then
+            perform remove_limit('tenant', v_scope, set_tenant.actor, v_scope);
+        else
+            perform set_limit('tenant', v_scope, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, set_tenant.actor, v_scope);
+        end if;
+    end if;
+    if what ->> 'weight' is not null and (select d.fair is null from dispatch d) then
+        perform set_fair(array['*'], set_tenant.actor);
+    end if;
+    return true;
+end $$;
+
+-- Forget what was set for a tenant. Its jobs stay, and wait for nothing of it any more.
+create or replace function remove_tenant(name text, actor text default null) returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(remove_tenant.name, remove_tenant.actor);
+    v_found boolean;
+begin
+    delete from tenant t where t.tenant = v_scope;
+    v_found := found;
+    if v_found then
+        perform remove_limit('tenant', v_scope, remove_tenant.actor, v_scope);
+        delete from tenant_load l where l.tenant = v_scope;
+        delete from pending_change c where c.tenant = v_scope;
+    end if;
+    return v_found;
+end $$;
+
+-- Which queues tenants share fairly: these, '*' all of them, null none. The index that this needs is made here, and writers
+-- wait for that (a second or so for a million jobs). To have it made beside the work, make it before, by hand:
+--   create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
+create or replace function set_fair(queues text[], actor text default null) returns text[]
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+begin
+    perform enter('*', set_fair.actor);
+    if coalesce(cardinality(set_fair.queues), 0) = 0 then
+        perform stop_dispatch();   -- nobody is looking for the index any more
+        update dispatch d set fair = null where d.fair is not null;
+        drop index if exists fair;
+        delete from fair_place where true;
+        return null;
+    end if;
+    if to_regclass('fair') is null then
+        create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
+    end if;
+    update dispatch d set fair = set_fair.queues where d.fair is distinct from set_fair.queues;
+    perform rouse('');
+    return set_fair.queues;
+end $$;
+
+-- Which they are.
+create or replace function fair_queues() returns text[] language plpgsql stable security definer set search_path from current as $$
+begin
+    return (select d.fair from dispatch d);
+end $$;
+
+-- Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have jobs
+-- waiting there; both counted up to a limit. No row: it does not wait for its turn, or the queue is not shared.
+create or replace function turn_of(job uuid, most integer default 1000, for_tenant text default null)
+returns table (ahead integer, tenants integer, weight integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(turn_of.for_tenant);
+    v_job   record;
+    v_fair  text[] := (select d.fair from dispatch d);
+begin
+    select s.tenant, s.queue, s.priority, s.position, s.id into v_job from job_state s
+     where s.id = turn_of.job and (v_scope = '*' or s.tenant = v_scope) and s.state = 'queued' and s.due_at is null;
+    if not found or v_fair is null or not (v_job.queue = any (v_fair) or '*' = any (v_fair)) then
+        return;
+    end if;
+    select count(*) into ahead from (
+        (select 1 from job_state s
+          where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null
+            and s.tenant >= v_job.tenant and s.tenant <= v_job.tenant and s.priority > v_job.priority
+          order by s.tenant, s.priority desc, s.position, s.id limit turn_of.most)
+        union all
+        (select 1 from job_state s
+          where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null
+            and s.tenant >= v_job.tenant and s.tenant <= v_job.tenant and s.priority = v_job.priority
+            and (s.position, s.id) < (v_job.position, v_job.id)
+          order by s.tenant, s.priority desc, s.position, s.id limit turn_of.most)
+        limit turn_of.most) before;
+    weight := coalesce((select t.weight from tenant t where t.tenant = v_job.tenant), 1);
+    -- How many there are is told to everybody, and not who they are.
+    perform set_config('holdfast.tenant', '*', true);
+    if scope() is null then
+        perform set_config('holdfast.tenant', v_scope, true);
+    end if;
+    select cardinality(f.names) into tenants from fair_tenants(v_job.queue, '', null, turn_of.most) f;
+    perform set_config('holdfast.tenant', v_scope, true);
+    return next;
+end $$;
+
+-- While a tenant has a cap the switches say so: without them nobody would count.
+create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from tenant t where t.max_pending is not null) then
+        raise exception 'dispatch: the jobs of a tenant are counted' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_rules before update on dispatch for each row
+    when (old.ruled and not new.ruled or old.capped and not new.capped) execute function judge_rules();
+
+create or replace function judge_tenant() returns trigger language plpgsql as $$
+begin
+    raise exception 'tenant %: what it is called never changes', old.tenant using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on tenant for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();
+create or replace trigger judge_update before update on tenant_load for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();

@@ -1,0 +1,41 @@
+"""The verbs of tenants; the functions are in ``code/19_pending``, ``38_fair`` and ``39_tenants``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.domain.circumstances import AHEAD
+from holdfast.domain.ids import parse_id
+from holdfast.domain.tenants import TurnOf
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.reads import Reads
+
+
+class TenantVerbs(Reads):
+    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
+        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
+
+    @flow(single=True)
+    def set_tenant(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
+        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
+
+    @flow(single=True)
+    def remove_tenant(self, name: str, actor: str) -> Steps[bool]:
+        rows = yield self._call("remove_tenant", "%s, %s", name, actor)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def set_fair(self, queues: Sequence[str], actor: str) -> Steps[None]:
+        yield self._call("set_fair", "%s::text[], %s", list(queues), actor)
+
+    @flow(single=True, writes=False)
+    def fair_queues(self) -> Steps[list[str]]:
+        rows = yield self._call("fair_queues", "")
+        return list(rows[0][0] or ())
+
+    @flow(single=True)
+    def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
+        rows = yield self._call("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        return TurnOf(*rows[0]) if rows else None

@@ -1,0 +1,71 @@
+"""Looking at tenants: what is set for them, and what their jobs use of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from holdfast.domain.tenants import Tenant, with_shares
+from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.jobs import Reader
+
+# One look at an index for each tenant, not one a job.
+_NAMES = (
+    "with recursive named(name) as ("
+    "select min(j.tenant) from {{job}} j where {whose} union all"
+    " select (select min(j.tenant) from {{job}} j where j.tenant > n.name and {whose}) from named n"
+    " where n.name is not null)"
+    " select n.name from named n where n.name is not null"
+    " union select t.tenant from {{tenant}} t where {set} order by 1"
+)
+_SET = (
+    "select t.tenant, t.title, t.max_pending, coalesce(t.weight, 1), t.set_by, t.created_at, t.updated_at"
+    " from {{tenant}} t where {set}"
+)
+_LIMITS = (
+    "select l.tenant, l.concurrency, l.rate, l.per, l.burst from {{job_limit}} l"
+    " where l.scope = 'tenant' and l.name = l.tenant and {limited}"
+)
+_WAITING = (
+    "select s.tenant, count(*) from {{job_state}} s where s.state in ('queued', 'retry_waiting')"
+    " and s.state not in ('leased', 'in_progress') and {states}"
+    " group by s.tenant"
+)
+_RUNNING = (
+    "select s.tenant, count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {states}"
+    " group by s.tenant"
+)
+
+
+class TenantReads(Reader):
+    @flow(writes=False)
+    def tenants(self, tenant: str) -> Steps[list[Tenant]]:
+        whose = {
+            "whose": within(tenant, "j.tenant"),
+            "set": within(tenant, "t.tenant"),
+            "limited": within(tenant, "l.tenant"),
+            "states": within(tenant, "s.tenant"),
+        }
+        names = yield from self._ask(tenant, _NAMES.format(**whose))
+        known = {row[0]: row for row in (yield from self._ask(tenant, _SET.format(**whose)))}
+        limits = {row[0]: row[1:] for row in (yield from self._ask(tenant, _LIMITS.format(**whose)))}
+        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
+        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
+        shared = bool((yield from self.fair_queues().start()))
+        time = self.dialect.codec.time
+        found = []
+        for (name,) in names:
+            each = Tenant(name, pending=waiting.get(name, 0), running=running.get(name, 0))
+            if name in known:
+                _, title, cap, weight, by, created, updated = known[name]
+                terms = {"title": title, "max_pending": cap, "weight": weight, "set_by": by}
+                each = dataclasses.replace(each, **terms, created_at=time(created), updated_at=time(updated))
+            if name in limits:
+                limit = dict(zip(("max_running", "rate", "per", "burst"), limits[name], strict=True))
+                each = dataclasses.replace(each, **limit)
+            found.append(each)
+        shares = with_shares(found, shared)
+        return [dataclasses.replace(each, share=shares.get(each.name)) for each in found]
+
+    def fair_queues(self) -> Flow[list[str]]:
+        raise NotImplementedError

@@ -1,0 +1,98 @@
+"""Bulk operations (DP-15): what is written of them. Working on one is in stores/operating.py, for every store."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.operations import COUNTED, Operation, Starting
+from holdfast.stores.base import JobFilter
+from holdfast.stores.codecs import Record, in_micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.operating import Operating, as_wanted, for_verb
+from holdfast.stores.sqlite.operations.operators import apply
+from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+
+_START = (
+    "INSERT INTO operation (id, tenant, verb, wanted, reason, max_retries, rate, total, capped, next_at, created_by,"
+    " created_at, updated_at) VALUES (:id, :tenant, :verb, :wanted, :reason, :limit, :rate, :total, :capped, :now,"
+    " :actor, :now, :now)"
+)
+_OWN = "state = 'running' AND (:any OR tenant = :tenant)"
+_NEXT = f"SELECT min(next_at), (SELECT now FROM present) FROM operation INDEXED BY operation_running WHERE {_OWN}"
+_HOLD = (
+    f"SELECT {Record.columns(Operation)} FROM operation WHERE {_OWN} AND next_at <= :now"
+    " AND (:only IS NULL OR id = :only) ORDER BY next_at LIMIT 1"
+)
+_ADVANCE = (
+    "UPDATE operation SET done = done + :done, refused = refused + :refused, refusals = :refusals,"
+    " place = coalesce(:last, place), next_at = :next, updated_at = :now,"
+    " state = CASE WHEN :over THEN 'done' ELSE 'running' END, finished_at = CASE WHEN :over THEN :now END"
+    " WHERE id = :id"
+)
+_CANCEL = (
+    "UPDATE operation SET state = 'cancelled', finished_at = :now, updated_at = :now, cancelled_by = :actor,"
+    f" cancelled_reason = :reason WHERE id = :id AND {_OWN} RETURNING 1"
+)
+
+
+class BulkVerbs(Operating):
+    @flow()
+    def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+        chosen = for_verb(new.verb, wanted)
+        total = yield from self._count(chosen)
+        now = yield from sign(actor)
+        facts = {"id": new.id, "tenant": tenant, "verb": new.verb, "wanted": as_wanted(chosen)}
+        how = {"reason": new.reason or None, "limit": new.max_retries, "rate": new.rate, "actor": actor, "now": now}
+        yield Statement(_START, facts | how | {"total": min(total, COUNTED), "capped": int(total > COUNTED)})
+        yield from unsign()
+        started = yield from self.operation(new.id, tenant).start()
+        assert started is not None
+        return started
+
+    @flow(writes=False)
+    def next_operation(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
+        ((due, now),) = yield Statement(_NEXT, {"any": any_tenant(tenant), "tenant": tenant})
+        return None if due is None else max(0.0, (due - now) / 1_000_000)
+
+    @flow(tells=True)
+    def work_operation(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
+        return (yield from self._work(tenant, only))
+
+    @flow()
+    def cancel_operation(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        whose = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_CANCEL, whose | {"now": now, "actor": actor, "reason": reason or None})
+        yield from unsign()
+        return bool(rows)
+
+    # --- what working on one asks for ---
+
+    def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
+        """There is one writer at a time, so to have the write lock is to have it."""
+        ((now,),) = yield Statement("SELECT now FROM present")
+        whose = {"any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_HOLD, whose | {"now": now, "only": only})
+        return self._operation(rows[0]) if rows else None
+
+    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+        now = yield from sign(found.created_by)
+        verdicts = yield from apply(found.verb, jobs, found.reason, found.tenant, now, found.max_retries, found.id)
+        no = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
+        pause = 0 if found.rate is None else in_micros(len(jobs) / found.rate)
+        progress = {
+            "id": found.id,
+            "done": len(jobs) - no.total(),
+            "refused": no.total(),
+            "refusals": json.dumps(dict(Counter(found.refusals) + no)),
+            "last": last,
+            "next": now + pause,
+            "over": int(over),
+            "now": now,
+        }
+        yield Statement(_ADVANCE, progress)
+        yield from unsign()

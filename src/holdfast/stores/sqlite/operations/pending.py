@@ -1,0 +1,73 @@
+"""How many jobs of a tenant may wait (JF-12). Waiting is queued or retry_waiting, whatever it waits for there.
+
+Only for tenants with a cap is anything counted. There is one writer at a time, so what is counted stays so. The number
+is kept with a place in the ledger, and what happened since is read from there: steps of jobs cost nothing for it. Once
+a minute they are counted one by one, by index: the ledger of jobs that were purged is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.domain.errors import Refused
+from holdfast.domain.job import JobSpec
+from holdfast.stores.flow import Statement, Steps
+
+ANEW = 60_000_000
+_RULED = "SELECT ruled FROM dispatch WHERE id = 1"
+_CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
+_LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
+_LAST = "SELECT coalesce(max(seq), 0) FROM event"
+# The second half says in which index they are: SQLite does not conclude it.
+_COUNT = (
+    "SELECT count(*) FROM job_state INDEXED BY by_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
+    " AND state NOT IN ('leased', 'in_progress')"
+)
+_SINCE = (
+    "SELECT coalesce(sum((to_state IN ('queued', 'retry_waiting')) - (coalesce(from_state, '') IN ('queued',"
+    " 'retry_waiting'))), 0) FROM event WHERE seq > ? AND +tenant = ?"
+)
+_KEEP = (
+    "INSERT INTO tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO UPDATE"
+    " SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
+)
+# Those of this very write, which have no state yet. (By their numbers: an index of the tenant's would be read whole.)
+_COMING = "SELECT count(*) FROM clock c CROSS JOIN job j WHERE j.n > c.floor AND +j.tenant = ?"
+
+
+def hold_to_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
+    """Refuse these jobs if the tenant has no room for all of them."""
+    refusal = yield from no_room(len(new), new[0].kind, tenant, now)
+    if refusal is not None:
+        raise refusal
+
+
+def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
+    ((ruled,),) = yield Statement(_RULED)
+    caps = (yield Statement(_CAP, (tenant,))) if ruled else []
+    if not caps:
+        return None
+    pending = yield from pending_of(tenant, now)
+    ((coming,),) = yield Statement(_COMING, (tenant,))
+    if pending + coming + jobs <= caps[0][0]:
+        return None
+    return Refused(
+        f"tenant {tenant} is full: {pending + coming} of its jobs wait and {caps[0][0]} may;"
+        f" {jobs} of kind {kind} refused",
+        code="tenant_full",
+        fix=f"Enqueue again when some have run, or raise the cap: holdfast tenants set {tenant} --max-pending N",
+    )
+
+
+def pending_of(tenant: str, now: int) -> Steps[int]:
+    kept = yield Statement(_LOAD, (tenant,))
+    ((last,),) = yield Statement(_LAST)
+    pending, seq, counted_at = kept[0] if kept else (0, 0, 0)
+    if not kept or not now - ANEW <= counted_at <= now or last - seq > pending + 1000:
+        ((pending,),) = yield Statement(_COUNT, (tenant,))
+        counted_at = now
+    else:
+        ((change,),) = yield Statement(_SINCE, (seq, tenant))
+        pending += change
+    yield Statement(_KEEP, (tenant, pending, last, counted_at))
+    return int(pending)

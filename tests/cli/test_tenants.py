@@ -1,0 +1,41 @@
+"""`holdfast tenants …` from the shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.stores.base import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.tenants import fill, served
+
+
+@pytest.mark.req("JF-12")
+def test_tenants(holdfast: Holdfast, store: Store) -> None:
+    assert "There is no tenant." in holdfast("tenants", "list").stderr
+    told = holdfast(
+        "tenants", "set", "acme", "--max-pending", "3", "--max-running", "2", "--rate", "10/m", "--title", "A"
+    )
+    assert told.exit_code == 0
+    fill(store, 3, "acme")
+    fill(store, 1, "other")
+    shown = [" ".join(line.split()) for line in holdfast("tenants", "show", "acme").stdout.splitlines()]
+    assert shown[0] == "acme"
+    for fact in ("title A", "waiting 3 of 3", "running 0 of 2", "rate 10 in 1 m", "weight 1"):
+        assert fact in shown
+    refused = holdfast("enqueue", "note", "--tenant", "acme", "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "tenant_full")
+    made = document(holdfast("tenants", "set", "acme", "--weight", "3", "--max-running", "none", "--json"))
+    assert (made["weight"], made["max_running"], made["max_pending"], made["share"]) == (3, None, 3, 0.75)
+    rows = [line.split() for line in holdfast("tenants", "list").stdout.splitlines()]
+    assert [row[0] for row in rows] == ["tenant", "acme", "other"]
+    assert rows[1][-1] == "75.0%"
+    assert document(holdfast("tenants", "fair", "--json")) == {"fair": ["*"]}
+    assert served(store, 1, 2) == {"acme": 2}
+    assert "No queue is shared" in holdfast("tenants", "fair", "off").stderr
+    assert "Shared fairly: mail." in holdfast("tenants", "fair", "on", "--queue", "mail").stderr
+    assert holdfast("tenants", "delete", "acme").exit_code == 0
+    gone = holdfast("tenants", "delete", "acme", "--json")
+    assert (gone.exit_code, error_of(gone)["code"]) == (3, "tenant_not_found")
+    assert holdfast("tenants", "show", "nobody").exit_code == 3
+    for wrong in (["--weight", "0"], ["--max-pending", "many"], ["--rate", "often"], ["--burst", "3"]):
+        assert holdfast("tenants", "set", "acme", *wrong).exit_code == 2

@@ -1,0 +1,224 @@
+"""Dead letters in groups (DP-15): what belongs together, how many there are, and what people do to them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter
+from holdfast.domain.fingerprint import fingerprint
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.outcome import Crashed, Failed
+from holdfast.domain.states import State
+from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import ByHand
+from tests.support.stores import (
+    TENANT,
+    claim,
+    forward,
+    history,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    take,
+    tries,
+    work,
+)
+
+pytestmark = pytest.mark.req("DP-15")
+
+
+def refused(order: int, where: str = "shop:charge") -> Failed:
+    return Failed("CardRefused", f"order {order} was refused", final=True, frame=where)
+
+
+def groups(store: Store, tenant: str = TENANT, **wanted: Any) -> list[DeadLetterGroup]:
+    return store.run(store.verbs.dead_letter_groups(GroupFilter(tenant=tenant, **wanted)))
+
+
+def bury(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: str = "pay", **fields: Any) -> str:
+    job_id = put_one(store, kind, tenant=tenant, **fields)
+    (claimed,) = claim(store, open_lease(store), queues=(fields.get("queue", "default"),))
+    assert claimed.id == job_id
+    settle(store, claimed, outcome)
+    assert state_of(store, job_id) is State.DEAD_LETTER
+    return job_id
+
+
+def counted(found: list[DeadLetterGroup]) -> dict[tuple[str, str], int]:
+    return {(each.tenant, each.fingerprint): each.open for each in found}
+
+
+def counted_by_hand(by_hand: ByHand) -> dict[tuple[str, str], int]:
+    """Open dead letters by group, from the rows of the jobs themselves."""
+    rows = by_hand.execute(
+        "select l.tenant, l.fingerprint, count(*) from dead_letter l join job_state s"
+        " on s.id = l.job_id and s.tenant = l.tenant where s.state = 'dead_letter' group by l.tenant, l.fingerprint"
+    )
+    dead = by_hand.execute("select count(*) from job_state where state = 'dead_letter'")[0][0]
+    assert sum(row[2] for row in rows) == dead
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def test_failures_that_are_the_same_are_one_group(store: Store, by_hand: ByHand) -> None:
+    first = bury(store, refused(1))
+    began = forward(store)
+    forward(store, 60)
+    second = bury(store, refused(22))
+    other = bury(store, refused(3, where="shop:refund"))
+    elsewhere = bury(store, refused(4), kind="repay")
+    assert bury(store, refused(5), tenant="b")
+    newest, *_ = found = groups(store)
+    assert len(found) == 3, "one a kind and place; the other tenant's is its own"
+    same = store.run(store.verbs.group_of(first, TENANT))
+    name = fingerprint("pay", "CardRefused", "order 9 was refused", "shop:charge")
+    assert same == store.run(store.verbs.dead_letter_group(name, TENANT))
+    assert same is not None
+    assert (same.times, same.open, same.sample_job, same.frame) == (2, 2, second, "shop:charge")
+    assert same.error_message == "order 22 was refused"
+    assert same.last_at - same.first_at >= timedelta(seconds=60)
+    assert same.first_at <= began
+    assert newest.last_at >= same.last_at
+    wanted = JobFilter(tenant=TENANT, fingerprint=same.fingerprint)
+    assert [each.id for each in store.run(store.verbs.list_jobs(wanted))] == [second, first]
+    assert {each.sample_job for each in found} == {second, other, elsewhere}
+    assert history(store, first)[-1].meta["fingerprint"] == same.fingerprint
+    assert store.run(store.verbs.group_of(first, "b")) is None
+    assert counted_by_hand(by_hand) == counted(groups(store, EVERY_TENANT))
+
+
+def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: ByHand) -> None:
+    """A worker that is lost, a process that is, a handler that fails; redriven, discarded, buried again, by hand."""
+    lost = put_one(store, "pay", retry=tries(1, crashes=0))
+    lease = open_lease(store)
+    claim(store, lease)
+    store.run(store.verbs.end_lease(lease, "lost", EVERY_TENANT))
+    store.run(store.verbs.reap_lapsed())
+    crashed = put_one(store, "pay", retry=tries(1, crashes=0))
+    settle(store, take(store), Crashed("process_died", "the process was killed by signal 9"))
+    failed = bury(store, refused(1))
+    assert [state_of(store, each) for each in (lost, crashed, failed)] == [State.DEAD_LETTER] * 3
+    names = {each.error_code: each for each in groups(store)}
+    expected = {
+        "worker_lost": fingerprint("pay", "worker_lost", "the worker that ran this job stopped renewing its lease"),
+        "process_died": fingerprint("pay", "process_died", "the process was killed by signal 9"),
+        "CardRefused": fingerprint("pay", "CardRefused", "order 1 was refused", "shop:charge"),
+    }
+    assert {code: each.fingerprint for code, each in names.items()} == expected
+    store.run(store.verbs.operate("discard", [lost], "gone", "ada", TENANT))
+    store.run(store.verbs.operate("redrive", [failed], None, "ada", TENANT))
+    assert [each.error_code for each in groups(store)] == ["process_died"]
+    work(store, refused(7))
+    again = {each.error_code: (each.times, each.open) for each in groups(store, resolved=True)}
+    assert again == {"worker_lost": (1, 0), "process_died": (1, 1), "CardRefused": (2, 1)}
+    by_hand.execute(
+        "update job_state set state = 'queued', finished_at = null, error_code = null,"
+        " error_message = null where id = :id",
+        {"id": failed},
+    )
+    assert [each.error_code for each in groups(store)] == ["process_died"]
+    counted_by_hand(by_hand)
+
+
+def test_pages_and_filters(store: Store) -> None:
+    forward(store)
+    kinds = ["a", "b", "c", "d"]
+    for number, kind in enumerate(kinds):
+        forward(store, 10)
+        for _ in range(4 - number):
+            bury(store, Failed("Broken", f"100 %_{kind}! is wrong", final=True), kind=kind, queue=f"q-{kind}")
+    newest_first = groups(store)
+    assert [each.kind for each in newest_first] == kinds[::-1]
+    assert [each.kind for each in groups(store, order="count")] == kinds
+    for order in ("last", "count"):
+        page: list[DeadLetterGroup] = []
+        while more := groups(store, order=order, limit=3, after=page[-1].cursor if page else None):
+            page += more
+        assert page == groups(store, order=order)
+    assert [each.kind for each in groups(store, kind="c")] == ["c"]
+    assert [each.kind for each in groups(store, queue="q-b")] == ["b"]
+    assert groups(store, queue="q-x") == []
+    assert [each.kind for each in groups(store, text="%_B!")] == ["b"]
+    assert groups(store, text="_%") == []
+    assert [each.kind for each in groups(store, since=newest_first[1].last_at)] == ["d", "c"]
+    (tagged,) = put(store, spec("a", tags=("x",), retry=tries(1)))
+    work(store, Failed("Broken", "100 %_a! is wrong"))
+    wanted = JobFilter(tenant=TENANT, fingerprint=newest_first[-1].fingerprint, tag="x", state=State.DEAD_LETTER)
+    assert [each.id for each in store.run(store.verbs.list_jobs(wanted))] == [tagged]
+
+
+def test_a_note_stays_with_its_group(store: Store) -> None:
+    bury(store, refused(1))
+    (group,) = groups(store)
+    assert store.run(store.verbs.note_dead_letters(group.fingerprint, "the bank is down", "ada", TENANT))
+    bury(store, refused(2))
+    (noted,) = groups(store, text="BANK")
+    assert (noted.note, noted.noted_by, noted.times) == ("the bank is down", "ada", 2)
+    assert not store.run(store.verbs.note_dead_letters("nothing", "x", "ada", TENANT))
+    assert not store.run(store.verbs.note_dead_letters(group.fingerprint, "x", "eve", "b"))
+    assert store.run(store.verbs.note_dead_letters(group.fingerprint, None, "ada", TENANT))
+    assert [(each.note, each.noted_by) for each in groups(store)] == [(None, None)]
+
+
+def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str, store: Store, by_hand: ByHand) -> None:
+    """Two kinds of failures, in turns of each worker the other way round: whoever locks groups as they come would meet
+    a deadlock."""
+    rounds, start = 6, threading.Barrier(4)
+    put(store, *(spec(f"k{number % 2}") for number in range(rounds * 4 * 4)))
+
+    def worker(number: int) -> int:
+        with closing(open_store(store_url)) as own:
+            start.wait()
+            done = 0
+            for _ in range(rounds):
+                held = claim(own, open_lease(own, f"w-{number}"), 4)
+                held.sort(key=lambda each: each.kind, reverse=bool(number % 2))
+                settle(own, held, Failed("Broken", f"by {number}", final=True))
+                done += len(held)
+                own.run(own.verbs.operate("redrive", [held[0].id], None, "ada", TENANT))
+            return done
+
+    with ThreadPoolExecutor(4) as pool:
+        done = sum(pool.map(worker, range(4)))
+    found = groups(store)
+    assert sum(each.times for each in found) == done
+    assert sum(each.open for each in found) == done - 4 * rounds
+    assert counted_by_hand(by_hand) == counted(found)
+
+
+def test_redriven_with_another_payload(store: Store) -> None:
+    old = bury(store, refused(1), key="order-7", payload={"amount": 1}, tags=("x",), correlation_id="c", priority=3)
+    new = new_id()
+    made = store.run(store.verbs.redrive_as(old, new, '{"amount": 2}', "it was the amount", "ada", TENANT))
+    assert (made.id, made.created) == (new, True)
+    assert state_of(store, old) is State.CANCELLED
+    fresh, was = job(store, new), job(store, old)
+    assert (fresh.payload, fresh.kind, fresh.tags, fresh.correlation_id, fresh.priority) == (
+        *({"amount": 2}, was.kind, was.tags, was.correlation_id, was.priority),
+    )
+    assert (fresh.state, fresh.attempt, fresh.retries, fresh.enqueued_by) == (State.QUEUED, 0, 0, "ada")
+    assert history(store, old)[-1].meta["reason"] == f"redriven as {new}: it was the amount"
+    (link,) = store.run(store.verbs.remade(old, TENANT))
+    assert [link] == store.run(store.verbs.remade(new, TENANT))
+    assert (link.job_id, link.new_id, link.by) == (old, new, "ada")
+    again = store.run(store.verbs.redrive_as(old, new_id(), '{"amount": 2}', None, "ada", TENANT))
+    assert (again.id, again.created) == (new, False)
+    (same,) = store.run(store.verbs.enqueue([spec("pay", key="order-7", payload={"amount": 1})], TENANT))
+    assert (same.id, same.created) == (new, False), "whoever enqueues under its key comes to the new one"
+    assert groups(store) == []
+    waiting = put_one(store)
+    for wrong, reason in ((new_id(), "not_found"), (waiting, "not_dead")):
+        answer = store.run(store.verbs.redrive_as(wrong, new_id(), "{}", None, "ada", TENANT))
+        assert (answer.id, answer.reason) == (None, reason)
+    assert store.run(store.verbs.redrive_as(old, new_id(), "{}", None, "eve", "b")).reason == "not_found"

@@ -1,0 +1,132 @@
+"""Fair shares between tenants (JF-12): whoever has little waiting is not kept waiting by whoever has much."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.domain.limits import Rule
+from holdfast.domain.reservations import Ask
+from holdfast.stores.base import ClaimRequest, Store
+from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
+from tests.support.tenants import fill, register, served, share, tenants
+
+pytestmark = pytest.mark.req("JF-12")
+
+
+def test_small_tenants_are_not_behind_a_large_one(store: Store) -> None:
+    fill(store, 60, "big")
+    fill(store, 2, "a", "m", "z")
+    assert served(store, 2, 4) == {"big": 8}, "nothing is shared yet"
+    share(store, "*")
+    assert served(store, 4, 4) == {"big": 10, "a": 2, "m": 2, "z": 2}
+    share(store)
+    fill(store, 1, "a")
+    assert served(store, 2, 4) == {"big": 8}, "nor any more"
+
+
+def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store) -> None:
+    register(store, "heavy", weight=3)
+    register(store, "light", weight=1)
+    for want in (1, 3, 20):
+        queue = f"by {want}"
+        fill(store, 30, "light", "heavy", "other", queue=queue)
+        counts = served(store, 40 // want, want, queues=(queue,))
+        assert set(counts) == {"heavy", "light", "other"}
+        assert counts["heavy"] / sum(counts.values()) == pytest.approx(3 / 5, abs=0.1)
+        assert abs(counts["light"] - counts["other"]) <= max(2, want // 3)
+
+
+def test_what_one_leaves_over_the_others_share_and_the_order_within_a_tenant_stays(store: Store) -> None:
+    share(store, "default")
+    first, second, third = put(store, spec(priority=1), spec(priority=5), spec(priority=1), tenant="a")
+    fill(store, 30, "b", "c")
+    claims = claim(store, open_lease(store), 21)
+    assert [each.id for each in claims if each.tenant == "a"] == [second, first, third]
+    counts = Counter(each.tenant for each in claims)
+    assert counts["a"] == 3
+    assert abs(counts["b"] - counts["c"]) <= 1
+    assert len({each.id for each in claims}) == 21
+
+
+def test_a_priority_pushes_nobody_else_back_and_a_worker_of_one_tenant_takes_its_own(store: Store) -> None:
+    share(store, "*")
+    fill(store, 8, "loud", priority=100)
+    fill(store, 8, "quiet")
+    assert served(store, 5, 2) == {"loud": 5, "quiet": 5}
+    own = claim(store, open_lease(store, tenant="quiet"), 9, tenant="quiet")
+    assert [each.tenant for each in own] == ["quiet"] * 3
+
+
+def test_more_tenants_than_one_claim_has_room_for_all_have_their_turn(store: Store) -> None:
+    share(store, "*")
+    names = [f"t-{n:02}" for n in range(40)]
+    fill(store, 3, *names)
+    counts = served(store, 10, 8)
+    assert len(counts) == 40, "80 places, and each of them in twice"
+    assert max(counts.values()) <= 3
+    assert sum(served(store, 6, 8).values()) == 40, "and nothing is left behind"
+
+
+def test_turns_that_meet_take_different_jobs_and_nobody_is_left_out(store: Store) -> None:
+    share(store, "*")
+    names = ("a", "b", "c", "d", "e")
+    fill(store, 4, *names)
+    leases = [open_lease(store, f"worker-{n}") for n in range(2)]
+    seen: list[str] = []
+    for turn in range(20):
+        claims = claim(store, leases[turn % 2], 1, kinds=("mail.send",) if turn % 2 else None)
+        seen += [each.id for each in claims]
+    assert len(set(seen)) == 20
+
+
+def test_shares_and_limits_and_reservations_and_queues(store: Store) -> None:
+    share(store, "shared")
+    register(store, "a", max_running=1)
+    fill(store, 6, "a", "b", "c", queue="shared")
+    store.run(store.verbs.reserve(Ask(new_id(), "queue", "shared", 600.0), "ada", "c"))
+    lease = open_lease(store)
+    claims = claim(store, lease, 4, queues=("shared",))
+    assert sorted(each.tenant for each in claims) == ["a", "b", "b", "b"]
+    settle(store, claims)
+    assert served(store, 3, 2, queues=("shared",)) == {"a": 3, "b": 3}
+    fill(store, 4, "x", "y", queue="alone")
+    assert served(store, 1, 4, queues=("alone",)) == {"x": 4}, "that queue is not shared"
+
+
+def test_a_look_behind_a_place_leaves_nobody_out(store: Store) -> None:
+    """A worker that walks past the traces of taken jobs begins behind the last; shares are by tenant, not by place."""
+    share(store, "*")
+    fill(store, 5, "a", "b")
+    last = job(store, put_one(store, tenant="z"))
+    lease = open_lease(store)
+    after = {"default": (last.priority, last.position)}
+    request = ClaimRequest(lease=lease, queues=("default",), want=4, after=after)
+    turn = store.run(store.verbs.turn([], request))
+    assert len(turn.claims) == 4
+
+
+def test_where_a_job_stands_in_a_shared_queue(store: Store) -> None:
+    fill(store, 5, "big")
+    mine = put(store, spec(), spec(), tenant="small")
+    assert store.run(store.verbs.turn_of(mine[1], "small")) is None, "nothing is shared"
+    register(store, "small", weight=2)
+    found = store.run(store.verbs.turn_of(mine[1], "small"))
+    assert found is not None
+    assert (found.ahead, found.weight) == (1, 2)
+    assert found.tenants == 2
+    assert store.run(store.verbs.turn_of(mine[1], "big")) is None, "of another tenant's job nothing is told"
+    assert store.run(store.verbs.fair_queues()) == ["*"], "the first weight has all queues shared"
+    assert {name: each.share for name, each in tenants(store).items()} == {"big": 1 / 3, "small": 2 / 3}
+
+
+def test_sharing_does_not_disturb_what_is_limited_by_key(store: Store) -> None:
+    share(store, "*")
+    store.run(store.verbs.set_limit(Rule.of("key", "*", 1), "ada", "*"))
+    for name in ("a", "b"):
+        put(store, *(spec(uses=("key:k",)) for _ in range(4)), *(spec() for _ in range(4)), tenant=name)
+    lease = open_lease(store)
+    claims = claim(store, lease, 9)
+    assert len(claims) == 9
+    assert Counter(each.tenant for each in claims) in ({"a": 5, "b": 4}, {"a": 4, "b": 5})

@@ -1,0 +1,233 @@
+"""Bulk operations (DP-15): each job once, at a bounded rate, with progress that outlives whoever works on them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.domain.dead_letters import GroupFilter
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.operations import BATCH, Operation, Starting
+from holdfast.domain.outcome import Failed
+from holdfast.domain.states import State
+from holdfast.stores import operating
+from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.flow import drive
+from holdfast.stores.open import open_store
+from tests.support.stores import (
+    TENANT,
+    claim,
+    forward,
+    history,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    state_of,
+    verbs_of,
+)
+
+pytestmark = pytest.mark.req("DP-15")
+
+GONE = Failed("Broken", "it broke", final=True)
+
+
+class Killed(Exception):
+    """In the middle of something."""
+
+
+def dead(store: Store, count: int, kind: str = "pay", *, tenant: str = TENANT, **fields: Any) -> list[str]:
+    ids = put(store, *(spec(kind, **fields) for _ in range(count)), tenant=tenant)
+    held = claim(store, open_lease(store), count)
+    assert len(held) == count
+    settle(store, held, GONE)
+    return ids
+
+
+def start(store: Store, verb: Any = "redrive", *, tenant: str = TENANT, how: Any = None, **wanted: Any) -> Operation:
+    given = {"reason": "wrong month" if verb == "discard" else None} | (how or {})
+    new = Starting(new_id(), verb, **given)
+    return store.run(store.verbs.start_operation(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
+
+
+def look(store: Store, operation: Operation) -> Operation:
+    found = store.run(store.verbs.operation(operation.id, operation.tenant))
+    assert found is not None
+    return found
+
+
+def work_off(store: Store, tenant: str = EVERY_TENANT) -> list[int]:
+    """All batches that are due."""
+    batches = []
+    while (done := store.run(store.verbs.work_operation(tenant))) is not None:
+        batches.append(done)
+    return batches
+
+
+def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
+    ids = dead(store, BATCH + 20)
+    others = dead(store, 2, "repay") + dead(store, 2, tenant="b")
+    assert store.run(store.verbs.next_operation()) is None
+    started = start(store, kind="pay", how={"max_retries": 7})
+    assert (started.state, started.total, started.done, started.fraction) == ("running", BATCH + 20, 0, 0.0)
+    assert started.wanted == {"kind": "pay", "state": "dead_letter"}
+    assert store.run(store.verbs.next_operation()) == 0
+    assert store.run(store.verbs.next_operation("b")) is None, "another tenant's"
+    assert store.run(store.verbs.work_operation("b")) is None
+    assert store.run(store.verbs.work_operation()) == BATCH
+    half = look(store, started)
+    assert (half.done, half.state, half.created_by) == (BATCH, "running", "ada")
+    assert half.fraction == pytest.approx(BATCH / (BATCH + 20))
+    assert work_off(store) == [20]
+    over = look(store, started)
+    assert (over.state, over.done, over.refused, over.fraction) == ("done", BATCH + 20, 0, 1.0)
+    assert over.finished_at is not None
+    assert {state_of(store, each) for each in ids} == {State.QUEUED}
+    assert {state_of(store, each) for each in others} == {State.DEAD_LETTER}
+    event = history(store, ids[0])[-1]
+    assert (event.verb, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_retries": 7})
+    assert store.run(store.verbs.operations(TENANT)) == [over]
+    assert store.run(store.verbs.operations(TENANT, running=True)) == []
+    assert store.run(store.verbs.operations("b")) == []
+
+
+def test_what_dies_again_meanwhile_is_not_redriven_again(store: Store) -> None:
+    ids = dead(store, BATCH + 1)
+    started = start(store)
+    assert store.run(store.verbs.work_operation()) == BATCH
+    held = claim(store, open_lease(store), BATCH)
+    settle(store, held, GONE)
+    later = dead(store, 1)
+    assert work_off(store) == [1]
+    assert look(store, started).state == "done"
+    assert sorted(verbs_of(store, each).count("redrive") for each in ids) == [1] * len(ids)
+    assert state_of(store, later[0]) is State.DEAD_LETTER, "it was not there when the operation began"
+
+
+def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
+    (old,) = dead(store, 1, tags=("x",), agent="a1")
+    before = store.run(store.verbs.now())
+    (group,) = {store.run(store.verbs.group_of(old, TENANT))}
+    assert group is not None
+    (elsewhere,) = dead(store, 1, tenant="b")
+    (other,) = dead(store, 1, "repay")
+    assert start(store, tag="y").total == 0
+    assert start(store, since=before + timedelta(days=1)).total == 0
+    assert start(store, until=before + timedelta(days=1), agent="a1", queue="default", tag="x").total == 1
+    assert sum(work_off(store)) == 1
+    assert state_of(store, old) is State.QUEUED
+    settle(store, claim(store, open_lease(store), 1), GONE)
+    assert start(store, "discard", fingerprint=group.fingerprint).total == 1
+    work_off(store)
+    assert state_of(store, old) is State.CANCELLED
+    assert history(store, old)[-1].meta["reason"] == "wrong month"
+    everyone = start(store, tenant=EVERY_TENANT)
+    assert everyone.total == 2
+    assert store.run(store.verbs.operation(everyone.id, TENANT)) is None
+    work_off(store)
+    assert (state_of(store, elsewhere), state_of(store, other)) == (State.QUEUED, State.QUEUED)
+
+
+def test_a_rate_is_kept_whoever_works(store: Store) -> None:
+    forward(store)
+    dead(store, 7)
+    start(store, how={"rate": 2})
+    slow = start(store, "cancel", kind="nothing", how={"rate": 0.5})
+    assert slow.batch == 1
+    assert sorted(work_off(store)) == [0, 2], "a second's worth, and the empty one"
+    assert store.run(store.verbs.next_operation()) == pytest.approx(1)
+    forward(store, 0.9)
+    assert work_off(store) == []
+    forward(store, 0.1)
+    assert work_off(store) == [2]
+    forward(store, 60)
+    assert work_off(store) == [2], "what was missed is not made up for"
+    forward(store, 1)
+    assert work_off(store) == [1]
+
+
+def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
+    ids = dead(store, 3)
+    started = start(store, how={"rate": 1})
+    assert store.run(store.verbs.work_operation()) == 1
+    assert not store.run(store.verbs.cancel_operation(started.id, None, "eve", "b"))
+    assert store.run(store.verbs.cancel_operation(started.id, "too early", "bob", TENANT))
+    forward(store, 100)
+    assert work_off(store) == []
+    over = look(store, started)
+    assert (over.state, over.cancelled_by, over.cancelled_reason, over.done) == ("cancelled", "bob", "too early", 1)
+    assert not store.run(store.verbs.cancel_operation(started.id, None, "bob", TENANT))
+    (group,) = store.run(store.verbs.dead_letter_groups(GroupFilter(tenant=TENANT)))
+    store.run(store.verbs.note_dead_letters(group.fingerprint, "known", "carol", TENANT))
+    acts = store.run(store.verbs.actions(ActionFilter(tenant=TENANT)))
+    assert [(each.actor, each.verb, each.subject) for each in reversed(acts)] == [
+        ("ada", "add", "operation"),
+        ("bob", "change", "operation"),
+        ("carol", "change", "dead_letter_group"),
+    ]
+    assert [state_of(store, each) for each in ids].count(State.DEAD_LETTER) == 2
+
+
+def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "WINDOW", 5)
+    waiting = put(store, *(spec("pay") for _ in range(3)))
+    ended = put(store, *(spec("pay", priority=9) for _ in range(9)))
+    held = claim(store, open_lease(store), 10)
+    settle(store, held[:9])
+    started = start(store, "cancel", kind="pay")
+    assert started.total == 3
+    assert sum(work_off(store)) == 3
+    assert (look(store, started).done, look(store, started).refused) == (3, 0)
+    assert {state_of(store, each) for each in waiting} == {State.CANCELLED}, "the one that runs, too"
+    assert {state_of(store, each) for each in ended} == {State.SUCCEEDED}
+    put_one(store, "pay")
+    assert start(store, "cancel", state=State.QUEUED).total == 1
+    for verb, state in (("cancel", State.SUCCEEDED), ("redrive", State.QUEUED)):
+        with pytest.raises(InvalidSetting):
+            start(store, verb, state=state)
+
+
+def test_a_batch_that_is_not_committed_has_not_been(store: Store) -> None:
+    """As a worker that is killed leaves it: all statements of a batch but the commit."""
+    ids = dead(store, 3)
+    started = start(store, "discard")
+    with suppress(Killed), store.transaction() as connection:
+
+        def execute(statement: Any) -> Any:
+            return connection.execute(statement.sql, statement.params).fetchall()
+
+        assert drive(store.verbs.work_operation().start(), execute) == 3
+        raise Killed
+    assert look(store, started) == started
+    assert {state_of(store, each) for each in ids} == {State.DEAD_LETTER}
+    assert work_off(store) == [3]
+
+
+def test_many_who_work_at_once_do_each_job_once(store_url: str, store: Store) -> None:
+    ids = dead(store, 60)
+    started = [start(store, how={"rate": 1_000_000}), start(store, "discard")]
+    begin = threading.Barrier(3)
+
+    def worker(_: int) -> int:
+        with closing(open_store(store_url)) as own:
+            begin.wait()
+            return sum(work_off(own))
+
+    with ThreadPoolExecutor(3) as pool:
+        handled = sum(pool.map(worker, range(3)))
+    work_off(store)
+    over = [look(store, each) for each in started]
+    assert [each.state for each in over] == ["done", "done"]
+    assert sum(each.done for each in over) == 60
+    assert handled >= 60
+    resolved = [sum(verb in ("redrive", "discard") for verb in verbs_of(store, each)) for each in ids]
+    assert resolved == [1] * 60

@@ -1,0 +1,152 @@
+"""The registry of tenants and the cap on what waits (JF-12): exact, whoever enqueues, and only where there is one."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from holdfast.domain.errors import Refused
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.outcome import Failed, Snoozed
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.support.by_hand import ByHand
+from tests.support.people import asks
+from tests.support.schedules import add, decided, firing
+from tests.support.stores import apply, claim, enqueue, forward, new_id, open_lease, put, put_one, settle, spec, work
+from tests.support.tenants import fill, register, tenants
+
+pytestmark = pytest.mark.req("JF-12")
+
+
+def test_a_tenant_that_is_full_is_refused_whole_batches_and_nobody_else_is(store: Store) -> None:
+    register(store, "acme", max_pending=3, title="Acme Ltd.")
+    fill(store, 2, "acme")
+    with pytest.raises(Refused) as refused:
+        fill(store, 2, "acme")
+    assert refused.value.code == "tenant_full"
+    assert "tenant acme is full: 2 of its jobs wait and 3 may; 2 of kind mail.send refused" in str(refused.value)
+    fill(store, 5, "other")
+    put_one(store, tenant="acme", key="k")
+    with pytest.raises(Refused):
+        put_one(store, tenant="acme")
+    (again,) = enqueue(store, spec(key="k"), tenant="acme")
+    assert (again.created, again.reason) == (False, "duplicate_key"), "what stands for a job stands for it"
+    acme = tenants(store)["acme"]
+    assert (acme.pending, acme.running, acme.max_pending, acme.title) == (3, 0, 3, "Acme Ltd.")
+    register(store, "acme", max_pending=None)
+    fill(store, 2, "acme")
+    assert tenants(store)["acme"].pending == 5
+
+
+def test_what_leaves_and_comes_back_is_counted_whatever_step_it_makes(store: Store) -> None:
+    fill(store, 1, "acme")
+    register(store, "acme", max_pending=4)
+    fill(store, 3, "acme")
+    lease = open_lease(store)
+    done, again, asleep, released = claim(store, lease, 4)
+    fill(store, 4, "acme")  # all four are running
+    settle(store, done)
+    settle(store, again, Failed("broken", "once"))
+    settle(store, asleep, Snoozed(60.0))
+    store.run(store.verbs.operate("cancel", [released.id], None, "ada", "acme"))
+    with pytest.raises(Refused, match="6 of its jobs wait and 4 may"):
+        fill(store, 1, "acme")
+    work(store, want=3)  # retries are not due yet
+    fill(store, 1, "acme")
+    with pytest.raises(Refused, match="4 of its jobs wait"):
+        fill(store, 1, "acme")
+    forward(store, 120.0)
+    store.run(store.verbs.promote_due())
+    with pytest.raises(Refused, match="4 of its jobs wait"):
+        fill(store, 1, "acme")
+    assert len(work(store, want=9)) == 4
+    fill(store, 4, "acme")
+
+
+def test_a_job_that_asks_people_is_never_refused_its_question(store: Store) -> None:
+    register(store, "acme", max_pending=1)
+    put_one(store, tenant="acme")
+    lease = open_lease(store)
+    (asking,) = claim(store, lease)
+    put_one(store, tenant="acme")
+    assert apply(store, lease, asks(asking, new_id(), notify="tell")) == []
+    assert tenants(store)["acme"].pending == 2, "the notice is above the cap"
+    with pytest.raises(Refused):
+        put_one(store, tenant="acme")
+
+
+def test_the_schedules_of_a_full_tenant_say_so_and_those_of_others_go_on(store: Store) -> None:
+    register(store, "acme", max_pending=0)
+    planned = {tenant: add(store, tenant) for tenant in ("acme", "other")}
+    decisions = [decided(each, firing()) for each in planned.values()]
+    assert store.run(store.verbs.fire_schedules(decisions, EVERY_TENANT)) == 2
+    assert (tenants(store)["other"].pending, tenants(store)["acme"].pending) == (1, 0)
+    (fire,) = store.run(store.verbs.fires(planned["acme"].id, "acme"))
+    assert (fire.status, fire.error_code) == ("failed", "tenant_full")
+
+
+def test_many_who_enqueue_at_once_fill_a_tenant_to_the_last_place_and_no_further(store: Store) -> None:
+    register(store, "acme", max_pending=25)
+    outcomes: list[str] = []
+    begin = threading.Barrier(4)
+
+    def enqueues() -> None:
+        with closing(open_store(store.url)) as own:
+            begin.wait()
+            for _ in range(5):
+                try:
+                    put(own, spec(), spec(), tenant="acme")
+                    outcomes.append("in")
+                except Refused as refused:
+                    outcomes.append(refused.code)
+
+    threads = [threading.Thread(target=enqueues) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["in"] * 12 + ["tenant_full"] * 8
+    assert tenants(store)["acme"].pending == 24
+
+
+def test_whoever_inserts_by_hand_is_held_to_it_too(store: Store, by_hand: ByHand) -> None:
+    register(store, "acme", max_pending=1)
+    put_one(store, tenant="acme")
+    refusal = by_hand.refusal(
+        "INSERT INTO job (id, tenant, kind, enqueued_by, source_system, created_at)"
+        " SELECT :id, tenant, kind, enqueued_by, source_system, created_at FROM job",
+        {"id": new_id()},
+    )
+    assert refusal is not None
+    assert "full" in refusal
+
+
+def test_what_is_set_stays_until_it_is_set_otherwise_and_the_running_cap_is_a_limit(store: Store) -> None:
+    register(store, "acme", max_running=2, rate="100/m", weight=5)
+    register(store, "acme", max_pending=9)
+    acme = tenants(store, "acme")["acme"]
+    assert (acme.max_running, acme.rate, acme.per, acme.weight, acme.max_pending) == (2, 100, 60.0, 5, 9)
+    (limit,) = store.run(store.verbs.limits("acme"))
+    assert (limit.tenant, limit.scope, limit.name, limit.concurrency, limit.rate) == ("acme", "tenant", "acme", 2, 100)
+    assert store.run(store.verbs.limits("other")) == [], "what one is held to is no other's business"
+    fill(store, 4, "acme")
+    assert len(claim(store, open_lease(store), 9)) == 2
+    register(store, "acme", rate=None, max_running=3)
+    assert len(claim(store, open_lease(store), 9)) == 1
+    register(store, "acme", max_running=None)
+    assert store.run(store.verbs.limits("acme")) == []
+    assert tenants(store, "acme")["acme"].registered
+    assert store.run(store.verbs.remove_tenant("acme", "ada"))
+    assert not store.run(store.verbs.remove_tenant("acme", "ada"))
+    gone = tenants(store)["acme"]
+    assert (gone.registered, gone.max_pending, gone.pending, gone.running) == (False, None, 1, 3)
+
+
+def test_one_tenant_is_told_nothing_of_another(store: Store) -> None:
+    register(store, "acme", weight=2)
+    fill(store, 2, "acme", "other")
+    assert set(tenants(store, "other")) == {"other"}
+    assert set(tenants(store)) == {"acme", "other"}

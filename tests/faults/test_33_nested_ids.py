@@ -1,0 +1,85 @@
+"""Fault 33, nested_ids: ids of another tenant, in every place where a verb takes one.
+
+The verbs are those of the port, all of them (`tests/contract/test_roles_at_work.py` has a list that must be complete),
+each called for one tenant with the ids of another: jobs, leases, gates, schedules, workflows and whatever comes later.
+Nothing of the other's may be changed, copied, or told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.contract.test_roles_at_work import furnish, verbs
+from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.schedules import placed, template
+from tests.support.stores import put_one, spec
+from tests.support.tenants import register
+
+pytestmark = pytest.mark.req("JF-1")
+
+OWNER, STRANGER = "default", "umbrella"
+# Not of one tenant: switches of the whole database.
+EVERYBODYS = {"set_clock", "set_fair", "add_executor", "remove_executor", "executors", "fair_queues", "now"}
+EVERYBODYS |= {"seal_ledger", "seal", "block", "unsealed"}  # the chain over the whole ledger; it is the owner's
+
+
+def rows_of(by_hand: ByHand, tenant: str) -> dict[str, list[Any]]:
+    """What a tenant has in each table, by the catalogue."""
+    found: dict[str, list[Any]] = {}
+    for table in by_hand.tables():
+        columns = by_hand.execute(f"SELECT * FROM {table} LIMIT 1")
+        if columns and by_hand.refusal(f"SELECT tenant FROM {table} LIMIT 1") is None:
+            found[table] = sorted(map(repr, by_hand.execute(f"SELECT * FROM {table} WHERE tenant = :t", {"t": tenant})))
+    return found
+
+
+def test_ids_of_another_tenant_are_not_there(url: str) -> None:
+    with closing(open_store(url)) as store, closing(open_by_hand(url)) as by_hand:
+        store.migrate()
+        ids = furnish(store, by_hand)
+        register(store, OWNER, max_pending=1000, max_running=1000)
+        strange(store)
+        before = rows_of(by_hand, OWNER)
+        assert before["job"]
+        names = {str(row[0]) for row in by_hand.execute("SELECT id FROM job WHERE tenant = :t", {"t": OWNER})}
+        names |= set(ids.values()) - {ids["bulk"]}  # which is nobody's yet
+        told: dict[str, str] = {}
+        for verb, call in verbs(store, ids, tenant=STRANGER, scope=STRANGER).items():
+            if verb in EVERYBODYS:
+                continue
+            answer = answered(call)
+            if any(name in answer for name in names) and "not_found" not in answer:
+                told[verb] = answer
+        assert told == {}, "an id was answered that is another's"
+        after = rows_of(by_hand, OWNER)
+        changed = {table: (before.get(table), rows) for table, rows in after.items() if before.get(table, []) != rows}
+        assert changed == {}
+        copied = {
+            table: row for table, rows in rows_of(by_hand, STRANGER).items() for row in rows for n in names if n in row
+        }
+        assert copied == {}
+
+
+def answered(call: Callable[[], object]) -> str:
+    """In words; a refusal says nothing, and a failure of the store is none."""
+    try:
+        return repr(call())
+    except HoldfastError as error:
+        if error.code in ("store_unavailable", "store_error", "not_migrated"):
+            raise
+        return ""
+
+
+def strange(store: Store) -> None:
+    """What the stranger has of its own, under the same names."""
+    put_one(store, tenant=STRANGER)
+    assert store.run(store.verbs.add_schedule(placed("hourly", "@hourly"), "eve", STRANGER))
+    store.run(store.verbs.put_template(template(), "eve", STRANGER))
+    store.run(store.verbs.enqueue([spec(agent="planner")], STRANGER))

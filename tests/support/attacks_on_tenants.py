@@ -1,0 +1,51 @@
+"""Attacks on what tenants are held to (JF-12): a cap that nobody looks at, another's cap, numbers without meaning."""
+
+from __future__ import annotations
+
+from tests.support.attack import NOW, both, only_postgres
+
+_TENANT = "insert into tenant (tenant, set_by, created_at, updated_at"
+# The small world: a tenant with a cap, and one that is full.
+CAPPED = (
+    f"{_TENANT}, max_pending) values ('default', 'ada', {NOW}, {NOW}, 100000)",
+    f"{_TENANT}, max_pending) values ('full', 'ada', {NOW}, {NOW}, 0)",
+    "update dispatch set ruled = (1 = 1)",
+)
+
+TENANTS = [
+    both(
+        "say that nothing is counted when a job is enqueued",
+        "update dispatch set ruled = (1 = 0)",
+        says="the jobs of a tenant are counted",
+    ),
+    only_postgres(
+        "say that no step is counted",
+        "update dispatch set capped = true",
+        "update dispatch set capped = false",
+        says="the jobs of a tenant are counted",
+    ),
+    both(
+        "enqueue for a tenant that is full",
+        "insert into job (id, kind, tenant) values (:unknown, 'k', 'full')",
+        says=("tenant full", "tenant full is full: 0 of its jobs wait and 0 may; 1 of kind k refused"),
+    ),
+    both(
+        "give a tenant another's cap",
+        "update tenant set tenant = 'eve' where tenant = 'default'",
+        says="called never changes",
+    ),
+    both("cap every tenant at once", f"{_TENANT}) values ('*', 'eve', {NOW}, {NOW})", says="tenant_named"),
+    *(
+        both(
+            f"hold a tenant to {what}",
+            f"{_TENANT}, {column}) values ('x', 'ada', {NOW}, {NOW}, {value})",
+            says=says,
+        )
+        for what, column, value, says in (
+            ("less than nothing", "max_pending", "-1", "pending_bounded"),
+            ("no share at all", "weight", "0", "weight_bounded"),
+            ("a share without end", "weight", "1001", "weight_bounded"),
+            ("an empty title", "title", "''", "title_bounded"),
+        )
+    ),
+]
