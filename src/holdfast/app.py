@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from os import PathLike
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import bulk, config
 from holdfast.arguments import Signature
+from holdfast.artifacts import Artifacts, ArtifactStore
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
 from holdfast.connectors.settings import CommandSettings, command_parts
@@ -26,6 +28,7 @@ from holdfast.domain.payload import encode
 from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy, as_stored_policy
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.retention import Keeping
+from holdfast.domain.rules import NO_RULE, RuleOptions
 from holdfast.domain.sizes import Size
 from holdfast.domain.subscriptions import SentEvent
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
@@ -39,6 +42,7 @@ from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
 from holdfast.features.operations import Operations
+from holdfast.features.payload_rules import PayloadRules
 from holdfast.features.queues import Queues
 from holdfast.features.redriving import FromStep
 from holdfast.features.repository import JobRepository
@@ -53,7 +57,7 @@ from holdfast.features.usage import Metering
 from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
-from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec, pack_payload
 from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
@@ -65,6 +69,7 @@ from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
 from holdfast.stores.base import JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.vault import Vault
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 
 P = ParamSpec("P")
@@ -86,15 +91,18 @@ class App(Operating):
         secret_names: Sequence[str] = (),
         answer_within: Duration | None = None,
         strict: bool = False,
+        artifacts: str | PathLike[str] | ArtifactStore | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.schema, self.strict = schema, strict
+        self.schema, self.strict, named = schema, strict, config.database_url(url)
         self.client = Client(
-            open_store(config.database_url(url), schema=schema, answer_within=limit),
+            open_store(named, schema=schema, answer_within=limit),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
+            vault=Vault.of(artifacts or config.artifact_place(named), config.key_text()),
         )
+        self.payload_rules = PayloadRules(self.client, self.client.name)
         self.agents = Agents(self.client)
         self.limits = Limits(self.client)
         self.audit = Audit(self.client)
@@ -113,6 +121,11 @@ class App(Operating):
     @property
     def store(self) -> Store:
         return self.client.store
+
+    @property
+    def artifacts(self) -> Artifacts | None:
+        """Where what is large lies, if a place is named: ``app.artifacts.get(ref, tenant=…)``."""
+        return self.client.vault.artifacts
 
     @contextmanager
     def moved_to(self, store: Store, schema: str) -> Iterator[None]:
@@ -151,6 +164,7 @@ class App(Operating):
         requires_approval: bool | Asking = False,
         keep: Duration | None = None,
         cost: float | None = None,
+        **rule: Unpack[RuleOptions],
     ) -> JobDecorator:
         """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
 
@@ -161,6 +175,8 @@ class App(Operating):
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         ``keep`` is how long a job is kept after its end (``app.retention``), ``cost`` an attempt's price (``usage``).
+        The rest are rules for its payloads (``app.payload_rules``): ``signal_only``, ``forbidden``, ``restricted``,
+        ``max_bytes``, ``max_result_bytes``, ``store``.
         """
         if callable(name):
             raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
@@ -178,7 +194,7 @@ class App(Operating):
         gate = asking(requires_approval)
         kept = None if keep is None else Keeping.of(purge_after=keep, declared=True)
         spent = None if cost is None else check_cost(cost)
-        return JobDecorator(self, name, options, limit, at_most_once, way, gate, kept, spent)
+        return JobDecorator(self, name, options, limit, at_most_once, way, gate, kept, spent, rule)
 
     @overload
     def command(
@@ -206,12 +222,15 @@ class App(Operating):
         approval: Asking | None = None,
         keep: Keeping | None = None,
         cost: float | None = None,
+        rule: RuleOptions | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         signature = Signature(function, kind, skip=int(wants_context(function)))
-        declared: Kind[..., Any] = Kind(kind, self.client, signature, function, options, at_most_once, approval)
+        says = self.payload_rules.declare(kind, rule or {})
+        facts = (kind, self.client, signature, function, options, at_most_once, approval)
+        declared: Kind[..., Any] = Kind(*facts, rule=says)
         if isinstance(way, ProcessOptions):
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way, cost)
@@ -266,16 +285,18 @@ class App(Operating):
         values = {} if payload is None else payload
         given = "retry" in options
         if known is not None:
-            text = known.kind.signature.pack((), values, limit=PAYLOAD_LIMIT)
+            rule = known.kind.rule
+            text = known.kind.signature.pack((), values, limit=max(PAYLOAD_LIMIT, self.client.vault.limit(rule)))
             decode: Callable[[Any], Any] = known.kind.signature.unpack_result
             known.kind.check_options(options)
             options = {**known.kind.defaults, **options}
             given = known.kind.firm(given)
         else:
-            text, decode = encode(values, limit=PAYLOAD_LIMIT), _as_it_is
+            text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), _as_it_is, NO_RULE
             if given:
                 as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self.client, given)
+        pack_payload(spec, tenant, rule, self.client.vault)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
@@ -522,6 +543,7 @@ class App(Operating):
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),
             redact=self._knowing(),
+            vault=client.vault,
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
@@ -531,8 +553,10 @@ class App(Operating):
         self.check_role()
         self.declared.put_down(self.subscriptions)
         self.retention.put_down(options.tenant)
+        self.payload_rules.put_down(options.tenant)
         means = self.means(options.tenant, options.concurrency)
-        duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every))
+        rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
+        duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
 
@@ -541,13 +565,15 @@ class App(Operating):
     ) -> Means:
         """What a worker runs the kinds declared here with. It is to be closed."""
         own, threads, children = self.client, threads or Threads(), Children(concurrency)
-        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home)
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
-        return Means(serving, threads, children, self.schema, self._child, lent, self._knowing())
+        return Means(
+            serving, threads, children, self.schema, self._child, lent, self._knowing(), self.payload_rules.book
+        )
 
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
-        self.redactor.know(*self.redactor.in_environment(config.environment()))
+        self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
         return self.redactor
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
@@ -595,6 +621,7 @@ class App(Operating):
         await asyncio.to_thread(self.check_role)
         await asyncio.to_thread(self.declared.put_down, self.subscriptions)
         await asyncio.to_thread(self.retention.put_down, wanted.tenant)
+        await asyncio.to_thread(self.payload_rules.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = (self.scheduler.duty(wanted.tenant, 0),)
@@ -624,9 +651,10 @@ class JobDecorator:
         approval: Asking | None = None,
         keep: Keeping | None = None,
         cost: float | None = None,
+        rule: RuleOptions | None = None,
     ) -> None:
         self._app = app
-        self._keep, self._cost = keep, cost
+        self._keep, self._cost, self._rule = keep, cost, rule
         self._approval = approval
         self._at_most_once = at_most_once
         self._name = name
@@ -646,7 +674,7 @@ class JobDecorator:
     def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
         own = (self._options, self._timeout, self._at_most_once, self._way, self._approval, self._keep, self._cost)
-        return self._app.declare(function, self._name, *own)
+        return self._app.declare(function, self._name, *own, self._rule)
 
 
 def _as_it_is(value: Any) -> Any:

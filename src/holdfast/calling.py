@@ -15,22 +15,25 @@ from holdfast.connectors.command import Program, command_caller
 from holdfast.context import BaseContext, Context, SyncContext, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
-from holdfast.domain.outcome import Settled
+from holdfast.domain.outcome import Settled, Succeeded
 from holdfast.domain.payload import look_at
 from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import JobRedactor, Redactor
+from holdfast.domain.rules import HIDDEN, Effective
 from holdfast.durable.approvals import Asking
 from holdfast.durable.drivers import Durable, Lent
 from holdfast.durable.plan import Plan
 from holdfast.kind import Kind, Prepared
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children
-from holdfast.runtime.execution import Handler
+from holdfast.runtime.execution import Handler, pack_result
 from holdfast.runtime.reporting import Reporter
+from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import ENDED, Stop
 from holdfast.runtime.threads import Threads
 from holdfast.transaction import RESULT_LIMIT, Completion, Stage
+from holdfast.vault import Vault
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
@@ -50,6 +53,7 @@ class Means:
     prepare: Prepare
     lent: Lent
     redact: Redactor = field(default_factory=Redactor)
+    rules: RuleBook = field(default_factory=RuleBook)
 
     def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
         return {name: declared.handler(self) for name, declared in kinds.items()}
@@ -84,11 +88,13 @@ class Declared:
                 call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
             case _:
                 assert_never(self.way)
-        call = _approved(call, kind.approval, means)
-        return Handler(kind.name, call, timeout, retry, kind.at_most_once, means.redact, self.cost)
+        return Handler(
+            *(kind.name, _approved(call, kind, means), timeout, retry, kind.at_most_once, means.redact, self.cost),
+            *(means.client.vault, means.rules, _chain(means.client), kind.rule),
+        )
 
 
-Call = Callable[[Claim, Stop], Awaitable[str | Settled | None]]
+Call = Callable[[Claim, Stop], Awaitable[str | Succeeded | Settled | None]]
 
 
 def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call:
@@ -96,23 +102,33 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
-def _approved(call: Call, asking: Asking | None, means: Means) -> Call:
+def _chain(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
+    async def before(claim: Claim) -> list[str]:
+        return [job.id for job in await client.arun(client.verbs.chain(claim.id, claim.tenant)) if job.id != claim.id]
+
+    return before
+
+
+def _approved(call: Call, kind: Kind[..., Any], means: Means) -> Call:
     """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
     never comes further than here."""
+    asking = kind.approval
 
-    async def gated(claim: Claim, stop: Stop) -> str | Settled | None:
+    async def gated(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         asked = asking
         if asked is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
             asked = Asking()
         if asked is not None:
-            redact = JobRedactor(means.redact, claim.payload)
+            restricted = means.rules.of(claim.tenant, claim.kind, kind.rule).restricted
+            redact = JobRedactor(means.redact, claim.payload, restricted)
             plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
             whom = "" if claim.agent is None else f" for {claim.agent}"
-            shown: Asking = {"data": _shown(claim, means.redact)}
+            hidden = restricted or means.client.vault.keys is not None
+            shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, means.redact)}
             await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asked)
         return await call(claim, stop)
 
-    def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Settled | None]:
+    def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
         return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
 
     return straight_on if asking is None else gated
@@ -134,13 +150,16 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     kind_of_context: type[Context | SyncContext] = Context if is_async else SyncContext
 
     write = partial(_write, means.client)
-    pack = partial(kind.signature.pack_result, limit=RESULT_LIMIT)
+    vault, rules = means.client.vault, means.rules
+    pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
 
-    async def call(claim: Claim, stop: Stop) -> str | Settled | None:
+    async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         reporter = Reporter(claim, write)
-        redact = JobRedactor(means.redact, claim.payload)
+        rule = rules.of(claim.tenant, claim.kind, kind.rule)
+        redact = JobRedactor(means.redact, claim.payload, rule.restricted)
+        completion = Completion(pack, partial(_ended, vault, rule, claim))
         context = kind_of_context(
-            claim, means.client, logger, stop, redact, reporter, means.prepare, Completion(pack), means.lent
+            claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
         )
         if isinstance(context, SyncContext):
             context.loop = asyncio.get_running_loop()
@@ -168,9 +187,17 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
         if await completed(context):
             return Settled()
         context.conclude()
-        return pack(value)
+        text = pack(value)
+        return text if context.result_ref is None else Succeeded(text, ref=context.result_ref)
 
     return call
+
+
+def _ended(vault: Vault, rule: Effective, claim: Claim, text: str | None) -> Succeeded:
+    """The end of a job in a transaction of its handler, sealed or stored as any other."""
+    if text is None or (vault.keys is None and rule.max_result_bytes is None and not rule.store):
+        return Succeeded(text)
+    return pack_result(vault, rule, claim, Succeeded(text))
 
 
 async def completed(context: BaseContext, error: BaseException | None = None) -> bool:

@@ -18,31 +18,35 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from holdfast import config
 from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, wants_context
 from holdfast.client import Client
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.job import Claim
 from holdfast.domain.keys import check_name
-from holdfast.domain.outcome import Outcome, Settled
+from holdfast.domain.outcome import Outcome, Settled, Succeeded
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import Redactor
+from holdfast.domain.rules import NO_RULE
 from holdfast.domain.sizes import in_words
 from holdfast.durable.drivers import Lent
-from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec
+from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.runtime.children import within
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.children.wire import Message, frame, outcome_to_json, record_from_json
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.failures import failure
 from holdfast.runtime.recording import Recorder
+from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 from holdfast.stores.open import open_store, stand_in
+from holdfast.vault import Vault
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class Bench:
     memory: int | None
     notify: str | None = None
     spent: bool = False
+    rules: RuleBook = field(default_factory=RuleBook)
 
 
 def main() -> None:
@@ -89,9 +94,15 @@ def _set_up(hello: Message) -> Bench:
     store = open_store(hello["url"], schema=hello["schema"])
     if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
         stand_in(hello["home"], store)
-    client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"])
+    vault = Vault.of(config.artifact_place(hello["url"]), config.key_text())
+    client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
-    return Bench(client, Threads(), {}, hello["memory"], hello["notify"])
+    bench = Bench(client, Threads(), {}, hello["memory"], hello["notify"])
+    try:
+        bench.rules.load(client.run(client.verbs.payload_rules(hello["tenant"])))
+    except HoldfastError:
+        bench.rules.load(None)
+    return bench
 
 
 async def _answer(bench: Bench, message: Message) -> Message:
@@ -112,14 +123,15 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     found = find(wanted)
     function = found.function if isinstance(found, Kind) else found
     kind, defaults = wanted["kind"], found.defaults if isinstance(found, Kind) else Options()
+    rule = found.rule if isinstance(found, Kind) else NO_RULE
     signature = Signature(function, kind, skip=int(wants_context(function)))
-    declared = Declared(Kind(kind, bench.client, signature, function, defaults))
+    declared = Declared(Kind(kind, bench.client, signature, function, defaults, rule=rule))
     # The worker looks for secrets once more: it knows those that were told to its app.
     client, prepare = bench.client, partial(_prepare, bench.client)
     lent = Lent(Recorder(client.store, client.scope), bench.threads, lambda: bench.notify)
-    handler = declared.handler(Means(client, bench.threads, Children(1), "", prepare, lent))
+    handler = declared.handler(Means(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules))
 
-    async def call(claim: Claim, stop: Stop) -> str | Settled | None:
+    async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         try:
             return await handler.call(claim, stop)
         except MemoryError as error:
@@ -139,6 +151,7 @@ def _prepare(client: Client, kind: Any, args: tuple[Any, ...], options: dict[str
         return kind.using(**options).prepare(*args)
     payload = encode(args[0] if args else {}, limit=PAYLOAD_LIMIT)
     spec, tenant = make_spec(check_name(kind, "kind"), payload, Options(**options), client)  # type: ignore[typeddict-item]
+    pack_payload(spec, tenant, NO_RULE, client.vault)
     return Prepared(spec, tenant, lambda value: value)
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, Refused
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
 from holdfast.domain.policies import retry_limit
+from holdfast.domain.rules import PayloadRule, effective
 from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import SentEvent
 from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
+from holdfast.vault import EMPTY, Vault, is_packed
 
 T = TypeVar("T")
 
@@ -39,8 +42,18 @@ class Client:
     that of the leases it is used with; ``tenant`` is the one to work for here and now.
     """
 
-    def __init__(self, store: Store, *, tenant: str, name: str, actor: str, home: Store | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str,
+        name: str,
+        actor: str,
+        home: Store | None = None,
+        vault: Vault = EMPTY,
+    ) -> None:
         self.store = store
+        self.vault = vault
         self.home = home or store
         self.scope = tenant
         self.name = name
@@ -110,14 +123,51 @@ class Client:
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
+        try:
+            answers = self._add(specs, tenant, connection)
+        except Refused as refused:
+            self._may_store(refused, specs, tenant)
+            rules = self.run(self.verbs.payload_rules(tenant))
+            store_payloads(specs, tenant, rules, self.vault, refused)
+            answers = self._add(specs, tenant, connection)
+        if self.vault.artifacts is not None:
+            self._drop([spec for spec, answer in zip(specs, answers, strict=True) if not answer.created], tenant)
+        return answers
+
+    def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return self.run(self.verbs.enqueue(specs, tenant))
         return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        try:
+            answers = await self._aadd(specs, tenant, connection)
+        except Refused as refused:
+            self._may_store(refused, specs, tenant)
+            rules = await self.arun(self.verbs.payload_rules(tenant))
+            await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
+            answers = await self._aadd(specs, tenant, connection)
+        unused = () if self.vault.artifacts is None else tuple(zip(specs, answers, strict=True))
+        if any(not answer.created for _, answer in unused):
+            await asyncio.to_thread(self._drop, [spec for spec, answer in unused if not answer.created], tenant)
+        return answers
+
+    async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.verbs.enqueue(specs, tenant))
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
+
+    def _may_store(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
+        """A rule that is in the database alone is met there first; what it wants stored is stored then."""
+        if refused.code != "payload_over_limit" or self.vault.artifacts is None:
+            self._drop(specs, tenant)
+            raise refused
+
+    def _drop(self, specs: Sequence[JobSpec], tenant: str) -> None:
+        """Blobs of jobs that were not made; where they cannot be deleted just now they stay, and do no harm."""
+        for spec in specs:
+            with suppress(HoldfastError):
+                self.vault.drop(spec.payload, tenant=tenant)
 
     def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
         return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
@@ -224,6 +274,21 @@ class Client:
             if not self.run(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
                 raise _moved(consumer)
             place = batch[-1].cursor
+
+
+def store_payloads(
+    specs: Sequence[JobSpec], tenant: str, rules: Sequence[PayloadRule], vault: Vault, refused: Refused
+) -> None:
+    """Put the payloads that are too large into the artifact store, where the rules for their kinds allow it."""
+    for spec in specs:
+        rule = effective(rules, tenant, spec.kind)
+        if rule.max_bytes is None or len(spec.payload.encode()) <= rule.max_bytes:
+            continue
+        if not rule.store or is_packed(spec.payload):
+            raise refused
+        text = spec.payload
+        spec.payload = vault.pack(text, rule, what="payload", kind=spec.kind, tenant=tenant, job_id=spec.id)
+        spec.payload_hash = vault.digest(text)
 
 
 def _moved(consumer: str) -> Conflict:

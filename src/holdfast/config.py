@@ -14,6 +14,8 @@ URL_VARIABLE = "HOLDFAST_URL"
 TENANT_VARIABLE = "HOLDFAST_TENANT"
 LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
 STRICT_VARIABLE = "HOLDFAST_STRICT"
+ARTIFACTS_VARIABLE = "HOLDFAST_ARTIFACTS"
+KEYS_VARIABLE = "HOLDFAST_KEYS"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -45,6 +47,25 @@ def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
         return Path.home() / "Library" / "Application Support" / "holdfast" / "commands"
     base = environment.get("XDG_STATE_HOME", "")
     return (Path(base) if base else Path.home() / ".local" / "state") / "holdfast" / "commands"
+
+
+def artifact_place(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Where artifacts lie: what the environment names; else beside a database that is a file. A server's workers may be
+    anywhere, so there a place must be named."""
+    named = environment.get(ARTIFACTS_VARIABLE, "")
+    if named:
+        return named
+    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else ""
+    return f"{path}.artifacts" if path and not path.startswith(":memory:") and "?" not in path else None
+
+
+def key_text(environment: Mapping[str, str] = os.environ) -> str | None:
+    return environment.get(KEYS_VARIABLE) or None
+
+
+def key_values(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The keys themselves, for those who must keep them out of what is written down."""
+    return [part.partition(":")[2].strip() for part in environment.get(KEYS_VARIABLE, "").split(",")]
 
 
 def operating_user() -> str:

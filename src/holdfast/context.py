@@ -6,18 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting, StaleLease
+from holdfast.domain.job import References
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.redaction import Redact, Redactor
 from holdfast.domain.usage import check_cost
+from holdfast.domain.workflows import ParentResult
 from holdfast.durable.awaited import AwaitedCalls
 from holdfast.durable.blocking import BlockingCalls, Here
 from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
@@ -52,6 +54,8 @@ class BaseContext(Facts):
     completion: Completion = field(default_factory=Completion, repr=False)
     lent: Lent | None = field(default=None, repr=False)
     halt: ClassVar[type[BaseException]] = Stopped
+    result_ref: str | None = field(default=None, init=False, repr=False)
+    """Where the result lies: set by the handler, kept beside what it returns (DP-21)."""
     _plan: Plan | None = field(default=None, init=False, repr=False)
 
     @property
@@ -136,12 +140,38 @@ class BaseContext(Facts):
         self.progress(fraction, message)
         await asyncio.sleep(0)
 
-    def artifact(self, name: str, ref: str, meta: dict[str, Any] | None = None) -> None:
-        """Note something this attempt has made, and where it is. A name is given once an attempt."""
-        self._kept(self.client.run(self._artifact(name, ref, meta)))
+    def artifact(
+        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
+    ) -> str:
+        """Note something this attempt has made, and where it is; or hand over the ``data`` itself, which then lies in
+        the artifact store. Answers where. A name is given once an attempt."""
+        place = self._put(ref, data)
+        self._kept(self.client.run(self._artifact(name, place, meta)))
+        return place
 
-    async def aartifact(self, name: str, ref: str, meta: dict[str, Any] | None = None) -> None:
-        self._kept(await self.client.arun(self._artifact(name, ref, meta)))
+    async def aartifact(
+        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
+    ) -> str:
+        place = self._put(ref, data) if data is None else await asyncio.to_thread(self._put, ref, data)
+        self._kept(await self.client.arun(self._artifact(name, place, meta)))
+        return place
+
+    def _put(self, ref: str | None, data: bytes | None) -> str:
+        if (ref is None) == (data is None):
+            raise InvalidSetting("an artifact is a reference or data, one of them", code="conflicting_options")
+        if data is None:
+            assert ref is not None
+            return ref
+        return self.client.vault.keep(data, tenant=self.tenant, job_id=self.job_id)
+
+    # --- what it is about ---
+
+    def references(self) -> References:
+        """Where what the job is about lies, as it was enqueued: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        return self.client.run(self.client.verbs.references(self.job_id, self.tenant))
+
+    async def areferences(self) -> References:
+        return await self.client.arun(self.client.verbs.references(self.job_id, self.tenant))
 
     # --- children ---
 
@@ -172,10 +202,19 @@ class BaseContext(Facts):
     def results(self) -> Results:
         """What the jobs returned that this one was after, by name: ``ctx.results()["fetch"]``; or by kind, with its
         type: ``ctx.results().of(fetch)``."""
-        return Results(self.client.run(self.client.verbs.parent_results(self.job_id, self.tenant)))
+        return Results(self._opened(self.client.run(self.client.verbs.parent_results(self.job_id, self.tenant))))
 
     async def aresults(self) -> Results:
-        return Results(await self.client.arun(self.client.verbs.parent_results(self.job_id, self.tenant)))
+        found = await self.client.arun(self.client.verbs.parent_results(self.job_id, self.tenant))
+        return Results(await asyncio.to_thread(self._opened, found))
+
+    def _opened(self, found: list[ParentResult]) -> list[ParentResult]:
+        """As they were returned, wherever they lie."""
+        vault, tenant = self.client.vault, self.tenant
+        return [
+            replace(each, value=vault.open_value(each.value, each.ref, tenant=tenant, job_id=each.job_id))
+            for each in found
+        ]
 
     def workflow(self) -> Extension:
         """More jobs for the workflow that this job is in: ``more = ctx.workflow(); more.add(…); more.start()``.

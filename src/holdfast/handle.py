@@ -140,11 +140,14 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
         job = self.wait(timeout)
-        return self._returned(job, self.client.run(self.client.verbs.result(job.id, self.tenant)))
+        return self._returned(job, self._opened(job, self.client.run(self.client.verbs.result(job.id, self.tenant))))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         job = await self.await_end(timeout)
-        return self._returned(job, await self.client.arun(self.client.verbs.result(job.id, self.tenant)))
+        found = await self.client.arun(self.client.verbs.result(job.id, self.tenant))
+        if found is not None and (found.ref is not None or isinstance(found.value, dict)):
+            found = await asyncio.to_thread(self._opened, job, found)
+        return self._returned(job, found)
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
@@ -231,6 +234,13 @@ class Handle(Generic[R]):
         """The job that was made to retry this one."""
         tries = yield from self.client.verbs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
+
+    def _opened(self, job: Job, found: Result | None) -> Result | None:
+        """As it was returned, wherever it lies."""
+        if found is None or job.state is not State.SUCCEEDED:
+            return found
+        value = self.client.vault.open_value(found.value, found.ref, tenant=job.tenant, job_id=job.id)
+        return found if value is found.value else Result(value, found.ref)
 
     def _returned(self, job: Job, result: Result | None) -> R:
         if job.state is not State.SUCCEEDED:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.dead_letters import DeadLetterGroup, Remade
 from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
-from holdfast.domain.job import Artifact, Attempt, Event, Job, Result
+from holdfast.domain.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.domain.limits import Limit
+from holdfast.domain.progress import RESERVED
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
+from holdfast.domain.rules import HIDDEN
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
@@ -48,6 +50,8 @@ class Story:
     """Of a dead letter: those that failed for the same reason."""
     remade: list[Remade] = field(default_factory=list)
     """The job it took the place of, or that took its, where it was redriven with another payload."""
+    references: References = field(default_factory=References)
+    """Where what it is about lies."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -80,10 +84,20 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     remade = yield from verbs.remade(job_id, tenant).start()
-    return Story(
+    references = yield from verbs.references(job_id, tenant).start()
+    found = Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
-        *(group, remade),
+        *(group, remade, references),
     )
+    return _hidden(found) if job.payload == HIDDEN else found
+
+
+def _hidden(found: Story) -> Story:
+    """What a handler of a restricted kind has kept and returned is as little to be seen as what it was given."""
+    kept = {name: value if name == RESERVED else HIDDEN for name, value in found.checkpoints.items()}
+    result = None if found.result is None else Result(HIDDEN, found.result.ref)
+    steps = [replace(step, value=None if step.value is None else HIDDEN) for step in found.steps]
+    return replace(found, checkpoints=kept, result=result, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)

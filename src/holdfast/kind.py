@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from holdfast.client import Client, new_id
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
-from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec
+from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
 from holdfast.domain.keys import check_name, content_hash
 from holdfast.domain.limits import uses
 from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
+from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.durable.approvals import Asking
 from holdfast.handle import Handle
+from holdfast.vault import Vault
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +59,9 @@ class Options(TypedDict, total=False):
     retry: Retry | str
     retry_as: RetryAs
     enqueued_by: str
+    source_ref: str
+    target_ref: str
+    payload_ref: str
     connection: object
 
 
@@ -82,6 +88,8 @@ class Kind(Generic[P, R]):
     approval: Asking | None = None
     """What is asked before a job of this kind is run at all."""
     retry_given: bool = False
+    rule: Effective = NO_RULE
+    """What the code declares for payloads of this kind."""
     # What is the same in every job of it, once the first has been made and checked.
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -120,24 +128,39 @@ class Kind(Generic[P, R]):
         return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        prepared = self.prepare(*args, **kwargs)
+        if self.rule.store:  # which may be slow
+            prepared = await asyncio.to_thread(self.prepare, *args, **kwargs)
+        else:
+            prepared = self.prepare(*args, **kwargs)
         return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
-        payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT)
+        vault = self.client.vault
+        plain = vault.keys is None and self.rule is NO_RULE  # nearly always
+        payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self.rule))
         fixed = self.fixed
         if not fixed or context.current() is not None:
             spec, tenant = make_spec(self.name, payload, self.defaults, self.client, self.firm(self.retry_given))
             if "dedupe" not in self.defaults and context.current() is None:
                 fixed.update(_without(spec, "id", "payload"))
-                if spec.key is None and spec.parent_id is None:
+                if spec.key is None and spec.parent_id is None and spec.references is None:
                     fixed["alike"] = fixed
         else:
             spec, tenant = (
                 JobSpec(id=new_id(), payload=payload, **fixed),
                 self.defaults.get("tenant", self.client.tenant),
             )
+        if not plain:
+            pack_payload(spec, tenant, self.rule, vault)
         return Prepared(spec, tenant, self.signature.unpack_result, self.defaults.get("connection"))
+
+
+def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> None:
+    """Judge the payload by what the code declares, and seal or store it; the database judges by its own rules."""
+    text = spec.payload
+    spec.payload = vault.pack(text, rule, what="payload", kind=spec.kind, tenant=tenant, job_id=spec.id)
+    if spec.payload is not text:
+        spec.payload_hash = vault.digest(text)
 
 
 def make_spec(
@@ -169,7 +192,7 @@ def make_spec(
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),
         key=_text(options.get("key"), "key"),
-        content_key=content_hash(kind, tenant, decode(payload)) if dedupe else None,
+        content_key=client.vault.keyed(content_hash(kind, tenant, decode(payload))) if dedupe else None,
         dedupe=dedupe,
         tags=_tags(options.get("tags", ())),
         agent=_text(options.get("agent"), "agent"),
@@ -179,6 +202,7 @@ def make_spec(
         workflow_id=None if options.get("workflow_id") is None else parse_id(options.get("workflow_id")),
         external_ref=_text(options.get("external_ref"), "external_ref"),
         uses=uses(options.get("limit_key"), options.get("resources", ())),
+        references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
         or (f"job {parent.job_id}" if parent else client.actor),
         source_system=client.name,
@@ -186,6 +210,13 @@ def make_spec(
     if spec.delay is not None and spec.process_after is not None:
         raise InvalidSetting("give delay or run_at, not both", code="conflicting_options")
     return spec, tenant
+
+
+def _references(options: Options) -> References | None:
+    given = [options.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
+    if given == [None, None, None]:
+        return None
+    return References(*(None if ref is None else check_name(ref, "reference", limit=4_000) for ref in given))
 
 
 def check_retry_as(value: object) -> str | None:

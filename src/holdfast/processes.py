@@ -126,7 +126,7 @@ def process_caller(
         outcome = outcome_from_json(answer["outcome"])
         if isinstance(outcome, Settled):
             return outcome
-        if isinstance(outcome, Succeeded) and outcome.note is None and not outcome.cost:
+        if isinstance(outcome, Succeeded) and outcome.note is None and outcome.ref is None and not outcome.cost:
             return outcome.result
         raise Ended(outcome)
 

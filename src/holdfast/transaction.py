@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import TracebackType
 from typing import Any
@@ -50,6 +50,8 @@ class Completion:
     """What an attempt's context remembers of its end. ``pack`` is how this kind of job writes its result."""
 
     pack: Callable[[Any], str | None] = plainly
+    end: Callable[[str | None], Succeeded] = Succeeded
+    """What the result becomes when it is kept: sealed or stored, or nothing else."""
     stage: Stage = Stage.NONE
 
     def check_free(self, *, again: bool = False) -> None:
@@ -96,7 +98,8 @@ class Ending:
         self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
 
     def _settle(self, value: Any) -> Flow[bool]:
-        settlement = decide(self.claim, Succeeded(self.completion.pack(value), cost=self.stop.cost), 0.0)
+        end = replace(self.completion.end(self.completion.pack(value)), cost=self.stop.cost)
+        settlement = decide(self.claim, end, 0.0)
         # Under the lease the job was claimed with, whose scope may be every tenant.
         return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.req("CX-4", "HF-4")
 # Jobs and what belongs to them, whose record is the ledger; what is counted, held or told; and the database's own. A
 # table that people set something in belongs into stores/recording.py instead.
 NOT_RECORDED = {
+    *("reference", "resealed"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "gate"),
     *("workflow", "node", "dependency", "fire", "made_from", "delivery", "idempotency", "content"),

@@ -18,6 +18,7 @@ from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED
 from tests.support.attacks_on_dead_letters import BEGUN
 from tests.support.attacks_on_limits import LIMITED
+from tests.support.attacks_on_payloads import RULED
 from tests.support.attacks_on_retention import RETAINED
 from tests.support.attacks_on_switches import SWITCHED
 from tests.support.attacks_on_tenants import CAPPED
@@ -34,7 +35,7 @@ from tests.support.workflows import Flow
 
 pytestmark = [
     pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "SC-5", "DP-7", "CX-9", "CX-16", "CX-6", "CX-7", "HF-6"),
-    pytest.mark.req("SC-8", "SC-9", "DP-14", "DP-13", "SC-6", "DP-6", "SC-10", "SC-16", "HF-4", "DP-15"),
+    pytest.mark.req("SC-8", "SC-9", "DP-14", "DP-13", "SC-6", "DP-6", "SC-10", "SC-16", "HF-4", "DP-15", "DP-4"),
 ]
 
 ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
@@ -108,7 +109,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store)
     assert store.run(store.verbs.seal_ledger("tests")) > 0
-    for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN):
+    for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
 

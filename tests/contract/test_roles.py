@@ -23,6 +23,7 @@ READS = {
     *("active_subscriptions", "fair_queues", "turn_of"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
+    "shown_payload",
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -40,6 +41,7 @@ EXECUTES = {
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage"),
+    "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
 }
 RESOLVES = {
@@ -51,6 +53,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("pause", "resume"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("set_tenant", "remove_tenant", "set_fair"),
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
@@ -149,6 +152,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select hash from gate_token",
             "select * from place",
             "select * from meter",
+            "select payload from job",
+            "select * from job",
         ):
             assert "permission denied" in (by_hand.refusal(secret) or ""), secret
         assert by_hand.refusal("select holder, until from lease") is None

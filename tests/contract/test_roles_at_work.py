@@ -23,6 +23,7 @@ from holdfast.domain.operations import Starting
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
 from holdfast.domain.retention import Keeping
+from holdfast.domain.rules import RuleDraft
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
@@ -56,7 +57,7 @@ READS = {
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservations", "queue_settings", "switches"),
+    *("limits", "reservations", "queue_settings", "payload_rules", "references", "switches"),
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
@@ -69,6 +70,7 @@ EXECUTES = {
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
+    *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
@@ -78,6 +80,7 @@ DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "pause", "resume"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
@@ -259,6 +262,13 @@ def verbs(
         "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
         "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
         "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
+        "payload_rules": lambda: run(v.payload_rules(tenant)),
+        "references": lambda: run(v.references(job, tenant)),
+        "set_payload_rule": lambda: run(v.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant)),
+        "delete_payload_rule": lambda: run(v.delete_payload_rule("heal", "", "ada", tenant)),
+        "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
+        "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
+        "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
         "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
         "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
         "tenants": lambda: run(v.tenants(tenant)),

@@ -6,6 +6,7 @@ added later is tried as well.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -16,11 +17,13 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.domain.job import References
 from holdfast.domain.limits import Rule
 from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.retention import Keeping
+from holdfast.domain.rules import RuleDraft
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
@@ -46,6 +49,7 @@ WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal"
 UNSEEN = {"idempotency", "content", "watch", "gate_token", "place", "meter", "tenant_load", "pending_change"}
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
+    *("there is no job", "it is not sealed with"),
     *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
     *("no such schedule", "could have been made from", "one after the other", "which is not there"),
     *("for nobody else", "was not redriven as"),
@@ -102,6 +106,10 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             store.run(store.verbs.set_retention(Keeping.of("slow", clean_after="9d"), "ada", tenant))
+            store.run(store.verbs.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant))
+            was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
+            sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)
+            assert store.run(store.verbs.reseal(sealed, was, becomes, "ada", tenant))
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
             store.run(store.verbs.redrive_as(dead, new_id(), "{}", None, "ada", tenant))

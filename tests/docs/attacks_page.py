@@ -14,6 +14,7 @@ from tests.support.attacks_on_agents import AGENTS, REGISTERED
 from tests.support.attacks_on_dead_letters import BEGUN, DEAD_LETTERS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITED, LIMITS
+from tests.support.attacks_on_payloads import PAYLOADS, RULED
 from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
 from tests.support.attacks_on_retention import RETAINED, RETENTION
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
@@ -61,6 +62,7 @@ def setup() -> list[str]:
         *REGISTERED,
         *LIMITED,
         *SWITCHED,
+        *RULED,
         *CAPPED,
         *RETAINED,
         *BEGUN,
@@ -178,6 +180,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         SWITCHES,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
+    "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),
     "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
     "Retention and usage": ("What was counted stays, and what may go is what a policy says.", RETENTION),
     "Dead letters and bulk operations": (

@@ -31,8 +31,8 @@ _SQL = re.compile(
         \ *["']([a-z]+(?:_[a-z]+)+)["']""",
     re.VERBOSE,
 )
-# Words of SQL in the places where a code may stand, that are none: states and columns.
-NO_CODES = {"in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_retries"}
+# Words of SQL in the places where a code may stand, that are none: states, columns and classes.
+NO_CODES = {"safe_metadata", "in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_retries"}
 
 
 def collect() -> set[str]:

@@ -53,6 +53,16 @@ async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     assert "pack paid orders: 1 made" in said
 
 
+@pytest.mark.req("DP-4", "DP-21")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_patients(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> None:
+    seen = await load("patients").main(request.getfixturevalue(f"{store}_url"), tmp_path)
+    assert seen[0].startswith("refused: the payload of import_file has a forbidden key at $.options.password")
+    assert seen[1] == "3 rows from s3://in/march.csv to db://patients"
+    assert seen[2].endswith("cannot reach [redacted]: [redacted]; its payload: [restricted]")
+    assert seen[3] == "2000 lines, at artifact://default/…"
+
+
 @pytest.mark.req("DP-15")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_dead_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:

@@ -20,6 +20,7 @@ from holdfast.cli import (
     executors,
     health,
     jobs,
+    keys,
     limits,
     migrate,
     operate,
@@ -28,6 +29,7 @@ from holdfast.cli import (
     reservations,
     resolving,
     retention,
+    rules,
     send_event,
     subscriptions,
     switches,
@@ -329,6 +331,32 @@ executing.command("add", epilog=examples("holdfast executors add gpu", "holdfast
     executors.add
 )
 executing.command("remove")(executors.remove)
+
+ruling = typer.Typer(
+    help="Rules for payloads: what may be in one, who sees it, how large it may be.", no_args_is_help=True
+)
+app.add_typer(ruling, name="rules")
+ruling.command("list", epilog=examples("holdfast rules list --all-tenants"))(rules.list_rules)
+ruling.command("show", epilog=examples("holdfast rules show import", "holdfast rules show import --all-tenants"))(
+    rules.show
+)
+ruling.command(
+    "set",
+    epilog=examples(
+        "holdfast rules set import --signal-only --max-bytes 16KB",
+        "holdfast rules set --tenant acme --signal-only --forbid iban --forbid password",
+        "holdfast rules set patient.update --restricted --all-tenants",
+        "holdfast rules set report --max-bytes 64KB --max-result-bytes 64KB --store",
+    ),
+)(rules.set_rule)
+ruling.command("delete", epilog=examples("holdfast rules delete import"))(rules.delete)
+ruling.command("check", epilog=examples("""holdfast rules check import '{"row": 7}'"""))(rules.check)
+
+sealing = typer.Typer(help="The keys that payloads and results are sealed with.", no_args_is_help=True)
+app.add_typer(sealing, name="keys")
+sealing.command("list")(keys.list_keys)
+sealing.command("generate", epilog=examples("holdfast keys generate --name 2027-01"))(keys.generate)
+sealing.command("rotate", epilog=examples("holdfast keys rotate --all-tenants"))(keys.rotate_keys)
 
 sharing = typer.Typer(help="Tenants: what they are held to, and how they share queues.", no_args_is_help=True)
 app.add_typer(sharing, name="tenants")

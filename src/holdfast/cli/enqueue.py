@@ -41,6 +41,15 @@ def enqueue(
             "--dedupe", metavar="HOW", help="No second job like one that is active (skip) or waits (coalesce)."
         ),
     ] = None,
+    source_ref: Annotated[
+        str | None, typer.Option("--source-ref", metavar="TEXT", help="Where what it is about lies.")
+    ] = None,
+    target_ref: Annotated[
+        str | None, typer.Option("--target-ref", metavar="TEXT", help="Where what it makes is to lie.")
+    ] = None,
+    payload_ref: Annotated[
+        str | None, typer.Option("--payload-ref", metavar="TEXT", help="Where its data lies, if not in the payload.")
+    ] = None,
     app: Annotated[
         str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
     ] = None,
@@ -67,6 +76,12 @@ def enqueue(
         chosen["tags"] = tag
     if dedupe is not None:
         chosen["dedupe"] = dedupe.value
+    if source_ref is not None:
+        chosen["source_ref"] = source_ref
+    if target_ref is not None:
+        chosen["target_ref"] = target_ref
+    if payload_ref is not None:
+        chosen["payload_ref"] = payload_ref
     value = document(payload)
     with closing(_app(app, kind, url, schema)) as target:
         handle = target.enqueue(kind, value, **chosen)

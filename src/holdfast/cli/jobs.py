@@ -129,9 +129,9 @@ def show(
     if found.steps:
         heading("Steps")
         print_steps(found.steps, found.job)
-    print_document("Payload", found.job.payload)
-    if found.result is not None:
-        print_document("Result", found.result.value if found.result.ref is None else {"ref": found.result.ref})
+    print_document("Payload", _unsealed(found.job.payload))
+    if found.result is not None and found.result.value is not None:
+        print_document("Result", _unsealed(found.result.value))
     checkpoints = {name: value for name, value in found.checkpoints.items() if name != RESERVED}
     if checkpoints:
         print_document("Checkpoints", checkpoints)
@@ -163,6 +163,14 @@ def _story(job_id: str, url: str | None, tenant: str, schema: str) -> Story:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
         raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
     return found
+
+
+def _unsealed(value: Any) -> Any:
+    """Of what is sealed, with which key; nobody reads the rest of it."""
+    inside = value.get("$holdfast") if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(inside, dict) and "sealed" in inside:
+        return f"sealed with key {inside.get('key')}"
+    return value
 
 
 def _try(n: int, each: Job, shown: str) -> list[Cell]:
@@ -231,6 +239,10 @@ def _print_facts(found: Story) -> None:
             ("parent", job.parent_id),
             ("workflow", job.workflow_id),
             ("reference", job.external_ref),
+            ("source", found.references.source_ref),
+            ("target", found.references.target_ref),
+            ("payload at", found.references.payload_ref),
+            ("result at", None if found.result is None else found.result.ref),
             ("retry of", job.retry_of),
             ("group", _group(found.group)),
             ("redriven as", next((each.new_id for each in found.remade if each.job_id == job.id), None)),

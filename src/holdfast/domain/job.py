@@ -24,6 +24,15 @@ DEFAULT_RETRY = Retry()
 Dedupe = Literal["skip", "coalesce"]
 
 
+@dataclass(frozen=True, slots=True)
+class References:
+    """Where what a job is about lies: what it reads, what it writes, and its payload if that is elsewhere."""
+
+    source_ref: str | None = None
+    target_ref: str | None = None
+    payload_ref: str | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class JobSpec:
     """A job about to be enqueued. ``payload`` is JSON text that has been checked already."""
@@ -43,6 +52,7 @@ class JobSpec:
     """For this very job, or promised by its kind: the policy of an agent does not replace it."""
     key: str | None = None
     payload_hash: str | None = None
+    """Of what was asked for, where the payload itself is sealed or stored: for telling whether two are the same."""
     content_key: str | None = None
     dedupe: Dedupe | None = None
     tags: tuple[str, ...] = ()
@@ -58,6 +68,7 @@ class JobSpec:
     """``new_job``: each retry is a job of its own, which names the one before."""
     depth: int | None = None
     """How many subscriptions lie behind it; None for none."""
+    references: References | None = None
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
 

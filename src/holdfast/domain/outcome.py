@@ -10,7 +10,7 @@ from holdfast.domain.policies import Backoff
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """``result`` is JSON text, or None when the handler returned nothing.
+    """``result`` is JSON text, or None when the handler returned nothing; ``ref`` is where a result lies.
 
     A ``note`` is kept with the end of the attempt, here and below: the exit code and the log of a program.
     """
@@ -18,6 +18,7 @@ class Succeeded:
     result: str | None = None
     note: dict[str, Any] | None = None
     cost: float | None = None
+    ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

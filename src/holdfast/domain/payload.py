@@ -229,15 +229,19 @@ def _check_keys(box: dict[Any, object], what: str, trail: _Trail) -> None:
 
 
 def _refusal(code: str, what: str, why: str, trail: _Trail = None) -> InvalidPayload:
-    """``payload $.items[3].when: …``; of a long trail, the end is shown."""
+    """``payload $.items[3].when: …``."""
+    where = what if trail is None else f"{what} {path_of(trail)}"
+    return InvalidPayload(f"{where}: {why}", code=code)
+
+
+def path_of(trail: Any) -> str:
+    """``$.items[3].when``; of a long trail, the end."""
     steps = []
-    where = what if trail is None else f"{what} $"
     while trail is not None and trail[0] is not _WRAPPING:
         trail, key = trail
         plain = isinstance(key, str) and _PLAIN_KEY.fullmatch(key)
         steps.append(f".{plain[0]}" if plain else f"[{json.dumps(key)[:60]}]")
-    path = "".join(reversed(steps[:12]))
-    return InvalidPayload(f"{where}{'…' if len(steps) > 12 else ''}{path}: {why}", code=code)
+    return f"${'…' if len(steps) > 12 else ''}{''.join(reversed(steps[:12]))}"
 
 
 def _read_int(digits: str) -> int:

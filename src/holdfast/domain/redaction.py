@@ -25,6 +25,8 @@ SECRET_NAMES: Final = (
 )
 LEAST: Final = 6
 """A known value shorter than this could be any word, and is not looked for."""
+LEAST_RESTRICTED: Final = 4
+"""The same for the values of a restricted payload: of those any word may go."""
 LINE_LIMIT: Final = 2_000
 SPARE: Final = 4
 """How many times the length that is kept is searched: redacting mostly makes text shorter."""
@@ -49,9 +51,9 @@ class Redactor:
         self._known: re.Pattern[str] | None = None
         self.know(*values)
 
-    def know(self, *values: str) -> None:
+    def know(self, *values: str, least: int = LEAST) -> None:
         """Hide these from now on. Others go on with the list they have begun with."""
-        fresh = {value for value in values if len(value) >= LEAST}
+        fresh = {value for value in values if len(value) >= least}
         if fresh <= set(self._values):
             return
         known = {*self._values, *fresh, *(text for value in fresh for text in encodings(value))}
@@ -69,15 +71,15 @@ class Redactor:
             )
         self.know(value)
 
-    def also(self, values: Iterable[str]) -> Redactor:
+    def also(self, values: Iterable[str], least: int = LEAST) -> Redactor:
         """A redactor for one occasion, that knows these besides."""
-        values = [value for value in values if len(value) >= LEAST]
+        values = [value for value in values if len(value) >= least]
         if not values:
             return self
         other = Redactor.__new__(Redactor)
         other._names, other._named = self._names, self._named
         other._values, other._known = self._values, self._known
-        other.know(*values)
+        other.know(*values, least=least)
         return other
 
     def looks_secret(self, name: str) -> bool:
@@ -123,22 +125,39 @@ class Redactor:
 
 
 class JobRedactor:
-    """A redactor that also knows the secrets among one job's arguments, looked up when first there is need."""
+    """A redactor that also knows the secrets among one job's arguments, looked up when first there is need. Of a
+    ``restricted`` payload every value is one."""
 
-    __slots__ = ("_payload", "_redact", "_secrets")
+    __slots__ = ("_payload", "_redact", "_restricted", "_secrets")
 
-    def __init__(self, redact: Redactor, payload: str) -> None:
+    def __init__(self, redact: Redactor, payload: str, restricted: bool = False) -> None:
         self._redact = redact
         self._payload = payload
+        self._restricted = restricted
         self._secrets: list[str] | None = None
 
     def __call__(self, text: str, limit: int = LINE_LIMIT) -> str:
         if self._secrets is None:
             try:
-                self._secrets = list(self._redact.within(decode(self._payload)))
+                value = decode(self._payload)
+                self._secrets = list(_every_value(value) if self._restricted else self._redact.within(value))
             except InvalidPayload:  # somebody else's; the handler will not get it either
                 self._secrets = []
-        return self._redact.also(self._secrets)(text, limit)
+        return self._redact.also(self._secrets, LEAST_RESTRICTED if self._restricted else LEAST)(text, limit)
+
+
+def _every_value(value: JsonValue) -> Iterator[str]:
+    """Each text and number, and each key that the sender may have chosen: those below the arguments' own names."""
+    stack: list[tuple[JsonValue, int]] = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        if isinstance(item, dict):
+            yield from (key for key in item if depth)
+            stack += [(inner, depth + 1) for inner in item.values()]
+        elif isinstance(item, list):
+            stack += [(inner, depth + 1) for inner in item]
+        elif item is not None and not isinstance(item, bool):
+            yield str(item)
 
 
 def one_line(text: str, limit: int = LINE_LIMIT) -> str:

@@ -38,6 +38,8 @@ class Settlement:
     note: dict[str, Any] | None = None
     pause: dict[str, Any] | None = None
     steps: list[dict[str, Any]] | None = None
+    ref: str | None = None
+    """Where the result lies, if not here."""
 
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
@@ -50,8 +52,8 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
 
 def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     match outcome:
-        case Succeeded(result, note):
-            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note)
+        case Succeeded(result, note, ref=ref):
+            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note, ref=ref)
         case Snoozed(delay, reason):
             why = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
             return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=why)

@@ -153,7 +153,7 @@ def plan_hash(nodes: Iterable[NodeSpec], edges: Iterable[EdgeSpec], on_failure: 
     names, digest = {}, hashlib.sha256(on_failure.encode())
     for node in nodes:
         names[node.job.id] = node.name
-        digest.update(f"\n{node.name}\0{node.job.kind}\0{node.job.payload}".encode())
+        digest.update(f"\n{node.name}\0{node.job.kind}\0{node.job.payload_hash or node.job.payload}".encode())
     for line in sorted(f"{names[e.child]}\0{names.get(e.parent, e.parent)}\0{e.on_failure}" for e in edges):
         digest.update(f"\n{line}".encode())
     return digest.hexdigest()

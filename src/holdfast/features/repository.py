@@ -21,6 +21,7 @@ from holdfast.domain.payload import decode, encode
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.settlement import MESSAGE_LIMIT, decide
 from holdfast.stores.base import ClaimRequest, Store
+from holdfast.vault import EMPTY, Vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class JobRepository:
         new_id: Callable[[], str],
         ttl: float = 60.0,
         redact: Redactor | None = None,
+        vault: Vault = EMPTY,
     ) -> None:
+        self._vault = vault
         self._redact = redact or Redactor()
         self._store = store
         self._tenant = tenant
@@ -79,7 +82,10 @@ class JobRepository:
         request = ClaimRequest(lease=self._held(), queues=(queue,), want=want, tenant=self._tenant)
         claims = self._store.run(verbs.claim(request))
         self._claims |= {claim.id: claim for claim in claims}
-        return [Work(claim.id, claim.kind, decode(claim.payload), claim.attempt) for claim in claims]
+        return [Work(claim.id, claim.kind, decode(self._opened(claim)), claim.attempt) for claim in claims]
+
+    def _opened(self, claim: Claim) -> str:
+        return self._vault.open(claim.payload, what="payload", tenant=claim.tenant, job_id=claim.id)
 
     def mark_success(self, job_id: str, result: Any = None) -> None:
         self._settle(job_id, Succeeded(None if result is None else encode(result, what="result")))

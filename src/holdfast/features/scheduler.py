@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +19,7 @@ from weakref import WeakSet
 from holdfast.domain.errors import HoldfastError, InvalidSetting
 from holdfast.domain.job import JobSpec
 from holdfast.domain.placing import Placed, moved, plan, spread
+from holdfast.domain.rules import NO_RULE, PayloadRule, effective
 from holdfast.domain.schedules import HOLD, Decision, Firing, Schedule, ScheduleDraft
 from holdfast.domain.switches import Switch
 from holdfast.domain.templates import Template, together
@@ -102,6 +103,9 @@ class Scheduler:
                 templates[known] = yield from verbs.template(schedule.template, schedule.tenant).start()
             decided = self.decide(schedule, templates.get(known), now, anybody)
             decisions.append(_held(schedule, now, "paused") if _is_refused(decided, refusing) else decided)
+        if any(firing.job is not None for decision in decisions for firing in decision.firings):
+            rules = yield from verbs.payload_rules(tenant).start()
+            decisions = [judged(decision, rules) for decision in decisions] if rules else decisions
         applied = (yield from verbs.fire_schedules(decisions, tenant).start()) if decisions else 0
         return Attended(store, fresh, applied)
 
@@ -214,6 +218,23 @@ def _is_refused(decision: Decision, refusing: list[Switch]) -> bool:
     specs = [firing.job for firing in firings if firing.job is not None]
     whose = decision.schedule.tenant
     return any(each.holds(whose, spec.queue, spec.kind, spec.agent) for each in refusing for spec in specs)
+
+
+def judged(decision: Decision, rules: Sequence[PayloadRule]) -> Decision:
+    """With what a rule for payloads would refuse as a failure: the store would refuse all the others with it."""
+
+    def judge(firing: Firing) -> Firing:
+        job = firing.job
+        rule = NO_RULE if job is None else effective(rules, decision.schedule.tenant, job.kind)
+        refused = None if job is None else rule.objection(job.kind, job.payload)
+        return (
+            firing if refused is None else Firing(firing.due_at, "failed", code=refused.code, message=refused.message)
+        )
+
+    firings = tuple(map(judge, decision.firings))
+    spare = decision.spare if decision.spare is None or judge(decision.spare).action == "fire" else None
+    problem = decision.problem or next((each.code for each in firings if each.code is not None), None)
+    return dataclasses.replace(decision, firings=firings, spare=spare, problem=problem)
 
 
 def _held(schedule: Schedule, now: datetime, problem: str) -> Decision:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidArguments, InvalidPayload, StepsChanged
+from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
+from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.domain.states import State
 from holdfast.runtime.ending import Ended, Suspended
 from holdfast.runtime.failures import failure, frame_of, message_of, traceback_of
+from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
+from holdfast.vault import EMPTY, Vault, is_packed, reference_in
 
 log = logging.getLogger("holdfast.worker")
 
@@ -36,12 +40,24 @@ class Handler:
     """
 
     kind: str
-    call: Callable[[Claim, Stop], Awaitable[str | Settled | None]]
+    call: Callable[[Claim, Stop], Awaitable[str | Succeeded | Settled | None]]
     timeout: float | None = None
     retry: Retry = DEFAULT_RETRY
     at_most_once: bool = False
     redact: Redactor = field(default_factory=Redactor)
     cost: float | None = None
+    vault: Vault = EMPTY
+    rules: RuleBook = field(default_factory=RuleBook)
+    chain: Callable[[Claim], Awaitable[list[str]]] | None = None
+    """The jobs that this one is a retry of."""
+    rule: Effective = NO_RULE
+    """What the code declares for payloads of this kind; ``rules`` has what the database says."""
+
+    def rule_for(self, claim: Claim) -> Effective:
+        return self.rules.of(claim.tenant, claim.kind, self.rule)
+
+    def redactor(self, claim: Claim) -> JobRedactor:
+        return JobRedactor(self.redact, claim.payload, self.rule_for(claim).restricted)
 
 
 async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Outcome | Settled:
@@ -58,7 +74,15 @@ async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> O
         stop = stop or Stop(handler.timeout, claim.deadline_at)
         if handler.cost:
             stop.spend(handler.cost)
-        outcome = charged(await _attempt(handler, claim, stop), stop)
+        try:
+            if is_packed(claim.payload):
+                claim = await _unpacked(handler, claim)
+        except Exception as error:  # a key or a blob that is not here: tried again, and told
+            outcome = failure(error, handler.redact)
+        else:
+            outcome = charged(await _attempt(handler, claim, stop), stop)
+            if isinstance(outcome, Succeeded) and outcome.result is not None:
+                outcome = await _packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
     _report(claim, outcome)
@@ -117,7 +141,7 @@ def _suspended(error: BaseException) -> Outcome | None:
     return first.outcome if others is None and isinstance(first, Suspended) else None
 
 
-async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Settled | None:
+async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
     try:
         return await handler.call(claim, stop)
     except asyncio.CancelledError as error:
@@ -125,8 +149,51 @@ async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Settled | N
         raise
 
 
+async def _unpacked(handler: Handler, claim: Claim) -> Claim:
+    """The claim with its payload as it was before it was sealed or stored. A retry that is a job of its own has the
+    payload of the first one, sealed for that."""
+
+    async def opened(job_id: str) -> Claim:
+        text = await asyncio.to_thread(
+            handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id
+        )
+        return replace(claim, payload=text)
+
+    try:
+        return await opened(claim.id)
+    except Refused as refused:
+        if refused.code != "seal_broken" or handler.chain is None:
+            raise
+        for job_id in await handler.chain(claim):
+            with suppress(Refused):
+                return await opened(job_id)
+        raise
+
+
+async def _packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
+    """The result sealed, or stored elsewhere if it is too large to lie with the job; nearly always as it is."""
+    rule = handler.rule_for(claim)
+    if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
+        return outcome
+    try:
+        return await asyncio.to_thread(pack_result, handler.vault, rule, claim, outcome)
+    except HoldfastError as error:
+        over = error.code == "result_over_limit"  # it will be so next time, too
+        return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=over)
+
+
+def pack_result(vault: Vault, rule: Effective, claim: Claim, outcome: Succeeded) -> Succeeded:
+    assert outcome.result is not None
+    text = vault.pack(outcome.result, rule, what="result", kind=claim.kind, tenant=claim.tenant, job_id=claim.id)
+    ref = reference_in(text)
+    if ref is None or outcome.ref is not None:  # a reference of the handler's own stays
+        return replace(outcome, result=text)
+    # Of one that is sealed, the key is to be seen without fetching it.
+    return replace(outcome, result=None if vault.keys is None else text, ref=ref)
+
+
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
-    redact = JobRedactor(handler.redact, claim.payload)
+    redact = handler.redactor(claim)
     try:
         return _said(handler, error, redact)
     except Exception as trouble:  # one of ours that was not made as it should be: its job must end all the same
@@ -156,7 +223,7 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
 
 def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
     """What another process said of its end is looked through here: it may not know what is secret."""
-    redact = JobRedactor(handler.redact, claim.payload)
+    redact = handler.redactor(claim)
     match outcome:
         case Failed(message=message, traceback=trace):
             trace = None if trace is None else redact(trace, TRACEBACK_LIMIT)

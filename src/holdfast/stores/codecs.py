@@ -66,7 +66,7 @@ class Record:
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
-    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses"})
+    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses", "forbidden"})
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
@@ -96,7 +96,7 @@ class Record:
                 wanted.append((index, State))
             elif name.endswith("_at") or name in ("at", "since", "until", "process_after", "now"):
                 wanted.append((index, codec.time))
-            elif hints[name] is bool:
+            elif hints[name] in (bool, bool | None):
                 wanted.append((index, bool))
 
         meta = names.index("meta") if "meta" in names else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec
+from holdfast.domain.rules import effective
 from holdfast.domain.subscriptions import (
     Behind,
     Delivery,
@@ -60,9 +61,13 @@ class Feeding(Reads):
         deliveries: list[Delivery] = []
         specs: dict[str, dict[str, JobSpec]] = {}
         templates = yield from self._templates(whose, {event.tenant for event in wanted.values()})
+        rules = yield from self.payload_rules(whose.tenant).start()
         for key, event in wanted.items():
             behind = known.get(causes[key] or "", Behind())
             made = job_of(whose, event, behind, _new_id(), templates.get(event.tenant))
+            if isinstance(made, JobSpec) and rules:  # the store would refuse all the others with it
+                refused = effective(rules, event.tenant, made.kind).objection(made.kind, made.payload)
+                made = made if refused is None else refused.code
             if isinstance(made, JobSpec):
                 specs.setdefault(event.tenant, {})[key] = made
             else:

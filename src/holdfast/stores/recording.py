@@ -55,6 +55,12 @@ RECORDED = (
     ),
     Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
+    Recorded(
+        "payload_rule",
+        "payload_rule",
+        "kind declared_by",
+        "signal_only forbidden classification max_bytes max_result_bytes store",
+    ),
     Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted"),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "gate_id", "person verdict how"),

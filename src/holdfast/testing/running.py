@@ -12,7 +12,7 @@ from typing import TypeVar
 from holdfast.app import App
 from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT, Claim, Job
-from holdfast.domain.outcome import Settled
+from holdfast.domain.outcome import Settled, Succeeded
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.handle import Handle
@@ -165,6 +165,7 @@ class Runner:
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
         reached = partial(self._crashes.reached, self._app.store)
+        await asyncio.to_thread(self._app.payload_rules.put_down, EVERY_TENANT)
         means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
             yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.kinds).items()}
@@ -172,7 +173,7 @@ class Runner:
             await means.aclose()
 
     def _watched(self, handler: Handler) -> Handler:
-        async def call(claim: Claim, stop: Stop) -> str | Settled | None:
+        async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
             try:
                 return await handler.call(claim, stop)
             except BaseException as error:

@@ -60,6 +60,7 @@ _OPTIONAL = (
     "workflow_id",
     "external_ref",
     "retry_as",
+    "payload_hash",
 )
 
 
@@ -70,7 +71,10 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
 
 def is_plain(specs: Sequence[JobSpec]) -> bool:
     """Whether nothing needs to be looked at before they are inserted."""
-    return all(s.key is None and s.content_key is None and s.parent_id is None and s.agent is None for s in specs)
+    return all(
+        s.key is None and s.content_key is None and s.parent_id is None and s.agent is None and s.references is None
+        for s in specs
+    )
 
 
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
@@ -96,6 +100,11 @@ def _shared(spec: JobSpec) -> str:
         value = getattr(spec, name)
         if value is not None:
             text += f',"{name}":{text_of(value)}'
+    if spec.references is not None:
+        for name in ("source_ref", "target_ref", "payload_ref"):
+            value = getattr(spec.references, name)
+            if value is not None:
+                text += f',"{name}":{json.dumps(value)}'
     if spec.dedupe == "coalesce":
         text += ',"content_waiting_only":true'
     if spec.uses:

@@ -29,6 +29,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH034": (Refused, "retried_in_place"),
     "ZH040": (Conflict, "subscription_changed"),
     "ZH041": (Refused, "executor_refused"),
+    "ZH050": (Refused, "payload_forbidden"),
+    "ZH051": (Refused, "payload_over_limit"),
     "ZH057": (Refused, "tenant_full"),
     "ZH053": (Conflict, "no_batch_due"),
     "ZH059": (Conflict, "chain_broken"),

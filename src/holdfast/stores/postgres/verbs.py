@@ -22,6 +22,7 @@ from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_documen
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
+from holdfast.stores.postgres.payloads import PayloadVerbs
 from holdfast.stores.postgres.retention import RetentionVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
 from holdfast.stores.postgres.steps import StepVerbs
@@ -45,6 +46,7 @@ class PostgresVerbs(
     SwitchVerbs,
     SubscriptionVerbs,
     CircumstanceVerbs,
+    PayloadVerbs,
     TenantVerbs,
     RetentionVerbs,
     DeadLetterVerbs,
@@ -352,6 +354,7 @@ def detail_of(item: Settlement) -> str | None:
     """What goes with an ending, as JSON text; nothing for a plain success."""
     if item.ending == "succeeded":
         parts = [] if item.result is None else [f'"result":{item.result}']
+        parts += [] if item.ref is None else [f'"result_ref":{json.dumps(item.ref)}']
         parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
         return f"{{{','.join(parts)}}}" if parts else None
     detail = {

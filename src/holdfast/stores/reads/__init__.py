@@ -9,6 +9,7 @@ from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
+from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.tenants import TenantReads
@@ -24,6 +25,7 @@ class Reads(
     ScheduleReads,
     WorkflowReads,
     LimitReads,
+    PayloadReads,
     HealthReads,
     TenantReads,
     RetentionReads,

@@ -25,6 +25,8 @@ STATE_COLUMNS = frozenset(
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
 ).replace("s.due_at", "nullif(s.due_at, :never)")
+# What is restricted is not shown, which is for the view to say.
+LISTED_COLUMNS = LISTED_COLUMNS.replace("j.payload", "(select v.payload from {jobs} v where v.id = j.id)")
 
 
 class Reader:

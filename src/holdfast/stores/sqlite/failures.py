@@ -48,6 +48,10 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="paused", fix=LATER)
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
+    if message.startswith("payload forbidden"):
+        return Refused(message, code="payload_forbidden")
+    if message.startswith("payload over limit"):
+        return Refused(message, code="payload_over_limit")
     if message.startswith("tenant full"):
         return Refused(message, code="tenant_full")
     if message.startswith("executor"):

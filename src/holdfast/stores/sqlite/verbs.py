@@ -22,6 +22,7 @@ from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
+from holdfast.stores.sqlite.operations.payloads import PayloadVerbs
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
@@ -60,6 +61,7 @@ class SqliteVerbs(
     ScheduleVerbs,
     RetentionVerbs,
     UsageVerbs,
+    PayloadVerbs,
     DeadLetterVerbs,
     BulkVerbs,
     AuditVerbs,

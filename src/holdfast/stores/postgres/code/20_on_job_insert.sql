@@ -14,6 +14,7 @@ declare
     v_row    record;
     v_bad    record;
     v_switch switch;
+    v_rule   payload_rule;
 begin
     select d.ruled into v_ruled from dispatch d;
     if v_ruled then
@@ -115,6 +116,15 @@ begin
             if found then
                 perform refuse_for_agent(v_agent, v_bad.reason, v_bad.kind, v_bad.bytes);
             end if;
+        end loop;
+    end if;
+    if v_ruled then
+        -- What may be in a payload (19_payloads.sql). A retry was accepted with its first try.
+        for v_row in select distinct a.tenant, a.kind from added a where a.retry_of is null order by 1, 2 loop
+            v_rule := rule_for(v_row.tenant, v_row.kind);
+            continue when v_rule.kind is null;
+            perform judge_payload(v_rule, a.kind, a.payload) from added a
+              where a.tenant = v_row.tenant and a.kind = v_row.kind and a.retry_of is null;
         end loop;
     end if;
     if v_queues is not null then

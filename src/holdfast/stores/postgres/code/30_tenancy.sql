@@ -29,7 +29,8 @@ do $$
 declare
     v_table text;
 begin
-    foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'retention', 'retention_pass', 'switch', 'seal'] loop
+    foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'payload_rule', 'retention', 'retention_pass',
+                                   'switch', 'seal'] loop
         execute format('drop policy if exists everybodys on %I', v_table);
         execute format('create policy everybodys on %I for select using (tenant = ''*'' and (select scope()) is not null)', v_table);
     end loop;

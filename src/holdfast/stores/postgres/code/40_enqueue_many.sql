@@ -146,7 +146,7 @@ begin
                    octet_length((j -> 'payload')::text) as bytes,
                    coalesce((j ->> 'content_waiting_only')::boolean, false) as waiting_only,
                    (j ->> 'id')::uuid as id, (j ->> 'parent_id')::uuid as parent_id,
-                   coalesce(j -> 'payload', '{}')::jsonb as payload
+                   coalesce(j ->> 'payload_hash', md5(coalesce(j -> 'payload', '{}')::jsonb::text)) as hash
               from json_array_elements(jobs) with ordinality as e(j, ord)
              where coalesce(j ->> 'key', j ->> 'content_key', j ->> 'parent_id') is not null or v_agents ? (j ->> 'agent')
              order by ord
@@ -163,7 +163,7 @@ begin
             end if;
             -- What stands for a job stands for it also if it would be refused.
             select * into v_answer from standing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
-                                                     v_row.waiting_only, md5(v_row.payload::text), v_reason is not null);
+                                                     v_row.waiting_only, v_row.hash, v_reason is not null);
             if v_answer.standing is not null then
                 v_skip := v_skip || jsonb_build_object(v_row.ord::text,
                     jsonb_build_object('id', v_answer.standing, 'reason', v_answer.reason));
@@ -193,6 +193,12 @@ begin
      where v_skip = '{}' or not v_skip ? j.ordinality::text;
 
     if not enqueue_many.plain then
+        if position('_ref"' in jobs::text) > 0 then   -- where what they are about lies
+            insert into reference (job_id, tenant, source_ref, target_ref, payload_ref)
+            select (j ->> 'id')::uuid, v_tenant, j ->> 'source_ref', j ->> 'target_ref', j ->> 'payload_ref'
+              from json_array_elements(jobs) with ordinality as e(j, ord)
+             where not v_skip ? ord::text and coalesce(j ->> 'source_ref', j ->> 'target_ref', j ->> 'payload_ref') is not null;
+        end if;
         return query
         select case when v_skip ? ord::text then (v_skip -> ord::text ->> 'id')::uuid else (j ->> 'id')::uuid end,
                case when v_skip ? ord::text

@@ -3,7 +3,7 @@ create or replace view jobs as
 select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
        s.priority, s.position,
        case when s.due_at < 'infinity' then s.due_at end as due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
-       j.created_at, j.process_after, j.deadline_at, j.payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
+       j.created_at, j.process_after, j.deadline_at, shown_payload(j.id) as payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
   from job j join job_state s on s.id = j.id;

@@ -34,6 +34,9 @@ begin
            j.workflow_id, j.external_ref, 'retry of ' || j.id, j.source_system, p_now, j.uses, j.retry_as, j.id, j.depth
       from unnest(v_old, v_new, v_delays) as o(old, new, delay)
       join job j on j.id = o.old join job_state s on s.id = o.old;
+    insert into reference (job_id, tenant, source_ref, target_ref, payload_ref)
+    select o.new, r.tenant, r.source_ref, r.target_ref, r.payload_ref
+      from unnest(v_old, v_new) as o(old, new) join reference r on r.job_id = o.old;
     -- Whoever enqueues under their key, or the same again, comes to the job that stands for it now.
     update idempotency i set job_id = o.new
       from unnest(v_old, v_new) as o(old, new) join job j on j.id = o.old

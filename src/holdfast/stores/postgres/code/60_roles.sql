@@ -23,7 +23,7 @@ declare
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
-                              'seals_of', 'fair_queues', 'turn_of'];
+                              'seals_of', 'fair_queues', 'turn_of', 'shown_payload'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -34,7 +34,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'count_usage',
-                              'next_operation', 'hold_operation', 'do_operation'];
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
@@ -42,7 +42,8 @@ declare
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
                               'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'set_retention', 'delete_retention',
-                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as'];
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
+                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal'];
     v_routine record;
     v_role    text;
 begin
@@ -67,12 +68,17 @@ begin
     foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        execute format('grant select on job, job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+        -- Of a job everything but its payload, which may be restricted: `jobs` and shown_payload() have it where it is not.
+        execute format('revoke select on job from %I', v_role);
+        execute format('grant select (%s) on job to %I', (
+            select string_agg(quote_ident(a.attname), ', ') from pg_attribute a
+             where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
+        execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action,'
-            ' dead_letter, dead_letter_group, operation, redriven_as to %I', v_role);
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);

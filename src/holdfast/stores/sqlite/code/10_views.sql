@@ -9,7 +9,11 @@ DROP VIEW IF EXISTS jobs;
 CREATE VIEW jobs AS
 SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
        s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
-       j.created_at, j.process_after, j.deadline_at, j.payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
+       j.created_at, j.process_after, j.deadline_at,
+       -- Nothing of it where a rule says that it is restricted; what a worker is handed comes from the table.
+       CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
+                   AND (r.kind = j.kind OR r.kind = '*')) THEN '"[restricted]"' ELSE j.payload END AS payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
   FROM job j JOIN job_state s ON s.n = j.n;

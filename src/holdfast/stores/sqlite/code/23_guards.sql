@@ -66,7 +66,8 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
 END;
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, nothing else.
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
+-- another key, as was written down before (27_payloads.sql). Nothing else.
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, process_after, deadline_at, max_retries,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
@@ -77,7 +78,13 @@ END;
 
 DROP TRIGGER IF EXISTS judge_payload_update;
 CREATE TRIGGER judge_payload_update BEFORE UPDATE OF payload ON job
-WHEN NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n AND s.state = 'cleaned')
+WHEN (NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n AND s.state = 'cleaned'))
+     AND NOT coalesce(
+        (SELECT r.from_key = json_extract(OLD.payload, '$."$holdfast".key') AND r.to_key = json_extract(NEW.payload, '$."$holdfast".key')
+           FROM resealed r WHERE r.job_id = OLD.id ORDER BY r.n DESC LIMIT 1)
+        AND json_remove(NEW.payload, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
+        AND (json_extract(OLD.payload, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.payload, '$."$holdfast".stored') IS NULL)
+        AND length(json_extract(OLD.payload, '$."$holdfast".sealed')) IS length(json_extract(NEW.payload, '$."$holdfast".sealed')), 0)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the payload never changes');
 END;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from holdfast.domain.agents import objection, under
 from holdfast.domain.job import Enqueued, JobSpec
@@ -14,9 +15,10 @@ from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.operations.agents import agents_of
+from holdfast.stores.sqlite.operations.payloads import is_ruled, judge_payloads
 from holdfast.stores.sqlite.operations.pending import hold_to_cap
 from holdfast.stores.sqlite.operations.switches import refuse_paused
-from holdfast.stores.sqlite.operations.writer import sign, unsign
+from holdfast.stores.sqlite.operations.writer import sign_enqueue, unsign
 
 _ADD_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
@@ -37,21 +39,22 @@ _PUT_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_IS_RULED = Statement("SELECT 1 FROM dispatch WHERE id = 1 AND ruled")
+_ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
 _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
 
 
 class EnqueueVerb:
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        now = yield from sign(None)
-        answers = yield from add(specs, tenant, now)
+        now, ruled = yield from sign_enqueue()
+        answers = yield from add(specs, tenant, now, ruled)
         yield from unsign()
         return answers
 
 
-def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]]:
-    """Enqueue as part of a write that is signed: what is new has its state when the write is signed off."""
+def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = None) -> Steps[list[Enqueued]]:
+    """Enqueue as part of a write that is signed: what is new has its state when the write is signed off. ``ruled``: is
+    anything to be judged beyond what the jobs say themselves; it is looked up where the caller has not."""
     answers: list[Enqueued] = []
     new: list[JobSpec] = []
     agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
@@ -74,11 +77,15 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[list[Enqueued]
         else:
             new.append(spec if agent is None else under(agent, spec, from_micros(now)))
             answers.append(Enqueued(spec.id, True))
-    if new and (yield _IS_RULED):
-        yield from refuse_paused(new, tenant, now)
     if new:
+        if ruled or (ruled is None and (yield from is_ruled())):
+            yield from refuse_paused(new, tenant, now)
+            yield from judge_payloads(new, tenant)
         yield from hold_to_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
+        references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
+        if references:
+            yield Statement(_ADD_REFERENCE, references, many=True)
     return answers
 
 
@@ -101,7 +108,7 @@ def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | Non
     takes no key."""
     fingerprint = ""
     if spec.key is not None:
-        fingerprint = hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+        fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
         added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
         rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if rows:

@@ -25,6 +25,10 @@ _SUCCEED = (
     f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
     " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
+_REFERENCE = (
+    "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref)"
+    " SELECT :new, tenant, source_ref, target_ref, payload_ref FROM reference WHERE job_id = :old"
+)
 # Whoever enqueues under its key, or the same again, comes to the job that stands for it now.
 _KEY = (
     "UPDATE idempotency SET job_id = :new WHERE job_id = :old AND (tenant, kind, key) ="
@@ -45,5 +49,6 @@ def retry_anew(job_id: str, now: int, due: int | None, *, retried: int = 0, lost
     note = json.dumps({"retried_as": new})
     yield Statement(_NOTE, {"old": job_id, "retried": retried, "lost": lost, "note": note})
     yield Statement(_SUCCEED, names | {"now": now, "due": due if due is not None and due > now else None})
+    yield Statement(_REFERENCE, names)
     for statement in IN_PLACE:
         yield Statement(statement, names)

@@ -38,8 +38,8 @@ _AFTER_CRASH = (
     " note = CASE WHEN crashes <= max_crashes THEN NULL ELSE :group END WHERE id = :id"
 )
 _RESULT = (
-    "INSERT INTO result (job_id, tenant, value) SELECT id, tenant, ? FROM job_state WHERE id = ?"
-    " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value"
+    "INSERT INTO result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM job_state WHERE id = ?"
+    " ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, ref = excluded.ref"
 )
 
 ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
@@ -86,7 +86,11 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
                     elif item.ending == "crash":
                         params = {"id": item.id, "now": now, "due": _due(item, now), "group": _group(item)}
                         yield Statement(_AFTER_CRASH, params)
-    results = [(item.result, item.id) for key in applied if (item := offered[key]).result is not None]
+    results = [
+        (item.result, item.ref, item.id)
+        for key in applied
+        if (item := offered[key]).result is not None or item.ref is not None
+    ]
     if results:
         yield Statement(_RESULT, results, many=True)
     # Before anything is claimed in the same turn: what waited for these may be.

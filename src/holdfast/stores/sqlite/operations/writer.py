@@ -13,6 +13,7 @@ _SIGN = (
     "UPDATE clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM job_state),"
     " now = coalesce(stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) RETURNING now"
 )
+_SIGN_ENQUEUE = Statement(f"{_SIGN}, (SELECT ruled FROM dispatch WHERE id = 1)", (None,))
 _UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
 
 
@@ -20,6 +21,12 @@ def sign(actor: str | None) -> Steps[int]:
     """Begin a write as ``actor``; answers the time it happens at."""
     rows = yield Statement(_SIGN, (actor,))
     return int(rows[0][0])
+
+
+def sign_enqueue() -> Steps[tuple[int, bool]]:
+    """``sign`` for whoever enqueues: the time, and whether anything is to be judged about what comes (``dispatch``)."""
+    rows = yield _SIGN_ENQUEUE
+    return int(rows[0][0]), bool(rows[0][1])
 
 
 def unsign() -> Steps[None]:

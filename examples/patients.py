@@ -1,0 +1,68 @@
+"""Signals, not data: an import that may carry nothing but references, and a handler whose payload nobody else sees.
+
+    python examples/patients.py                                   # on a new SQLite file
+    HOLDFAST_URL=postgresql://… python examples/patients.py       # on a database that was migrated
+
+It prints what was refused and why, what an operator sees of a restricted job, and where a large result lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import holdfast
+from holdfast.errors import Refused
+from holdfast.runtime.worker import WorkerOptions
+
+
+async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
+    """Enqueue, work, and answer what was seen."""
+    scratch = folder or Path(tempfile.mkdtemp())
+    url = url or os.environ.get("HOLDFAST_URL") or f"sqlite:///{scratch}/patients.db"
+    app = holdfast.App(url, name="clinic", artifacts=scratch / "artifacts")
+    seen: list[str] = []
+
+    @app.job(signal_only=True)
+    async def import_file(ctx: holdfast.Context, rows: int, options: dict[str, str]) -> str:
+        where = await ctx.areferences()
+        return f"{rows} rows from {where.source_ref} to {where.target_ref}"
+
+    @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))
+    async def notify(patient: str, text: str) -> None:
+        raise ConnectionError(f"cannot reach {patient}: {text}")
+
+    @app.job(store=True, max_result_bytes="4KB")
+    async def report(lines: int) -> list[str]:
+        return [f"line {number}" for number in range(lines)]
+
+    try:
+        try:
+            await import_file.aenqueue(3, {"password": "hunter2"})
+        except Refused as refused:
+            seen.append(f"refused: {refused.message}")
+        refs = import_file.using(source_ref="s3://in/march.csv", target_ref="db://patients")
+        imported = await refs.aenqueue(3, {"separator": ";"})
+        told = await notify.aenqueue("Grace Hopper", "the results of Tuesday are here")
+        written = await report.aenqueue(2_000)
+        await app.worker(WorkerOptions(burst=True)).run()
+
+        seen.append(await imported)
+        failed = await told.ajob()
+        seen.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
+        result = await app.client.arun(app.client.verbs.result(written.id, written.tenant))
+        assert result is not None
+        lines = await written
+        seen.append(f"{len(lines)} lines, at {str(result.ref).split('/')[0]}//{str(result.ref).split('/')[2]}/…")
+    finally:
+        await app.store.leave_loop()
+        await app.aclose()
+    for line in seen:
+        print(line)
+    return seen
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,135 @@
+"""A bucket of anything that speaks S3, with the standard library alone: four requests, signed (Signature Version 4).
+
+Path style, since that is what every server understands. The digest of what is sent is signed, so nobody on the way can
+put something else there; what is read is checked by whoever asked for it. Redirects are not followed: a signature is
+for one host. Credentials come from the environment and are never written down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from holdfast.domain.errors import InvalidSetting, Refused, StoreUnavailable
+
+TIMEOUT: Final = 30.0
+TRIES: Final = 3
+_SAFE: Final = "-_.~"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    host: str
+    name: str
+    credentials: Credentials
+    prefix: str = ""
+    region: str = "us-east-1"
+    secure: bool = True
+    timeout: float = TIMEOUT
+
+    @classmethod
+    def of(cls, url: str, environment: Mapping[str, str]) -> Bucket:
+        """``s3://bucket/prefix?region=eu-central-1&endpoint=https://minio.local:9000``."""
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        region = options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        region = region or "us-east-1"
+        server = options.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3")
+        endpoint = urlsplit(server or f"https://s3.{region}.amazonaws.com")
+        access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+        if not parts.hostname or "@" in parts.netloc or options.keys() - {"region", "endpoint"}:
+            raise InvalidSetting(
+                "an S3 artifact store is s3://bucket/prefix?region=…&endpoint=…", code="invalid_artifacts"
+            )
+        if endpoint.scheme not in ("http", "https") or not endpoint.hostname or endpoint.path.strip("/"):
+            raise InvalidSetting("the endpoint is http(s)://host[:port]", code="invalid_artifacts")
+        if not access or not secret:
+            raise InvalidSetting(
+                "the bucket needs credentials",
+                code="missing_credentials",
+                fix="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment.",
+            )
+        given = Credentials(access, secret, environment.get("AWS_SESSION_TOKEN") or None)
+        return cls(endpoint.netloc, parts.netloc, given, parts.path.strip("/"), region, endpoint.scheme == "https")
+
+    def put(self, key: str, data: bytes) -> None:
+        self._ask("PUT", key, data)
+
+    def get(self, key: str) -> bytes | None:
+        status, body = self._ask("GET", key, may_lack=True)
+        return None if status == 404 else body
+
+    def delete(self, key: str) -> None:
+        self._ask("DELETE", key, may_lack=True)
+
+    def exists(self, key: str) -> bool:
+        return self._ask("HEAD", key, may_lack=True)[0] != 404
+
+    def _ask(self, method: str, key: str, data: bytes = b"", *, may_lack: bool = False) -> tuple[int, bytes]:
+        """All four can be asked again: what is put is named by its content."""
+        last = ""
+        for turn in range(TRIES):
+            if turn:
+                time.sleep(random.uniform(0.05, 0.15) * 2**turn)
+            try:
+                status, body = self._once(method, key, data)
+            except (OSError, http.client.HTTPException) as error:
+                last = f"{type(error).__name__}: {error}"
+                continue
+            if status < 300 or (status == 404 and may_lack):
+                return status, body
+            if status < 500 and status != 429:
+                raise Refused(f"the artifact store said {status} to {method}", code="artifacts_refused")
+            last = f"it said {status} to {method}"
+        raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
+
+    def _once(self, method: str, key: str, data: bytes) -> tuple[int, bytes]:
+        full = "/".join(part for part in (self.name, self.prefix, key) if part)
+        path = "/" + quote(full, safe="/" + _SAFE)
+        connect = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
+        connection = connect(self.host, timeout=self.timeout)
+        try:
+            headers = signed(method, self.host, path, data, self.region, self.credentials, datetime.now(UTC))
+            connection.request(method, path, body=data if method == "PUT" else None, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+def signed(
+    method: str, host: str, path: str, data: bytes, region: str, given: Credentials, now: datetime, query: str = ""
+) -> dict[str, str]:
+    """The headers of a request that is signed; ``path`` is as it goes over the wire, ``query`` sorted and encoded."""
+    moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+    headers = {"host": host, "x-amz-content-sha256": hashlib.sha256(data).hexdigest(), "x-amz-date": moment}
+    if given.token:
+        headers["x-amz-security-token"] = given.token
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    request = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{headers['x-amz-content-sha256']}"
+    scope = f"{day}/{region}/s3/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+    key = f"AWS4{given.secret_key}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    headers["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={given.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    )
+    return headers

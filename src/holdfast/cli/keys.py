@@ -1,0 +1,71 @@
+"""``holdfast keys list | generate | rotate``: the keys that payloads and results are sealed with."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from holdfast import config
+from holdfast.cli import options
+from holdfast.cli.output import emit, say, table, write
+from holdfast.cli.session import connect, scope
+from holdfast.domain.errors import InvalidSetting
+from holdfast.features.keys import Rotated, rotate
+from holdfast.sealing import KeyRing, new_key
+from holdfast.vault import Vault
+
+
+def list_keys(as_json: options.Json = False) -> None:
+    """List the names of the keys in HOLDFAST_KEYS; the first seals, all of them open."""
+    text = config.key_text()
+    names = () if text is None else KeyRing.of(text).names
+    if as_json:
+        emit([{"name": name, "current": number == 0} for number, name in enumerate(names)])
+    elif not names:
+        say("There are no keys: nothing is sealed.")
+    else:
+        table(("key", ""), [[name, "current" if number == 0 else ""] for number, name in enumerate(names)])
+
+
+def generate(
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name; else the date.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print a new key, in the form that HOLDFAST_KEYS takes. It is kept nowhere else."""
+    entry = f"{name or datetime.now(UTC).strftime('%Y-%m-%d')}:{new_key()}"
+    KeyRing.of(entry)
+    if as_json:
+        emit({"key": entry})
+        return
+    write(entry)
+    say("Put it first in HOLDFAST_KEYS, before the old ones; then: holdfast keys rotate")
+
+
+def rotate_keys(
+    page: Annotated[int, typer.Option("--page", metavar="N", min=1, max=1000, help="Jobs read at a time.")] = 100,
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Seal with the current key what is sealed with others. It can be stopped at any time and begun again."""
+    vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
+    if vault.keys is None:
+        raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
+
+    def tell(so_far: Rotated) -> None:
+        if not as_json:
+            say(f"{so_far.resealed:,} sealed anew …")
+
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        done = rotate(client, vault, tell, page)
+    if as_json:
+        emit(done)
+    else:
+        say(f"{done.resealed:,} sealed with {vault.keys.current}.")
+    if done.unread:
+        say(f"{done.unread:,} could not be opened: their key is not in HOLDFAST_KEYS, or they were changed.")
+        raise typer.Exit(1)

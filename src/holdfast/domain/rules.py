@@ -1,0 +1,225 @@
+"""What may be in a payload, by tenant and kind (DP-4): forbidden keys, who may see it, how large it may be.
+
+Several rules can hold for one job: of its tenant or of all, of its kind or of all, set by an operator or declared by
+programs. Together they are as strict as the strictest of them in each point, so that none can loosen another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict
+
+from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.keys import check_name
+from holdfast.domain.payload import JsonValue, look_at, path_of
+from holdfast.domain.sizes import Size, in_bytes
+
+EACH_KIND: Final = "*"
+FORBIDDEN: Final = (
+    *("body", "content", "raw", "vector", "embedding"),
+    *("secret", "token", "password", "ssn", "personal_data"),
+)
+OWN_KEYS: Final = frozenset({"$holdfast", "key", "sealed", "stored"})
+MOST_KEYS: Final = 200
+LEAST_BYTES: Final = 256
+"""Less than that would keep out what the database itself enqueues, such as the notice of a gate."""
+MOST_BYTES: Final = 2**31 - 1
+HIDDEN: Final = "[restricted]"
+"""What readers see in place of a restricted payload."""
+
+Classification = Literal["safe_metadata", "restricted"]
+
+
+class RuleOptions(TypedDict, total=False):
+    """What ``@app.job`` and ``app.payload_rules.set`` take."""
+
+    signal_only: bool
+    forbidden: Iterable[str] | None
+    restricted: bool
+    max_bytes: Size | None
+    max_result_bytes: Size | None
+    store: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDraft:
+    """One rule, checked. ``store``: what is larger goes to the artifact store by itself; None says nothing of it."""
+
+    kind: str = EACH_KIND
+    signal_only: bool = False
+    forbidden: tuple[str, ...] = FORBIDDEN
+    classification: Classification = "safe_metadata"
+    max_bytes: int | None = None
+    max_result_bytes: int | None = None
+    store: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        kind: str = EACH_KIND,
+        *,
+        signal_only: bool = False,
+        forbidden: Iterable[str] | None = None,
+        restricted: bool = False,
+        max_bytes: Size | None = None,
+        max_result_bytes: Size | None = None,
+        store: bool | None = None,
+    ) -> RuleDraft:
+        """As people write it; ``forbidden`` in place of the usual list."""
+        if forbidden is not None and not signal_only:
+            raise InvalidSetting("forbidden keys are those of signal_only=True", code="conflicting_options")
+        names = FORBIDDEN if forbidden is None else _names(forbidden)
+        draft = cls(
+            kind=kind if kind == EACH_KIND else check_name(kind, "kind"),
+            signal_only=bool(signal_only),
+            forbidden=names,
+            classification="restricted" if restricted else "safe_metadata",
+            max_bytes=_bytes(max_bytes, "max_bytes"),
+            max_result_bytes=_bytes(max_result_bytes, "max_result_bytes"),
+            store=store,
+        )
+        if not draft.says_something:
+            raise InvalidSetting("the rule says nothing", code="empty_rule", fix="Give it signal_only, restricted, …")
+        return draft
+
+    @property
+    def restricted(self) -> bool:
+        return self.classification == "restricted"
+
+    @property
+    def says_something(self) -> bool:
+        limits = (self.max_bytes, self.max_result_bytes, self.store)
+        return self.signal_only or self.restricted or any(each is not None for each in limits)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRule:
+    """A rule as it is stored. ``declared_by`` is the program that has it in its code; empty for an operator's."""
+
+    tenant: str
+    kind: str
+    declared_by: str
+    signal_only: bool
+    forbidden: tuple[str, ...]
+    classification: Classification
+    max_bytes: int | None
+    max_result_bytes: int | None
+    store: bool | None
+    set_by: str
+    created_at: datetime
+    updated_at: datetime
+
+    def holds_for(self, tenant: str, kind: str) -> bool:
+        return self.tenant in (tenant, EVERY_TENANT) and self.kind in (kind, EACH_KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What all rules for one tenant and kind come to."""
+
+    forbidden: frozenset[str] = frozenset()
+    restricted: bool = False
+    max_bytes: int | None = None
+    max_result_bytes: int | None = None
+    store: bool = False
+
+    def objection(self, kind: str, payload: str) -> HoldfastError | None:
+        """Why a payload, as JSON text, may not be enqueued. Names where, never what."""
+        size = len(payload) if payload.isascii() else len(payload.encode())
+        if self.max_bytes is not None and size > self.max_bytes:
+            return Refused(
+                f"the payload of {kind} has {size:,} bytes; a rule allows {self.max_bytes:,}",
+                code="payload_over_limit",
+                fix="Pass a reference, or let the rule store what is larger (holdfast rules show).",
+            )
+        path = forbidden_at(look_at(payload), self.forbidden) if self.forbidden else None
+        if path is None:
+            return None
+        return Refused(
+            f"the payload of {kind} has a forbidden key at {path}: jobs of it carry signals, not data",
+            code="payload_forbidden",
+            fix="Keep the data where it is and pass a reference: using(source_ref=…).",
+        )
+
+
+NO_RULE: Final = Effective()
+
+
+def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
+    """The strictest of each. What is larger may be stored if one says so and none objects."""
+    given = list(rules)
+    if not given:
+        return NO_RULE
+    return Effective(
+        forbidden=frozenset(name for rule in given if rule.signal_only for name in rule.forbidden),
+        restricted=any(rule.classification == "restricted" for rule in given),
+        max_bytes=min((rule.max_bytes for rule in given if rule.max_bytes is not None), default=None),
+        max_result_bytes=min(
+            (rule.max_result_bytes for rule in given if rule.max_result_bytes is not None), default=None
+        ),
+        store=any(rule.store for rule in given) and not any(rule.store is False for rule in given),
+    )
+
+
+def together(one: Effective, other: Effective) -> Effective:
+    """Both hold. ``store`` of either is enough here: each has asked its own rules whether one objects."""
+    if one is NO_RULE or other is NO_RULE:
+        return other if one is NO_RULE else one
+    return Effective(
+        one.forbidden | other.forbidden,
+        one.restricted or other.restricted,
+        _least(one.max_bytes, other.max_bytes),
+        _least(one.max_result_bytes, other.max_result_bytes),
+        one.store or other.store,
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
+    return combine(rule for rule in rules if rule.holds_for(tenant, kind))
+
+
+def forbidden_at(value: JsonValue, names: frozenset[str]) -> str | None:
+    """Where the first of these keys stands, as ``$.items[3].password``; upper and lower case are the same."""
+    stack: list[tuple[Any, Any]] = [(value, None)]
+    while stack:
+        box, trail = stack.pop()
+        if isinstance(box, dict):
+            for key, item in box.items():
+                if key.lower() in names:
+                    return path_of((trail, key))
+                if isinstance(item, dict | list):
+                    stack.append((item, (trail, key)))
+        elif isinstance(box, list):
+            stack += [(item, (trail, n)) for n, item in enumerate(box) if isinstance(item, dict | list)]
+    return None
+
+
+def _names(forbidden: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(forbidden, str):
+        raise InvalidSetting("forbidden keys are a list of text", code="invalid_name")
+    names = tuple(dict.fromkeys(check_name(name, "forbidden key").lower() for name in forbidden))
+    if not 0 < len(names) <= MOST_KEYS or any(set(name) & set('"\\') for name in names):
+        raise InvalidSetting(
+            f"forbidden keys are 1 to {MOST_KEYS} names without quotes and backslashes", code="invalid_name"
+        )
+    if OWN_KEYS & set(names):
+        raise InvalidSetting(
+            f"{', '.join(sorted(OWN_KEYS))} are keys of sealed and stored payloads themselves", code="invalid_name"
+        )
+    return names
+
+
+def _bytes(size: Size | None, what: str) -> int | None:
+    if size is None:
+        return None
+    found = in_bytes(size, what, least=LEAST_BYTES)
+    if found > MOST_BYTES:
+        raise InvalidSetting(f"{what} is at most {MOST_BYTES:,} bytes", code="invalid_size")
+    return found

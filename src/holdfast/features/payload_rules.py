@@ -1,0 +1,111 @@
+"""Rules for payloads (DP-4), as ``app.payload_rules``: what may be in one, who sees it, how large it may be."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Unpack
+
+from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.payload import encode
+from holdfast.domain.rules import EACH_KIND, Effective, PayloadRule, RuleDraft, RuleOptions, combine, effective
+from holdfast.runtime.rulebook import RuleBook
+from holdfast.stores.base import Caller
+from holdfast.stores.flow import Flow
+
+log = logging.getLogger("holdfast.worker")
+
+_Rules = list[PayloadRule]  # inside the class the word is a method
+
+
+class PayloadRules:
+    """Of several rules that hold for a job, in each point the strictest counts; none loosens another. A rule holds for
+    what is enqueued from then on, except that what is restricted is hidden at once.
+
+    What kinds declare in the code (``@app.job(signal_only=True)``) is put down when a worker starts, under the
+    program's name.
+    """
+
+    def __init__(self, caller: Caller, program: str) -> None:
+        self._caller = caller
+        self._program = program
+        self.declared: dict[str, RuleDraft] = {}
+        self.book = RuleBook()
+
+    def set(self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]) -> PayloadRule:
+        """``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``; without a kind for each of them."""
+        return self._caller.run(self._set(RuleDraft.of(kind, **says), every_tenant))
+
+    async def aset(
+        self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]
+    ) -> PayloadRule:
+        return await self._caller.arun(self._set(RuleDraft.of(kind, **says), every_tenant))
+
+    def delete(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> None:
+        """An operator's rule; or what a program declared that is not there any more."""
+        caller, whose = self._caller, self._whose(every_tenant)
+        if not caller.run(caller.verbs.delete_payload_rule(kind, declared_by, caller.actor, whose)):
+            raise NotFound(f"there is no rule for {kind} in tenant {whose}", code="rule_not_found")
+
+    def list(self) -> _Rules:
+        """Those of the tenant, and those of every tenant."""
+        return self._caller.run(self._caller.verbs.payload_rules(self._caller.tenant))
+
+    async def alist(self) -> _Rules:
+        return await self._caller.arun(self._caller.verbs.payload_rules(self._caller.tenant))
+
+    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> PayloadRule | None:
+        """The operator's own rule for exactly this."""
+        wanted = (self._whose(every_tenant), kind, "")
+        return next((each for each in self.list() if (each.tenant, each.kind, each.declared_by) == wanted), None)
+
+    def effective(self, kind: str) -> Effective:
+        """What all of them come to for jobs of a kind."""
+        return effective(self.list(), self._caller.tenant, kind)
+
+    def check(self, kind: str, payload: Any) -> HoldfastError | None:
+        """What the rules would say to a payload; None for nothing. Nothing is enqueued."""
+        return self.effective(kind).objection(kind, encode(payload))
+
+    def _set(self, draft: RuleDraft, every_tenant: bool) -> Flow[PayloadRule]:
+        return self._caller.verbs.set_payload_rule(draft, self._caller.actor, self._whose(every_tenant))
+
+    def _whose(self, every_tenant: bool) -> str:
+        return EVERY_TENANT if every_tenant else self._caller.tenant
+
+    # --- what kinds declare ---
+
+    def declare(self, kind: str, says: RuleOptions) -> Effective:
+        """Keep it for when a worker starts; answers what it comes to."""
+        if not says:
+            return combine(())
+        self.declared[kind] = draft = RuleDraft.of(kind, **says)
+        return combine([draft])
+
+    def put_down(self, tenant: str) -> None:
+        """Bring the database to what the code says, where it differs, and read all there is. A worker that cannot reach
+        the database yet begins all the same, and says nothing of any payload until it can."""
+        caller = self._caller
+        try:
+            rules = caller.run(caller.verbs.payload_rules(tenant))
+            own = {each.kind: each for each in rules if (each.tenant, each.declared_by) == (tenant, self._program)}
+            if own.keys() != self.declared.keys() or any(differs(own[k], d) for k, d in self.declared.items()):
+                drafts = [self.declared[kind] for kind in sorted(self.declared)]
+                caller.run(caller.verbs.declare_rules(self._program, drafts, caller.actor, tenant))
+                rules = caller.run(caller.verbs.payload_rules(tenant))
+            self.book.load(rules)
+        except HoldfastError as error:
+            if isinstance(error, InvalidSetting):
+                raise
+            log.warning("the rules for payloads could not be read yet: %s", error)
+            self.book.load(None)
+
+
+def differs(stored: PayloadRule, draft: RuleDraft) -> bool:
+    return (
+        *(stored.signal_only, stored.forbidden, stored.classification),
+        *(stored.max_bytes, stored.max_result_bytes, stored.store),
+    ) != (
+        *(draft.signal_only, draft.forbidden, draft.classification),
+        *(draft.max_bytes, draft.max_result_bytes, draft.store),
+    )

@@ -1,0 +1,57 @@
+"""The verbs of rules for payloads and of sealing anew; the functions are in ``code/27_payloads``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.domain.rules import PayloadRule, RuleDraft
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.payloads import SealedJob
+from holdfast.stores.reads import Reads
+
+
+class PayloadVerbs(Reads):
+    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
+        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
+
+    @flow(single=True)
+    def set_payload_rule(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
+        rows = yield self._call(
+            "set_payload_rule",
+            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s, %s",
+            draft.kind,
+            draft.signal_only,
+            list(draft.forbidden),
+            draft.classification,
+            draft.max_bytes,
+            draft.max_result_bytes,
+            draft.store,
+            actor,
+            tenant,
+        )
+        return Record.decoder(PayloadRule, self.dialect.codec)(rows[0])
+
+    @flow(single=True)
+    def delete_payload_rule(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_payload_rule", "%s, %s, %s, %s", kind, declared_by, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def declare_rules(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+        document = json.dumps([dataclasses.asdict(draft) for draft in drafts])
+        rows = yield self._call("declare_rules", "%s, %s::json, %s, %s", program, document, actor, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Steps[list[SealedJob]]:
+        rows = yield self._call("sealed_payloads", "%s, %s::uuid, %s, %s", but, after, want, tenant)
+        return [SealedJob(str(job_id), whose, payload, result) for job_id, whose, payload, result in rows]
+
+    @flow(single=True)
+    def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("reseal", "%s::uuid, %s, %s, %s, %s", job_id, was, becomes, actor, tenant)
+        return bool(rows[0][0])

@@ -1,0 +1,184 @@
+"""How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference.
+
+What is not as it is looks like this, and like nothing else: ``{"$holdfast": {"key": …, "sealed": …}}`` or
+``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed). Nobody's own
+payload may. Whoever packs knows the rules for the kind; whoever opens needs only the keys and the artifact store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from holdfast.artifacts import Artifacts, open_artifacts
+from holdfast.artifacts.base import SCHEME
+from holdfast.domain.errors import InvalidPayload, InvalidSetting, Refused
+from holdfast.domain.payload import DEFAULT_LIMIT, decode
+from holdfast.domain.rules import Effective
+from holdfast.sealing import KEYS_VARIABLE, KeyRing
+
+NAME: Final = "$holdfast"
+MARK: Final = '{"$holdfast":'
+STORED_LIMIT: Final = 64 * 1024 * 1024
+"""What is stored elsewhere is still read into memory at once."""
+
+What = Literal["payload", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """An empty one leaves everything as it is."""
+
+    artifacts: Artifacts | None = None
+    keys: KeyRing | None = None
+
+    @classmethod
+    def of(cls, artifacts: Any, keys: str | None) -> Vault:
+        """As settings name them; the one and only empty one where they name nothing."""
+        opened = open_artifacts(artifacts)
+        if opened is None and not keys:
+            return EMPTY
+        return cls(opened, KeyRing.of(keys) if keys else None)
+
+    def digest(self, text: str) -> str:
+        """Tells whether two texts are the same, and to whoever has no key nothing else."""
+        return hashlib.sha256(text.encode()).hexdigest() if self.keys is None else self.keys.digest(text)
+
+    def keyed(self, digest: str) -> str:
+        """A digest that others have made, for keeping beside what is sealed."""
+        return digest if self.keys is None else self.keys.digest(digest)
+
+    def limit(self, rule: Effective) -> int:
+        """How large a text may become before it is packed."""
+        return STORED_LIMIT if rule.store and self.artifacts is not None else DEFAULT_LIMIT
+
+    def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
+        """The text as it is to lie in the database. Refused before anything is written, if a rule objects."""
+        if text.startswith(MARK):
+            raise InvalidPayload(f"a {what} must not look like one that is sealed or stored", code="payload_reserved")
+        size = len(text.encode())
+        most = rule.max_bytes if what == "payload" else rule.max_result_bytes
+        elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
+        if what == "payload" and rule.forbidden:
+            # Sealed or stored, the database could not see them any more.
+            refusal = Effective(rule.forbidden).objection(kind, text)
+            if refusal is not None:
+                raise refusal
+        if elsewhere and not (rule.store and self.artifacts is not None):
+            raise _too_large(what, kind, size, min(most or DEFAULT_LIMIT, DEFAULT_LIMIT), rule)
+        key = None
+        if self.keys is not None:
+            key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id))
+            text = _written(key=key, sealed=sealed)
+        if elsewhere:
+            assert self.artifacts is not None
+            ref = self.artifacts.put(text.encode(), tenant=tenant, job_id=job_id)
+            text = _written(stored=ref) if key is None else _written(key=key, stored=ref)
+        return text
+
+    def open(self, text: str, *, what: What, tenant: str, job_id: str) -> str:
+        """The text as it was before it was packed. A refusal says what is missing, and changes nothing."""
+        if not text.startswith(MARK):
+            return text
+        if (ref := reference_in(text)) is not None:
+            text = self._fetched(ref, tenant, job_id)
+        said = sealed_in(text)
+        if said is None:
+            return text
+        if self.keys is None:
+            raise Refused(
+                f"the {what} is sealed with key {said[0]!r}, and there are no keys here",
+                code="key_unknown",
+                fix=f"Set {KEYS_VARIABLE}.",
+            )
+        return self.keys.open(*said, _bound_to(what, tenant, job_id))
+
+    def seal_anew(self, opened: str, text: str, *, what: What, tenant: str, job_id: str) -> str:
+        """What was opened from ``text``, sealed with the current key, where it was: here or elsewhere."""
+        assert self.keys is not None
+        key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id))
+        written = _written(key=key, sealed=sealed)
+        if reference_in(text) is None:
+            return written
+        if self.artifacts is None:
+            raise _no_store()
+        return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
+
+    def open_value(self, value: Any, ref: str | None, *, tenant: str, job_id: str) -> Any:
+        """A result as it was returned: the value there is, opened, or what lies under its reference."""
+        if ref is not None and value is None and ref.startswith(SCHEME):
+            value = {NAME: {"stored": ref}}
+        if not isinstance(value, dict) or value.keys() != {NAME}:
+            return value
+        return decode(self.open(json.dumps(value, separators=(",", ":")), what="result", tenant=tenant, job_id=job_id))
+
+    def _fetched(self, ref: str, tenant: str, job_id: str) -> str:
+        if self.artifacts is None:
+            raise _no_store()
+        return self.artifacts.get(ref, tenant=tenant).decode()
+
+    def keep(self, data: bytes, *, tenant: str, job_id: str) -> str:
+        """Bytes of a handler's own, which are not sealed; answers the reference."""
+        if self.artifacts is None:
+            raise _no_store("an artifact is to be kept")
+        return self.artifacts.put(data, tenant=tenant, job_id=job_id)
+
+    def drop(self, text: str, *, tenant: str) -> None:
+        """Forget what was stored for a text that did not come to lie in the database after all."""
+        ref = reference_in(text)
+        if ref is not None and self.artifacts is not None:
+            self.artifacts.delete(ref, tenant=tenant)
+
+
+EMPTY: Final = Vault()
+
+
+def is_packed(text: str) -> bool:
+    return text.startswith(MARK)
+
+
+def reference_in(text: str) -> str | None:
+    """Where a packed text lies, if it lies elsewhere."""
+    found = _inside(text).get("stored")
+    return found if isinstance(found, str) else None
+
+
+def sealed_in(text: str) -> tuple[str, str] | None:
+    """The name of the key and what is sealed."""
+    inside = _inside(text)
+    key, sealed = inside.get("key"), inside.get("sealed")
+    return (key, sealed) if isinstance(key, str) and isinstance(sealed, str) else None
+
+
+def _inside(text: str) -> dict[str, Any]:
+    if not text.startswith(MARK):
+        return {}
+    found = decode(text)
+    inside = found.get(NAME) if isinstance(found, dict) and len(found) == 1 else None
+    return inside if isinstance(inside, dict) else {}
+
+
+def _written(**inside: str) -> str:
+    return json.dumps({NAME: inside}, separators=(",", ":"))
+
+
+def _bound_to(what: What, tenant: str, job_id: str) -> str:
+    return json.dumps([what, tenant, job_id])
+
+
+def _too_large(what: What, kind: str, size: int, most: int, rule: Effective) -> Exception:
+    said = f"the {what} of {kind} has {size:,} bytes; {most:,} are allowed"
+    if rule.store:
+        return _no_store(said)
+    code = "payload_over_limit" if what == "payload" else "result_over_limit"
+    return Refused(said, code=code, fix="Pass a reference, or let the kind store what is larger: store=True.")
+
+
+def _no_store(why: str = "it lies in an artifact store") -> InvalidSetting:
+    return InvalidSetting(
+        f"{why}, and no artifact store is named here",
+        code="no_artifact_store",
+        fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
+    )

@@ -1,0 +1,277 @@
+"""Payloads as a program sees them: rules in the code, what is restricted, references, what is stored or sealed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import App, State
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.domain.job import EVERY_TENANT, References
+from holdfast.domain.policies import fixed
+from holdfast.domain.rules import HIDDEN
+from holdfast.insights import story
+from holdfast.sealing import new_key
+from tests.app.conftest import NewApp
+from tests.app.waiting import until
+from tests.support.by_hand import open_by_hand
+
+CANARY, KEY = "canary-7f3a9c", "kanari-55ab1c"
+
+
+def everything(app: App) -> str:
+    """All that the database holds of jobs, but for their payloads, results, and what handlers have kept themselves."""
+    by_hand = open_by_hand(app.store.url)
+    try:
+        tables = ("event", "job_state", "gate", "vote", "artifact", "content", "idempotency")
+        return json.dumps([by_hand.execute(f"select * from {table}") for table in tables], default=str)
+    finally:
+        by_hand.close()
+
+
+@pytest.mark.req("DP-4")
+def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+
+    @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))
+    def heal(ctx: holdfast.SyncContext, patient: dict[str, Any], number: int) -> str:
+        seen.append((patient, number))
+        ctx.progress(0.5, f"at {patient['name']}")
+        ctx.log.warning("looking at %s, %s", patient, number)
+        ctx.checkpoint.save(patient, "at")
+        if number == 77_001_234:
+            raise ValueError(f"cannot heal {patient['name']} ({number}): {patient!r}")
+        return str(patient["name"])
+
+    @app.job(restricted=True, requires_approval=True)
+    async def operate(patient: str) -> None: ...
+
+    caplog.set_level(logging.DEBUG)
+    done = heal.enqueue({"name": CANARY, "notes": [CANARY + "-2"]}, 5)
+    failed = heal.enqueue({"name": CANARY, KEY: True}, 77_001_234)
+    asked = operate.enqueue(CANARY)
+    app.run_worker(burst=True)
+    assert len(seen) == 2  # the handler has it all
+    assert seen[0][0]["name"] == CANARY
+    assert done.result(5) == CANARY  # and whoever asks for the result, too
+    assert asked.state() is State.WAITING_FOR_APPROVAL
+    assert failed.job().error_code == "ValueError"
+    assert "[redacted]" in str(failed.job().error_message)
+    said = [caplog.text, everything(app)]
+    for handle in (done, failed, asked):
+        found = app.client.run(story(app.client.verbs, handle.id, "default"))
+        assert found is not None
+        assert found.job.payload == HIDDEN
+        said += [repr(found), repr(app.why(handle.id)), repr(app.jobs()), repr(handle.history())]
+    for text in said:
+        assert CANARY not in text
+        assert KEY not in text
+        assert "77001234" not in text
+
+
+@pytest.mark.req("DP-4")
+def test_what_kinds_declare_is_judged_at_once_and_put_down_by_a_worker(new_app: NewApp) -> None:
+    app = new_app(name="shop")
+
+    @app.job(signal_only=True, forbidden=["Iban"], max_bytes="1KB")
+    def pay(**facts: Any) -> None: ...
+
+    for bad, code in (({"iban": CANARY}, "payload_forbidden"), ({"x": "y" * 1100}, "payload_over_limit")):
+        with pytest.raises(Refused, match=code) as refused:
+            pay.enqueue(**bad)
+        assert CANARY not in str(refused.value)
+    assert app.payload_rules.list() == []
+    app.run_worker(burst=True)
+    (rule,) = app.payload_rules.list()
+    assert (rule.tenant, rule.kind, rule.declared_by, rule.forbidden) == (EVERY_TENANT, "pay", "shop", ("iban",))
+    # From then on it holds for everybody, in every tenant; another program's code says nothing against it.
+    other = new_app(name="other")
+    other.run_worker(burst=True)
+    with pytest.raises(Refused, match="payload_forbidden"):
+        other.enqueue("pay", {"a": [{"IBAN": 1}]}, tenant="acme")
+    assert "a forbidden key at $.iban:" in str(app.payload_rules.check("pay", {"iban": 1}))
+    assert app.payload_rules.check("pay", {"amount": 1}) is None
+    # A release of the program without it takes it away.
+    new_app(name="shop").run_worker(burst=True)
+    assert app.payload_rules.list() == []
+
+
+@pytest.mark.req("DP-4")
+def test_rules_are_managed_from_python(app: App) -> None:
+    rules = app.payload_rules
+    rules.set("import", restricted=True)
+    rules.set(every_tenant=True, max_bytes=4096, store=False)
+    assert rules.effective("import").restricted
+    assert rules.effective("import").max_bytes == 4096
+    assert not rules.effective("other").restricted
+    found = rules.get(every_tenant=True)
+    assert found is not None
+    assert (found.tenant, found.kind, found.store) == ("*", "*", False)
+    rules.delete("import")
+    with pytest.raises(NotFound, match="rule_not_found"):
+        rules.delete("import")
+    for bad in ({}, {"forbidden": ["x"]}, {"signal_only": True, "forbidden": ["key"]}, {"max_bytes": 1}):
+        with pytest.raises(InvalidSetting):
+            rules.set("x", **bad)
+
+
+@pytest.mark.req("DP-4", "DP-21")
+def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> None:
+    seen = {}
+
+    @app.job()
+    async def index(ctx: holdfast.Context, page: int) -> int:
+        seen[page] = await ctx.areferences()
+        ctx.result_ref = "s3://out/index"
+        return page
+
+    handle = index.using(source_ref="s3://in/1", payload_ref="vault:9").enqueue(7)
+    index.using(target_ref="s3://out/2").enqueue(8)
+    app.run_worker(burst=True)
+    assert seen == {7: References("s3://in/1", None, "vault:9"), 8: References(target_ref="s3://out/2")}
+    assert handle.result() == 7
+    found = app.client.run(story(app.client.verbs, handle.id, "default"))
+    assert found is not None
+    assert found.result is not None
+    assert (found.references.source_ref, found.result.ref) == ("s3://in/1", "s3://out/index")
+    with pytest.raises(InvalidSetting, match="invalid_name"):
+        index.using(source_ref=" ").enqueue(1)
+
+
+@pytest.mark.req("DP-21", "DP-4")
+def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(new_app: NewApp, tmp_path: Path) -> None:
+    app = new_app(artifacts=tmp_path / "artifacts")
+    large = "x" * 1_500_000  # more than a payload may have at all
+
+    @app.job(store=True, max_bytes=1000, max_result_bytes=1000, retry=holdfast.Retry(max_attempts=1))
+    def shout(words: str) -> str:
+        return words.upper()
+
+    @app.job()
+    def whisper(words: str) -> str:
+        return words.lower()
+
+    small, big = shout.enqueue("hi"), shout.using(key="k").enqueue(large)
+    again = shout.using(key="k").enqueue(large)
+    assert (again.id, again.created, again.reason) == (big.id, False, "duplicate_key")
+    assert [each.name for each in (tmp_path / "artifacts" / "default").iterdir()] == [big.id]  # nobody else's is kept
+    with pytest.raises(Conflict, match="idempotency_conflict"):
+        shout.using(key="k").enqueue(large + "y")
+    with pytest.raises(HoldfastError, match="payload_too_large"):
+        whisper.enqueue(large)
+    # Where only the database has a rule, it is met there first.
+    app.payload_rules.set("whisper", max_bytes=500, store=True)
+    quiet = whisper.enqueue("Y" * 600)
+    app.run_worker(burst=True)
+    assert small.result() == "HI"
+    assert big.result() == large.upper()
+    assert quiet.result() == "y" * 600
+    result = app.client.run(app.client.verbs.result(big.id, "default"))
+    assert result is not None
+    assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
+    assert len(json.dumps(big.job().payload)) < 300
+    # A blob that is gone or was changed: the job says so, and is not lost.
+    lost, changed = shout.enqueue("l" * 2000), shout.enqueue("c" * 2000)
+    assert app.artifacts is not None
+    app.artifacts.delete(lost.job().payload["$holdfast"]["stored"], tenant="default")
+    (file,) = (tmp_path / "artifacts" / "default" / changed.id).iterdir()
+    file.write_bytes(b"something else")
+    app.run_worker(burst=True)
+    assert [(each.state(), each.job().error_code) for each in (lost, changed)] == [
+        (State.DEAD_LETTER, "artifact_missing"),
+        (State.DEAD_LETTER, "artifact_changed"),
+    ]
+    # An attempt's own artifacts go there as well.
+    refs = []
+
+    @app.job()
+    async def report(ctx: holdfast.Context) -> None:
+        refs.append(await ctx.aartifact("report.csv", data=b"a,b\n1,2\n"))
+
+    report.enqueue()
+    app.run_worker(burst=True)
+    assert app.artifacts.get(refs[0], tenant="default") == b"a,b\n1,2\n"
+    with pytest.raises(Refused, match="artifact_not_yours"):
+        app.artifacts.get(refs[0], tenant="acme")
+
+
+@pytest.mark.req("DP-4")
+def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
+    new_app: NewApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = f"old:{new_key()}", f"new:{new_key()}"
+    monkeypatch.setenv("HOLDFAST_KEYS", old)
+    app = new_app(artifacts=tmp_path)
+    retry = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
+    fails = [False, True]  # from the end
+
+    @app.job(store=True, max_result_bytes=300, retry=retry, signal_only=True)
+    def echo(text: str) -> str:
+        return text
+
+    @app.job(signal_only=True)
+    def note(**facts: str) -> None: ...
+
+    @app.job(retry=retry, retry_as="new_job")
+    def twice(text: str) -> str:
+        if fails.pop():
+            raise ValueError("once more")
+        return text
+
+    handles = [echo.enqueue(CANARY), echo.using(key="k").enqueue(CANARY * 100), twice.enqueue(CANARY)]
+    assert echo.using(key="k").enqueue(CANARY * 100).reason == "duplicate_key"
+    with pytest.raises(Refused, match="payload_forbidden"):  # judged before it is sealed
+        app.enqueue("note", {"facts": {"token": "t"}})
+    waiting = echo.enqueue("later" + CANARY)
+    by_hand = open_by_hand(app.store.url)
+    stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
+    assert CANARY not in json.dumps(stored, default=str)
+    app.run_worker(burst=True)
+    until(lambda: _run_out(app, handles[2].id), "the retry has succeeded")
+    assert len(app.chain(handles[2].id)) == 2
+    assert [each.result() for each in handles] == [CANARY, CANARY * 100, CANARY]
+    stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
+    by_hand.close()
+    assert CANARY not in json.dumps(stored, default=str)
+    assert all(CANARY.encode() not in each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
+    assert waiting.result() == "later" + CANARY
+    # Without the key nobody reads it; the job is not lost.
+    unread = echo.enqueue(CANARY)
+    monkeypatch.setenv("HOLDFAST_KEYS", new)
+    stranger = new_app(artifacts=tmp_path)
+    stranger.job("echo", retry=holdfast.Retry(max_attempts=1))(echo.function)
+    stranger.run_worker(burst=True)
+    assert unread.job().error_code == "key_unknown"
+
+
+def _run_out(app: App, job_id: str) -> bool:
+    app.run_worker(burst=True)
+    return app.chain(job_id)[-1].state is State.SUCCEEDED
+
+
+@pytest.mark.req("DP-4")
+def test_a_payload_that_looks_sealed_is_refused(app: App) -> None:
+    with pytest.raises(HoldfastError, match="payload_reserved"):
+        app.enqueue("any", {"$holdfast": {"stored": "artifact://x"}})
+
+
+@pytest.mark.req("DP-4")
+def test_a_schedule_that_a_rule_refuses_keeps_no_other_from_its_time(app: App) -> None:
+    @app.job()
+    def tell(**facts: Any) -> None: ...
+
+    app.payload_rules.set("tell", signal_only=True)
+    app.schedules.create("bad", "every 1s", kind="tell", payload={"body": 1})
+    app.schedules.create("good", "every 1s", kind="tell", payload={"id": 1})
+    app.client.run(app.client.verbs.set_clock(timedelta(seconds=5), None))
+    app.run_worker(burst=True, promote_every=0.05)
+    assert {json.dumps(each.payload) for each in app.jobs(kind="tell")} == {'{"facts": {"id": 1}}'}
+    shown = app.schedules.get("bad")
+    assert shown is not None
+    assert shown.problem == "payload_forbidden"

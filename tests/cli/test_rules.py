@@ -1,0 +1,106 @@
+"""`holdfast rules …`, `holdfast keys …`, and what the shell shows of payloads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.outcome import Succeeded
+from holdfast.domain.rules import NO_RULE, Effective
+from holdfast.sealing import new_key
+from holdfast.stores.base import Store
+from holdfast.vault import Vault, reference_in
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.by_hand import open_by_hand
+from tests.support.stores import put_one, settle, take
+
+CANARY = "canary-7f3a9c"
+
+
+@pytest.mark.req("DP-4")
+def test_rules(holdfast: Holdfast, store: Store) -> None:
+    assert "There are no rules" in holdfast("rules", "list").stderr
+    made = document(holdfast("rules", "set", "import", "--signal-only", "--forbid", "IBAN", "--forbid", "x", "--json"))
+    assert (made["tenant"], made["kind"], made["forbidden"]) == ("default", "import", ["iban", "x"])
+    assert holdfast("rules", "set", "--all-tenants", "--max-bytes", "4KB", "--store").exit_code == 0
+    rows = [line.split() for line in holdfast("rules", "list").stdout.splitlines()]
+    assert rows[1][:8] == ["*", "*", "payload", "up", "to", "4", "KB,", "larger"]
+    assert rows[2][:4] == ["import", "default", "signal", "only"]
+    shown = [" ".join(line.split()) for line in holdfast("rules", "show", "import").stdout.splitlines()]
+    assert {"import", "says signal only", "forbidden iban, x"} <= set(shown)
+    refused = holdfast("rules", "check", "import", json.dumps({"a": [{"Iban": CANARY}]}), "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "payload_forbidden")
+    assert "$.a[0].Iban" in error_of(refused)["message"]
+    assert CANARY not in refused.stderr
+    assert holdfast("rules", "check", "import", '{"row": 7}').exit_code == 0
+    refused = holdfast("enqueue", "import", json.dumps({"iban": CANARY}))
+    assert (refused.exit_code, "payload_forbidden" in refused.stderr, CANARY in refused.stderr) == (4, True, False)
+    assert holdfast("rules", "delete", "import").exit_code == 0
+    assert holdfast("rules", "delete", "import").exit_code == 3
+    assert holdfast("rules", "show", "import").exit_code == 3
+    for wrong in ([], ["x", "--forbid", "y"], ["x", "--max-bytes", "few"]):
+        assert holdfast("rules", "set", *wrong).exit_code == 2
+
+
+@pytest.mark.req("DP-4")
+def test_the_shell_shows_references_and_nothing_that_is_restricted(holdfast: Holdfast, store: Store) -> None:
+    refs = ("--source-ref", "s3://in/7", "--payload-ref", "vault:9")
+    job = holdfast("enqueue", "heal", json.dumps({"who": CANARY}), *refs).stdout.strip()
+    shown = holdfast("jobs", "show", job).stdout
+    assert "s3://in/7" in shown
+    assert "vault:9" in shown
+    assert CANARY in shown
+    assert holdfast("rules", "set", "heal", "--restricted").exit_code == 0
+    assert take(store).payload == json.dumps({"who": CANARY}, separators=(",", ":"))
+    for command in (("jobs", "show", job), ("jobs", "list"), ("jobs", "history", job), ("why", job), ("events",)):
+        for more in ((), ("--json",)):
+            done = holdfast(*command, *more)
+            assert done.exit_code == 0, command
+            assert CANARY not in done.stdout + done.stderr, command
+    assert "[restricted]" in holdfast("jobs", "show", job).stdout
+
+
+@pytest.mark.req("DP-4")
+def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no keys" in holdfast("keys", "list").stderr
+    assert holdfast("keys", "rotate").exit_code == 2
+    entry = holdfast("keys", "generate", "--name", "new").stdout.strip()
+    old = f"old:{new_key()}"
+    monkeypatch.setenv("HOLDFAST_ARTIFACTS", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_KEYS", old)
+    ids = [holdfast("enqueue", "heal", json.dumps({"who": CANARY, "n": n})).stdout.strip() for n in range(3)]
+    lost = put_one(store, "heal", payload={"$holdfast": {"key": "gone", "sealed": "AAAA"}})
+    first, sealing = take(store), Vault.of(tmp_path, old)
+    small = sealing.pack('"done"', NO_RULE, what="result", kind="heal", tenant="default", job_id=first.id)
+    assert settle(store, first, Succeeded(small)) == []
+    second, stores = take(store), Effective(store=True, max_result_bytes=300)
+    text = json.dumps(CANARY * 50)
+    large = sealing.pack(text, stores, what="result", kind="heal", tenant="default", job_id=second.id)
+    assert settle(store, second, Succeeded(large, ref=reference_in(large))) == []
+    shown = holdfast("jobs", "show", ids[0]).stdout
+    assert shown.count("sealed with key old") == 2
+    assert CANARY not in shown
+    monkeypatch.setenv("HOLDFAST_KEYS", f"{entry},{old}")
+    assert [row.split() for row in holdfast("keys", "list").stdout.splitlines()[1:]] == [["new", "current"], ["old"]]
+    done = holdfast("keys", "rotate", "--page", "2", "--json")
+    assert done.exit_code == 1  # one of them cannot be opened
+    assert document(done) == {"resealed": 5, "unread": 1, "passed": 0}
+    # From here on the new key is enough; the ledger of changes says who did it.
+    monkeypatch.setenv("HOLDFAST_KEYS", entry)
+    vault = Vault.of(tmp_path, entry)
+    by_hand = open_by_hand(store.url)
+    found = by_hand.execute("select id, payload from job where kind = 'heal'")
+    texts = {str(k): v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in found}
+    opened = [json.loads(vault.open(texts[i], what="payload", tenant="default", job_id=i)) for i in ids]
+    assert opened == [{"who": CANARY, "n": n} for n in range(3)]
+    assert texts[lost].count("gone") == 1
+    for claimed, returned in ((first, "done"), (second, CANARY * 50)):
+        result = store.run(store.verbs.result(claimed.id, "default"))
+        assert result is not None
+        found_it = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
+        assert found_it == returned
+    rows = by_hand.execute("select n, from_key, to_key from resealed")
+    by_hand.close()
+    assert [tuple(row) for row in rows] == [(1, "old", "new")] * 3

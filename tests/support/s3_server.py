@@ -1,0 +1,92 @@
+"""A small S3 server on loopback that checks signatures by a reading of the specification of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+ACCESS, SECRET, REGION = "AKIDTEST", "secret-of-the-test", "eu-test-1"
+
+
+class S3Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.objects: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.failures = 0  # so many answers to come are 503
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: S3Server
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.server.asked.append((self.command, self.path))
+        if self.server.failures:
+            self.server.failures -= 1
+            return self._answer(503)
+        if not self._signed(body):
+            return self._answer(403)
+        found = self.server.objects.get(self.path)
+        if self.command == "PUT":
+            self.server.objects[self.path] = body
+            return self._answer(200)
+        if self.command == "DELETE":
+            self.server.objects.pop(self.path, None)
+            return self._answer(204)
+        return self._answer(404) if found is None else self._answer(200, found)
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = _serve
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _signed(self, body: bytes) -> bool:
+        scheme, _, rest = self.headers.get("authorization", "").partition(" ")
+        parts = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
+        names = parts.get("SignedHeaders", "").split(";")
+        scope = parts.get("Credential", "").split("/")
+        if scheme != "AWS4-HMAC-SHA256" or scope[0] != ACCESS or scope[2:] != [REGION, "s3", "aws4_request"]:
+            return False
+        if not {"host", "x-amz-date", "x-amz-content-sha256"} <= set(names):
+            return False
+        if self.headers["x-amz-content-sha256"] != hashlib.sha256(body).hexdigest():
+            return False
+        lines = "".join(f"{name}:{' '.join(self.headers[name].split())}\n" for name in sorted(names))
+        request = "\n".join(
+            [self.command, self.path, "", lines, ";".join(sorted(names)), self.headers["x-amz-content-sha256"]]
+        )
+        text = "\n".join(
+            [scheme, self.headers["x-amz-date"], "/".join(scope[1:]), hashlib.sha256(request.encode()).hexdigest()]
+        )
+        key = b"AWS4" + SECRET.encode()
+        for part in scope[1:]:
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        return hmac.compare_digest(hmac.new(key, text.encode(), hashlib.sha256).hexdigest(), parts["Signature"])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,116 @@
+"""The artifact store: a directory and a bucket behave alike, and nobody gets out of his tenant."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.artifacts import Artifacts, open_artifacts
+from holdfast.artifacts.s3 import Bucket, Credentials, signed
+from holdfast.domain.errors import HoldfastError
+from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server, s3_server
+from tests.support.stores import new_id
+
+pytestmark = pytest.mark.req("DP-21")
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def artifacts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifacts:
+    if request.param == "directory":
+        found = open_artifacts(tmp_path / "kept")
+    else:
+        server = request.getfixturevalue("server")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        found = open_artifacts(f"s3://jobs/some/prefix?region={REGION}&endpoint={server.url}")
+    assert found is not None
+    return found
+
+
+def code(call: object) -> str:
+    with pytest.raises(HoldfastError) as caught:
+        call()  # type: ignore[operator]
+    return caught.value.code
+
+
+def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifacts) -> None:
+    job, data = new_id(), bytes(range(256)) * 50
+    for tenant in ("acme", "..", "a/b", "ümlaut & co", ".hidden", "x" * 100):
+        ref = artifacts.put(data, tenant=tenant, job_id=job)
+        assert ref.endswith(f"/{job}/{hashlib.sha256(data).hexdigest()}")
+        assert artifacts.put(data, tenant=tenant, job_id=job) == ref
+        assert artifacts.get(ref, tenant=tenant) == data
+        assert artifacts.exists(ref, tenant=tenant)
+        for call in (artifacts.get, artifacts.exists, artifacts.delete):
+            assert code(lambda call=call, ref=ref: call(ref, tenant="other")) == "artifact_not_yours"
+        artifacts.delete(ref, tenant=tenant)
+        artifacts.delete(ref, tenant=tenant)
+        assert not artifacts.exists(ref, tenant=tenant)
+        assert code(lambda ref=ref, tenant=tenant: artifacts.get(ref, tenant=tenant)) == "artifact_missing"
+    ref = artifacts.put(b"one", tenant="acme", job_id=job)
+    artifacts.store.put(ref.removeprefix("artifact://"), b"two")
+    assert code(lambda: artifacts.get(ref, tenant="acme")) == "artifact_changed"
+    for bad in ("file:///etc/passwd", ref + "/../x", "artifact://acme/../" + "0" * 64, "artifact://acme//x", ""):
+        assert code(lambda bad=bad: artifacts.get(bad, tenant="acme")) == "invalid_reference"
+
+
+def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
+    found = open_artifacts(str(tmp_path / "kept"))
+    assert found is not None
+    (tmp_path / "secret").write_text("no")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "link").symlink_to(tmp_path)
+    for key in ("../secret", "a/../../secret", "/etc/passwd", "a//b", ".", "a/.b", "a\0b", "link/secret", ""):
+        for call in (found.store.get, found.store.exists, found.store.delete):
+            assert code(lambda key=key, call=call: call(key)) == "invalid_reference", key
+        assert code(lambda key=key: found.store.put(key, b"")) == "invalid_reference", key
+    found.store.put("a/b/c", b"x")
+    assert [each.name for each in (tmp_path / "kept" / "a" / "b").iterdir()] == ["c"]  # nothing is left aside
+    assert (tmp_path / "secret").read_text() == "no"
+
+
+def test_a_bucket_is_asked_again_and_believes_nobody_without_a_signature(server: S3Server) -> None:
+    given = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+    url = f"s3://jobs?region={REGION}&endpoint={server.url}"
+    bucket = Bucket.of(url, given)
+    server.failures = 2
+    bucket.put("a/b", b"x")
+    assert server.objects == {"/jobs/a/b": b"x"}
+    assert [verb for verb, _ in server.asked] == ["PUT"] * 3
+    server.failures = 3
+    assert code(lambda: bucket.get("a/b")) == "artifacts_away"
+    wrong = Bucket.of(url, given | {"AWS_SECRET_ACCESS_KEY": "another"})
+    for call in (wrong.get, wrong.exists, wrong.delete):
+        assert code(lambda call=call: call("a/b")) == "artifacts_refused"
+    assert "another" not in repr(wrong)
+    assert SECRET not in repr(bucket)
+    assert code(lambda: Bucket.of(url, {})) == "missing_credentials"
+    for bad in ("s3://", "s3://jobs?colour=red", "s3://jobs?endpoint=ftp://x", "s3://u:p@jobs"):
+        assert code(lambda bad=bad: Bucket.of(bad, given)) == "invalid_artifacts"
+    assert code(lambda: open_artifacts("ftp://x")) == "invalid_artifacts"
+    server.shutdown()
+    server.server_close()
+    away = Bucket.of(url, given)
+    assert code(lambda: away.put("a", b"")) == "artifacts_away"
+
+
+def test_the_signature_is_that_of_the_specification() -> None:
+    """The example that the documentation of S3 gives for a request without headers of its own."""
+    given = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+    now, host = datetime(2013, 5, 24, tzinfo=UTC), "examplebucket.s3.amazonaws.com"
+    headers = signed("GET", host, "/", b"", "us-east-1", given, now, "lifecycle=")
+    assert headers["authorization"] == (
+        "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "
+        "SignedHeaders=host;x-amz-content-sha256;x-amz-date, "
+        "Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"
+    )
