@@ -136,6 +136,8 @@ begin
     delete from delivery d where d.job_id = any (p_jobs) and d.job_id is not null;
     delete from redriven_as r where r.job_id = any (p_jobs);
     delete from redriven_as r where r.new_id = any (p_jobs);
+    delete from reference r where r.job_id = any (p_jobs);
+    delete from resealed r where r.job_id = any (p_jobs);
     if v_gates <> '{}' then
         delete from gate g where g.id = any (v_gates);
         delete from vote v where v.gate_id = any (v_gates);
