@@ -11,10 +11,12 @@ from holdfast.domain.agents import Definition
 from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.domain.job import Claim
 from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Failed
+from holdfast.domain.retention import Keeping
 from holdfast.domain.states import State
 from holdfast.domain.switches import Pausing, named
-from holdfast.stores.base import Store
+from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks, entry
 from tests.support.stores import (
@@ -153,6 +155,8 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     store.run(store.verbs.set_aging("default", 1.0, 1, 100, "ada", "default"))
     asking = take_one(store)
     apply(store, asking.lease, asks(asking, new_id(), n=1, expires_in=5.0))
+    store.run(store.verbs.set_retention(Keeping.of(clean_after=1.0), "ada", "default"))
+    store.run(store.verbs.start_operation(Starting(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
     switch = pause(store, "the disk is full", everything=True)
     assert switch.halts
     with pytest.raises(Refused, match=r"everything was paused by ada at .*: the disk is full") as refused:
@@ -171,6 +175,8 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     sweep = store.run(verbs.reap_lapsed())
     assert (sweep.leases, sweep.requeued, sweep.crashed) == (0, 0, 0)
     assert store.run(verbs.active_subscriptions("*")) == []
+    assert not store.run(verbs.sweep_retention()).more
+    assert store.run(verbs.next_operation()) is None
     assert by_hand.contents() == before
     # What runs may end, in each way there is: also by another try, and by asking people.
     assert settle(store, held[0]) == []
@@ -184,6 +190,7 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     assert verbs_of(store, crashed.id)[-1] == "retry"
     assert store.run(verbs.promote_due()) >= 2
     assert store.run(verbs.expire_overdue()) == 1
+    assert store.run(verbs.next_operation()) == 0
     put_one(store)
 
 

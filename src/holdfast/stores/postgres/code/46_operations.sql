@@ -27,7 +27,7 @@ declare
 begin
     -- `greatest` passes over nulls, so that nothing would be due at once.
     return (select case when count(*) > 0 then greatest(0, extract(epoch from min(o.next_at) - clock_now())) end from operation o
-             where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope));
+             where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope) and not halted());
 end $$;
 
 -- Have the next one that is due, or a certain one, to oneself until the end of the transaction.

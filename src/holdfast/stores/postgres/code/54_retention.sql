@@ -173,6 +173,9 @@ declare
     v_due   uuid[];
     v_go    uuid[];
 begin
+    if halted() then
+        return;
+    end if;
     held := 0;
     if v_scope = '*' then
         perform from upkeep u where u.prune_at <= v_now for update skip locked;

@@ -14,6 +14,7 @@ from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.operating import Operating, as_wanted, for_verb
 from holdfast.stores.sqlite.operations.operators import apply
+from holdfast.stores.sqlite.operations.switches import halted
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _START = (
@@ -56,7 +57,9 @@ class BulkVerbs(Operating):
     @flow(writes=False)
     def next_operation(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
         ((due, now),) = yield Statement(_NEXT, {"any": any_tenant(tenant), "tenant": tenant})
-        return None if due is None else max(0.0, (due - now) / 1_000_000)
+        if due is None or (yield from halted()):
+            return None
+        return max(0.0, float(due - now) / 1_000_000)
 
     @flow(tells=True)
     def work_operation(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:

@@ -16,6 +16,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.bookkeeping import prune_bookkeeping
 from holdfast.stores.sqlite.operations.purging import clean_jobs, purge_jobs
+from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
@@ -146,7 +147,7 @@ class RetentionVerbs:
             )
         return found
 
-    @flow(peek=_nothing)
+    @duty(IDLE, _nothing)
     def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
         now = yield from sign("retention")
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
