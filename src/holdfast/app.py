@@ -427,7 +427,9 @@ class App(Operating):
     def dead_letters(self) -> DeadLetters:
         """What failed for good, in groups: ``app.dead_letters.groups()``, ``.redrive(group)``, ``.discard(…)``."""
         return DeadLetters(
-            self.client, self.operations.starting, lambda kind, given: self._make(kind, given, {}).payload, new_id
+            self.client,
+            self.operations.starting,
+            lambda kind, given, tenant: self._make(kind, given, {"tenant": tenant}),
         )
 
     # --- telling jobs, and deciding for them ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,21 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     stranger.job("echo", retry=holdfast.Retry(max_attempts=1))(echo.function)
     stranger.run_worker(burst=True)
     assert unread.job().error_code == "key_unknown"
+    # Given another payload, that is sealed for the job that is made of it.
+    until(lambda: _is_dead(stranger, unread.id), "nobody has the key")
+    again = app.dead_letters.redrive_as(unread.id, {"text": "another" + CANARY})
+    with closing(open_by_hand(app.store.url)) as by_hand:
+        assert CANARY not in json.dumps(by_hand.execute("select payload from job"), default=str)
+    app.run_worker(burst=True)
+    made = app.get(again)
+    assert made is not None
+    assert made.state is State.SUCCEEDED, "it was opened"
+
+
+def _is_dead(app: App, job_id: str) -> bool:
+    app.run_worker(burst=True)
+    job = app.get(job_id)
+    return job is not None and job.state is State.DEAD_LETTER
 
 
 def _run_out(app: App, job_id: str) -> bool:

@@ -5,10 +5,11 @@ A refusal is an answer, one line each.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.failures import NOT_FOUND, REFUSED
 from holdfast.cli.output import emit, state_text, table
@@ -18,13 +19,15 @@ from holdfast.cli.words import duration, instant
 from holdfast.client import Client, new_id
 from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Verdict
+from holdfast.domain.job import JobSpec, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
+from holdfast.domain.rules import NO_RULE
 from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.operations import Operations
-from holdfast.kind import PAYLOAD_LIMIT
+from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.base import OperatorVerb, Reschedule
+from holdfast.vault import Vault
 
 # What a stable reason means to somebody who reads it.
 REASONS = {
@@ -184,17 +187,24 @@ def _redrive_as(
     job: str, payload: str, reason: str | None, url: str | None, tenant: str, schema: str, as_json: bool
 ) -> None:
     with connect(url, tenant, schema) as client:
-        new = letters_of(client).redrive_as(parse_id(job), document(payload), reason=reason)
+        new = letters_of(client, url).redrive_as(parse_id(job), document(payload), reason=reason)
     if as_json:
         emit({"id": parse_id(job), "redriven_as": new})
     else:
         table(("id", "redriven as"), [[parse_id(job), new]])
 
 
-def letters_of(client: Client) -> DeadLetters:
-    """What was given is the payload: no handler is known here that would say what it should look like."""
-    start = Operations(client, new_id).starting
-    return DeadLetters(client, start, lambda kind, given: encode(given, limit=PAYLOAD_LIMIT), new_id)
+def letters_of(client: Client, url: str | None = None) -> DeadLetters:
+    """What was given is the payload: no handler is known here that would say what it should look like. It is sealed as
+    the environment says."""
+
+    def prepare(kind: str, given: Any, tenant: str) -> JobSpec:
+        vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
+        spec, _ = make_spec(kind, encode(given, limit=PAYLOAD_LIMIT), Options(tenant=tenant), client)
+        pack_payload(spec, tenant, NO_RULE, vault)
+        return spec
+
+    return DeadLetters(client, Operations(client, new_id).starting, prepare)
 
 
 def _ids(jobs: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 from holdfast.domain.dead_letters import NOTE_LIMIT, DeadLetterGroup, GroupFilter, Order
 from holdfast.domain.errors import Conflict, InvalidInput, NotFound
-from holdfast.domain.job import Enqueued, Job
+from holdfast.domain.job import Enqueued, Job, JobSpec
 from holdfast.domain.operations import Operation
 from holdfast.domain.payload import safe_text
 from holdfast.domain.settlement import storable
@@ -58,15 +58,12 @@ class Start(Protocol):
 
 class DeadLetters:
     """Each call has two colours: the one that begins with ``a`` is awaited. ``start`` begins a bulk operation,
-    ``prepare`` makes a payload of what somebody gave for a job of a kind."""
+    ``prepare`` makes a job of what somebody gave as the payload for a kind and a tenant."""
 
-    def __init__(
-        self, caller: Caller, start: Start, prepare: Callable[[str, Any], str], new_id: Callable[[], str]
-    ) -> None:
+    def __init__(self, caller: Caller, start: Start, prepare: Callable[[str, Any, str], JobSpec]) -> None:
         self._caller = caller
         self._start = start
         self._prepare = prepare
-        self._new_id = new_id
 
     def groups(self, **wanted: Unpack[GroupWanted]) -> _Groups:
         """A page, those seen last first, or the largest with ``order="count"``; ``after`` is the ``cursor`` of the
@@ -177,8 +174,8 @@ class DeadLetters:
         return (yield from self._start(verb, reason, rate, max_attempts, wanted).start())
 
     def _remaking(self, job: Job, payload: Any, reason: str | None) -> Flow[Enqueued]:
-        caller, text = self._caller, self._prepare(job.kind, payload)
-        return caller.verbs.redrive_as(job.id, self._new_id(), text, storable(reason), caller.actor, job.tenant)
+        caller, new = self._caller, self._prepare(job.kind, payload, job.tenant)
+        return caller.verbs.redrive_as(job.id, new.id, new.payload, storable(reason), caller.actor, job.tenant)
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
