@@ -31,7 +31,7 @@ from tests.model.drafts import (
     scopes,
     tenants,
 )
-from tests.model.durable import Durable
+from tests.model.governed import Governed
 from tests.model.seat import UNKNOWN
 from tests.support.stores import new_id
 
@@ -51,6 +51,7 @@ MOVES = {
     "list_jobs": 1,
     "see_to_an_agent": 2,
     "see_to_a_reservation": 2,
+    "see_to_a_limit": 3,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -71,7 +72,7 @@ ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
 wants = st.sampled_from([1, 2, 1000, 1000])
 
 
-class StoresMachine(Durable):
+class StoresMachine(Governed):
     @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=4), tenant=tenants)
     def begin(self, batch: Sequence[Draft], tenant: str) -> None:
         self.send([self.spec(draft, tenant) for draft in batch], tenant)
@@ -115,6 +116,7 @@ class StoresMachine(Durable):
             begin=data.draw(st.booleans(), label="begin"),
             tenant=self.model.leases[lease].tenant,
         )
+        self.attend_limits()
         self.play(lambda side: side.claim(request))
 
     def claim_choosily(self, data: st.DataObject) -> None:
@@ -128,6 +130,7 @@ class StoresMachine(Durable):
             kinds=data.draw(st.none() | st.lists(kinds, max_size=2).map(tuple), label="kinds"),
             tenant=scope,
         )
+        self.attend_limits()
         self.play(lambda side: side.claim(request))
 
     def start_or_release(self, data: st.DataObject) -> None:
@@ -155,6 +158,12 @@ class StoresMachine(Durable):
         if data.draw(st.booleans(), label="and go on"):
             want = data.draw(st.integers(0, 3), label="want")
             request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, tenant=scope)
+            self.attend_limits()
+            if self.model.may_park:
+                # What the settling frees lets some of those go on that wait for it, and only a duty the others.
+                self.play(lambda side: side.settle(lease, batch, scope))
+                self.attend_limits()
+                batch = []
             self.play(lambda side: side.take_turn(batch, request))
         else:
             self.play(lambda side: side.settle(lease, batch, scope))
@@ -211,7 +220,11 @@ class StoresMachine(Durable):
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
-        self.play(lambda side: side.reschedule(ids, when, reason, "an operator", scope))
+        self.unpark_by_hand()
+        self.numbers += 1
+        # Told once for the same words, but whoever was parked in between has forgotten them.
+        actor = f"operator {self.numbers}" if self.model.may_park else "an operator"
+        self.play(lambda side: side.reschedule(ids, when, reason, actor, scope))
 
     def move(self, data: st.DataObject) -> None:
         """Not while one of the queue is away and may come back: where between others that is, is each store's own."""
@@ -237,7 +250,7 @@ class StoresMachine(Durable):
         definition = data.draw(definitions, label="definition")
         if what == "register" or not self.model.agents:
             self.play(lambda side: side.register_agent(definition, tenant))
-        if what == "disable":
+        if what == "disable" and not self.model.limited:
             self.play(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
         elif what == "enable":
             self.play(lambda side: side.enable_agent("planner", tenant))
@@ -251,7 +264,11 @@ class StoresMachine(Durable):
         ttl = data.draw(st.sampled_from([0.5, 3.5, 60.0]), label="ttl")
         if what == "ask" or not known:
             tenant = data.draw(scopes, label="tenant")
-            scope, name = data.draw(st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk")]))
+            scope, name = data.draw(
+                st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk"), ("resource", "gpu")])
+            )
+            if scope == "resource" and self.anyone_disabled():
+                return  # as for limits
             ask = Ask(new_id(), scope, name, ttl)
             self.play(lambda side: side.reserve(ask, "somebody", tenant))
             return

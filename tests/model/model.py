@@ -17,13 +17,13 @@ from holdfast.domain.job import Claim, Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
+from tests.model.limiting import Limiting
 from tests.model.people import People
-from tests.model.reserving import Reserving
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People, Reserving):
+class Model(People, Limiting):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -118,7 +118,7 @@ class Model(People, Reserving):
 
     def _next(self, request: ClaimRequest, queue: str, want: int) -> list[ModelJob]:
         jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job) and not self.barred(job)]
-        return [job for job in jobs if request.kinds is None or job.spec.kind in request.kinds][:want]
+        return self.let_in([job for job in jobs if request.kinds is None or job.spec.kind in request.kinds], want)
 
     def take_turn(
         self, settlements: Sequence[Settlement], request: ClaimRequest

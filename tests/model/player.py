@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask, Standing
 from holdfast.domain.settlement import Settlement
@@ -110,6 +111,17 @@ class Player:
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:
         return self.store.run(self.verbs.release_reservation(reservation_id, why, actor, tenant))
+
+    def set_limit(self, rule: Rule, actor: str, tenant: str) -> Limit:
+        return self.store.run(self.verbs.set_limit(rule, actor, tenant))
+
+    def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> bool:
+        return self.store.run(self.verbs.remove_limit(scope, name, actor, tenant))
+
+    def attend_limits(self) -> None:
+        """Until nothing is left to do: how many it were is each store's own."""
+        while self.store.run(self.verbs.attend_limits()):
+            pass
 
     def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.verbs.claim(replace(request, lease=self.token(request.lease)))
@@ -258,6 +270,9 @@ class Player:
 
     def gates(self, wanted: GateFilter) -> list[Gate]:
         return self.store.run(self.verbs.gates(wanted))
+
+    def limits(self, tenant: str) -> list[Limit]:
+        return self.store.run(self.verbs.limits(tenant))
 
     def votes(self, gate_id: str, tenant: str) -> list[Vote]:
         return self.store.run(self.verbs.votes(gate_id, tenant))

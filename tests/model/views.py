@@ -64,6 +64,7 @@ def job_of(job: ModelJob) -> Job:
         external_ref=spec.external_ref,
         enqueued_by=spec.enqueued_by,
         source_system=spec.source_system,
+        uses=spec.uses or None,
     )
 
 
