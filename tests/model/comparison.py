@@ -13,10 +13,12 @@ from holdfast.domain.job import Event, Job
 from holdfast.domain.limits import EACH, Bucket, Limit
 from holdfast.domain.states import State
 from holdfast.domain.transitions import Step, replay
+from holdfast.domain.workflows import Graph
 from holdfast.stores.base import Health, JobFilter
 from tests.model import views
 from tests.model.model import Model
 from tests.model.player import Player
+from tests.support.workflows import check
 
 T = TypeVar("T")
 
@@ -68,6 +70,7 @@ class Comparison:
 
     def play(self, command: Callable[[Model | Player], T]) -> T | Refusal:
         expected = answer(command, self.model)
+        self.model.advance()
         for name, player in self.players.items():
             same(answer(command, player), expected, f"the answer of {name}")
         return expected
@@ -88,6 +91,8 @@ class Comparison:
                 self._check_hidden(player, chosen)
             if self.model.may_park:
                 self._check_limits(player, scope)
+            for flow in self.model.flows.values():
+                same(_flow_as_seen(player.graph(flow.spec.id)), views.flow_of(flow), f"a workflow of {player}")
         self._check_overview(scope)
 
     def _check_events(self) -> set[str]:
@@ -107,7 +112,7 @@ class Comparison:
         everything = JobFilter(tenant="*", limit=1000)
         found = player.listed(everything)
         same(unplaced(found), views.listed(self.model, everything), f"the jobs of {player}")
-        order = [job.id for queue in ("bulk", "default") for job in self.model.queue("*", queue)]
+        order = [job.id for queue in ("bulk", "default") for job in self.model.line("*", queue)]
         same(_claim_order(found), order, f"the queues of {player}")
         for job in found:
             assert 0 <= job.retries <= job.max_retries
@@ -186,6 +191,16 @@ def _one_line(limit: Limit) -> bool:
 
 def _what(limit: Limit) -> Bucket:
     return Bucket(limit.tenant, limit.scope, limit.name)
+
+
+def _flow_as_seen(graph: Graph) -> dict[str, object]:
+    """And what is kept of it is what follows from its jobs."""
+    flow = check(graph).workflow
+    return {
+        "jobs": {node.job_id: (node.standing, node.unmet) for node in graph.nodes},
+        "met": {(edge.child, edge.parent): edge.met for edge in graph.edges},
+        "flow": (flow.stopped, flow.finished_at, flow.cancelled_at),
+    }
 
 
 def _without_parked(expected: Health, seen: Health) -> Health:

@@ -52,6 +52,8 @@ MOVES = {
     "see_to_an_agent": 2,
     "see_to_a_reservation": 2,
     "see_to_a_limit": 3,
+    "start_workflow": 1,
+    "see_to_a_workflow": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -159,8 +161,9 @@ class StoresMachine(Governed):
             want = data.draw(st.integers(0, 3), label="want")
             request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, tenant=scope)
             self.attend_limits()
-            if self.model.may_park:
-                # What the settling frees lets some of those go on that wait for it, and only a duty the others.
+            if self.model.may_park or self.model.flows:
+                # What the settling frees lets some of those go on that wait for it, and only a duty the others; and
+                # PostgreSQL looks only at the commit who waited for one that has failed for good.
                 self.play(lambda side: side.settle(lease, batch, scope))
                 self.attend_limits()
                 batch = []

@@ -17,13 +17,13 @@ from holdfast.domain.job import Claim, Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
-from tests.model.limiting import Limiting
+from tests.model.flowing import Flowing
 from tests.model.people import People
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People, Limiting):
+class Model(People, Flowing):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -66,10 +66,10 @@ class Model(People, Limiting):
             return Enqueued(None, False, refused.reason, None, refused.detail)
         if spec.content_key is not None:
             self.contents[tenant, spec.content_key] = spec.id
-        self._create(self.under_its_agent(spec, tenant), tenant)
+        self.create(self.under_its_agent(spec, tenant), tenant)
         return Enqueued(spec.id, True)
 
-    def _create(self, spec: JobSpec, tenant: str) -> None:
+    def create(self, spec: JobSpec, tenant: str) -> None:
         if spec.id in self.jobs:
             raise Conflict("an id twice", code="already_exists")
         after = spec.process_after
@@ -125,6 +125,7 @@ class Model(People, Limiting):
     ) -> tuple[list[str], list[Claim], bool]:
         """Settle, then claim; under a lease that has run out, settle only."""
         stale = self.settle(request.lease, settlements, request.tenant)
+        self.advance()
         live = self.live(self.leases[request.lease])
         return stale, self.claim(request) if live else [], live
 

@@ -17,6 +17,7 @@ from holdfast.domain.reservations import Ask, Standing
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
+from holdfast.domain.workflows import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.base import ClaimRequest, Health, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
@@ -122,6 +123,15 @@ class Player:
         """Until nothing is left to do: how many it were is each store's own."""
         while self.store.run(self.verbs.attend_limits()):
             pass
+
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Started:
+        return self.store.run(self.verbs.start_workflow(spec, tenant))
+
+    def cancel_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
+        return self.store.run(self.verbs.cancel_workflow(flow_id, reason, actor, tenant))
+
+    def resume_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
+        return self.store.run(self.verbs.resume_workflow(flow_id, reason, actor, tenant))
 
     def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.verbs.claim(replace(request, lease=self.token(request.lease)))
@@ -273,6 +283,11 @@ class Player:
 
     def limits(self, tenant: str) -> list[Limit]:
         return self.store.run(self.verbs.limits(tenant))
+
+    def graph(self, flow_id: str) -> Graph:
+        found = self.store.run(self.verbs.graph(flow_id, "*"))
+        assert found is not None
+        return found
 
     def votes(self, gate_id: str, tenant: str) -> list[Vote]:
         return self.store.run(self.verbs.votes(gate_id, tenant))
