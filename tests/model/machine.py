@@ -75,10 +75,18 @@ wants = st.sampled_from([1, 2, 1000, 1000])
 
 
 class StoresMachine(Governed):
-    @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=4), tenant=tenants)
-    def begin(self, batch: Sequence[Draft], tenant: str) -> None:
+    @initialize(
+        data=st.data(),
+        batch=st.lists(plain_drafts, min_size=2, max_size=4),
+        tenant=tenants,
+        what=st.sampled_from(["nothing", "see_to_a_limit", "start_workflow"]),
+    )
+    def begin(self, data: st.DataObject, batch: Sequence[Draft], tenant: str, what: str) -> None:
+        """With something that holds jobs back, two times of three: drawn as a move it comes late."""
         self.send([self.spec(draft, tenant) for draft in batch], tenant)
         self.open_lease("*", 3600.0)
+        if what != "nothing":
+            getattr(self, what)(data)
 
     @rule(data=st.data(), move=st.sampled_from([move for move, weight in MOVES.items() for _ in range(weight)]))
     def turn(self, data: st.DataObject, move: str) -> None:
