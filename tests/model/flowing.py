@@ -5,14 +5,15 @@ Whatever a command has moved is worked out together, when the command is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.job import EVERY_TENANT, Verdict
 from holdfast.domain.states import ACTIVE, State
 from holdfast.domain.workflows import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
+from holdfast.stores.base import OperatorVerb
 from tests.model.limiting import Limiting
 from tests.model.world import ModelJob
 
@@ -71,6 +72,12 @@ class Flowing(Limiting):
 
     def create(self, spec: Any, tenant: str) -> None:
         raise NotImplementedError
+
+    def operate(self, verb: OperatorVerb, ids: Sequence[str], *rest: Any) -> list[Verdict]:
+        """The answer is how they are afterwards: who was skipped behind a dead letter goes with it."""
+        verdicts = super().operate(verb, ids, *rest)
+        self.advance()
+        return [each if each.state is None else replace(each, state=self.jobs[each.id].state) for each in verdicts]
 
     def cancel_workflow(self, flow_id: str, reason: str | None, actor: str, scope: str) -> Swept:
         flow = self.flows.get(flow_id)

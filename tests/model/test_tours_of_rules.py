@@ -166,7 +166,8 @@ def test_a_workflow_at_every_stage(tour: RuleTour) -> None:
 
     three = tour.plan("skip", a="", b="a", c="a:stop")
     tour.run(three["a"], "bury")
-    tour.operate("discard", three["a"])
+    both = [three["b"], three["a"]]
+    tour.play(lambda side: side.operate("discard", both, "a reason", "somebody", "a"))
     assert tour.stands(three) == ["cancelled", "skipped", "skipped"]
 
     tour.limit("kind", "mail", 1)

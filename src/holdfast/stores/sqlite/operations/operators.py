@@ -73,6 +73,9 @@ class OperatorVerbs:
         else:
             yield Statement(_STOP, {**params, "now": now})
         yield from unsign()
+        if verb == "discard" and len(willing) < len(found):
+            # What was skipped behind a dead letter of a workflow may have been cancelled with it.
+            found = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
         return [_verdict(verb, job_id, found.get(job_id), job_id in set(willing)) for job_id in ids]
 
     @flow(tells=True)
