@@ -21,7 +21,7 @@ FLOWS_FROM = 700_000  # their ids are not those of jobs
 
 policies = st.sampled_from(ON_FAILURE)
 LIMITED = [
-    *(("all", "*"), ("queue", "default"), ("queue", "*"), ("kind", "mail"), ("kind", "*"), ("key", "c1"), ("key", "*")),
+    *(("kind", "mail"), ("kind", "*"), ("key", "c1"), ("key", "*"), ("queue", "default"), ("queue", "*"), ("all", "*")),
     *(("resource", "gpu"), ("agent", "planner"), ("agent", "*"), ("tenant", "a"), ("tenant", "*")),
 ]
 UNPARK = (
@@ -39,7 +39,7 @@ class Governed(Durable):
         scope, name = data.draw(st.sampled_from(LIMITED), label="limited")
         bucket = Bucket(data.draw(scopes, label="tenant"), scope, name)
         rather = data.draw(st.sampled_from([bucket, *known]), label="which")
-        most = data.draw(st.sampled_from([0, 1, 1, 2]), label="concurrency")
+        most = data.draw(st.sampled_from([1, 1, 2, 2, 0]), label="concurrency")
         if what == "remove" or len(known) >= MOST_LIMITS:
             self.play(lambda side: side.remove_limit(rather.scope, rather.name, "an operator", rather.tenant))
         elif not self.anyone_disabled():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from holdfast.domain.order import Move, Where
+from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.states import HELD, State
@@ -38,6 +39,7 @@ from tests.support.stores import new_id
 MOVES = {
     "claim": 6,
     "settle": 6,
+    "work_off": 4,
     "enqueue": 3,
     "time_passes": 4,
     "run_duties": 4,
@@ -178,6 +180,20 @@ class StoresMachine(Governed):
             self.play(lambda side: side.take_turn(batch, request))
         else:
             self.play(lambda side: side.settle(lease, batch, scope))
+
+    def work_off(self, data: st.DataObject) -> None:
+        """Take what there is and end it at once: for those who wait for an end."""
+        lease = f"lease-{len(self.model.leases)}"
+        self.open_lease("*", 30.0)
+        request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=data.draw(st.integers(1, 4), label="want"))
+        self.attend_limits()
+        self.play(lambda side: side.claim(request))
+        ends: st.SearchStrategy[Outcome] = st.sampled_from(
+            [Succeeded(), Succeeded(), Failed("boom", "final", final=True)]
+        )
+        held = self.model.held_by(lease, State.IN_PROGRESS)
+        batch = [decide(views.claim_of(job), data.draw(ends, label=job.id), 0.5) for job in held]
+        self.play(lambda side: side.settle(lease, batch, "*"))
 
     def save_something(self, data: st.DataObject) -> None:
         lease, scope = self.any_lease(data, rather=self.holding(State.IN_PROGRESS))
