@@ -126,6 +126,16 @@ def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
     assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
 
 
+def test_the_answer_to_a_discard_is_how_all_are_afterwards(store: Store) -> None:
+    flow = Flow(store, {"a": "", "b": "a"})
+    flow.start()
+    flow.run(outcome=FINAL)
+    both = [flow.ids["b"], flow.ids["a"]]
+    skipped, dead = store.run(store.verbs.operate("discard", both, "no use", "ada", TENANT))
+    assert (dead.refused, dead.state) == (False, State.CANCELLED)
+    assert (skipped.refused, skipped.reason, skipped.state) == (True, "not_dead", State.CANCELLED)
+
+
 def test_a_skipped_job_that_somebody_cancels_does_not_come_back_nor_what_is_behind_it(store: Store) -> None:
     flow = Flow(store, {"a": "", "b": "a", "c": "b", "d": "a"})
     flow.start()

@@ -50,6 +50,7 @@ class Draft:
     agent: str | None = None
     correlation: str | None = None
     parent: Literal["none", "one", "foreign", "unknown"] = "none"
+    uses: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Only what is not as always, so that a failing example can be read."""
@@ -81,6 +82,7 @@ class Draft:
             parent_id=parent,
             workflow_id=job_id(10**6, now) if self.correlation else None,
             external_ref=self.agent,
+            uses=self.uses,
         )
 
 
@@ -121,6 +123,7 @@ drafts = st.builds(
     agent=st.sampled_from([None, "planner"]),
     correlation=st.sampled_from([None, "order-7"]),
     parent=st.sampled_from(["none", "none", "none", "one", "one", "foreign", "unknown"]),
+    uses=st.sampled_from([(), (), ("key:c1",), ("key:c1", "resource:gpu"), ("resource:gpu",), ("key:c2",)]),
 )
 # Most jobs are plain: without keys, times and parents, they get somewhere.
 plain_drafts = drafts.map(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from holdfast.domain.order import Move, Where
+from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.states import HELD, State
@@ -31,13 +32,14 @@ from tests.model.drafts import (
     scopes,
     tenants,
 )
-from tests.model.durable import Durable
+from tests.model.governed import Governed
 from tests.model.seat import UNKNOWN
 from tests.support.stores import new_id
 
 MOVES = {
     "claim": 6,
     "settle": 6,
+    "work_off": 4,
     "enqueue": 3,
     "time_passes": 4,
     "run_duties": 4,
@@ -51,6 +53,9 @@ MOVES = {
     "list_jobs": 1,
     "see_to_an_agent": 2,
     "see_to_a_reservation": 2,
+    "see_to_a_limit": 3,
+    "start_workflow": 1,
+    "see_to_a_workflow": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
     "step_by_hand": 1,
@@ -71,11 +76,19 @@ ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
 wants = st.sampled_from([1, 2, 1000, 1000])
 
 
-class StoresMachine(Durable):
-    @initialize(batch=st.lists(plain_drafts, min_size=2, max_size=4), tenant=tenants)
-    def begin(self, batch: Sequence[Draft], tenant: str) -> None:
+class StoresMachine(Governed):
+    @initialize(
+        data=st.data(),
+        batch=st.lists(plain_drafts, min_size=2, max_size=4),
+        tenant=tenants,
+        what=st.sampled_from(["nothing", "see_to_a_limit", "start_workflow"]),
+    )
+    def begin(self, data: st.DataObject, batch: Sequence[Draft], tenant: str, what: str) -> None:
+        """With something that holds jobs back, two times of three: drawn as a move it comes late."""
         self.send([self.spec(draft, tenant) for draft in batch], tenant)
         self.open_lease("*", 3600.0)
+        if what != "nothing":
+            getattr(self, what)(data)
 
     @rule(data=st.data(), move=st.sampled_from([move for move, weight in MOVES.items() for _ in range(weight)]))
     def turn(self, data: st.DataObject, move: str) -> None:
@@ -115,6 +128,7 @@ class StoresMachine(Durable):
             begin=data.draw(st.booleans(), label="begin"),
             tenant=self.model.leases[lease].tenant,
         )
+        self.attend_limits()
         self.play(lambda side: side.claim(request))
 
     def claim_choosily(self, data: st.DataObject) -> None:
@@ -128,6 +142,7 @@ class StoresMachine(Durable):
             kinds=data.draw(st.none() | st.lists(kinds, max_size=2).map(tuple), label="kinds"),
             tenant=scope,
         )
+        self.attend_limits()
         self.play(lambda side: side.claim(request))
 
     def start_or_release(self, data: st.DataObject) -> None:
@@ -155,9 +170,30 @@ class StoresMachine(Durable):
         if data.draw(st.booleans(), label="and go on"):
             want = data.draw(st.integers(0, 3), label="want")
             request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, tenant=scope)
+            self.attend_limits()
+            if self.model.may_park or self.model.flows:
+                # What the settling frees lets some of those go on that wait for it, and only a duty the others; and
+                # PostgreSQL looks only at the commit who waited for one that has failed for good.
+                self.play(lambda side: side.settle(lease, batch, scope))
+                self.attend_limits()
+                batch = []
             self.play(lambda side: side.take_turn(batch, request))
         else:
             self.play(lambda side: side.settle(lease, batch, scope))
+
+    def work_off(self, data: st.DataObject) -> None:
+        """Take what there is and end it at once: for those who wait for an end."""
+        lease = f"lease-{len(self.model.leases)}"
+        self.open_lease("*", 30.0)
+        request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=data.draw(st.integers(1, 4), label="want"))
+        self.attend_limits()
+        self.play(lambda side: side.claim(request))
+        ends: st.SearchStrategy[Outcome] = st.sampled_from(
+            [Succeeded(), Succeeded(), Failed("boom", "final", final=True)]
+        )
+        held = self.model.held_by(lease, State.IN_PROGRESS)
+        batch = [decide(views.claim_of(job), data.draw(ends, label=job.id), 0.5) for job in held]
+        self.play(lambda side: side.settle(lease, batch, "*"))
 
     def save_something(self, data: st.DataObject) -> None:
         lease, scope = self.any_lease(data, rather=self.holding(State.IN_PROGRESS))
@@ -211,7 +247,11 @@ class StoresMachine(Durable):
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
-        self.play(lambda side: side.reschedule(ids, when, reason, "an operator", scope))
+        self.unpark_by_hand()
+        self.numbers += 1
+        # Told once for the same words, but whoever was parked in between has forgotten them.
+        actor = f"operator {self.numbers}" if self.model.may_park else "an operator"
+        self.play(lambda side: side.reschedule(ids, when, reason, actor, scope))
 
     def move(self, data: st.DataObject) -> None:
         """Not while one of the queue is away and may come back: where between others that is, is each store's own."""
@@ -237,7 +277,7 @@ class StoresMachine(Durable):
         definition = data.draw(definitions, label="definition")
         if what == "register" or not self.model.agents:
             self.play(lambda side: side.register_agent(definition, tenant))
-        if what == "disable":
+        if what == "disable" and not self.model.limited:
             self.play(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
         elif what == "enable":
             self.play(lambda side: side.enable_agent("planner", tenant))
@@ -251,7 +291,11 @@ class StoresMachine(Durable):
         ttl = data.draw(st.sampled_from([0.5, 3.5, 60.0]), label="ttl")
         if what == "ask" or not known:
             tenant = data.draw(scopes, label="tenant")
-            scope, name = data.draw(st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk")]))
+            scope, name = data.draw(
+                st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk"), ("resource", "gpu")])
+            )
+            if scope == "resource" and self.anyone_disabled():
+                return  # as for limits
             ask = Ask(new_id(), scope, name, ttl)
             self.play(lambda side: side.reserve(ask, "somebody", tenant))
             return

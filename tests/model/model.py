@@ -17,14 +17,14 @@ from holdfast.domain.job import Claim, Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import ACTIVE, State
 from holdfast.stores.base import ClaimRequest
+from tests.model.flowing import Flowing
 from tests.model.people import People
-from tests.model.reserving import Reserving
 from tests.model.upkeep import group_of
 from tests.model.views import claim_of
 from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People, Reserving):
+class Model(People, Flowing):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
@@ -67,10 +67,10 @@ class Model(People, Reserving):
             return Enqueued(None, False, refused.reason, None, refused.detail)
         if spec.content_key is not None:
             self.contents[tenant, spec.content_key] = spec.id
-        self._create(self.under_its_agent(spec, tenant), tenant)
+        self.create(self.under_its_agent(spec, tenant), tenant)
         return Enqueued(spec.id, True)
 
-    def _create(self, spec: JobSpec, tenant: str) -> None:
+    def create(self, spec: JobSpec, tenant: str) -> None:
         if spec.id in self.jobs:
             raise Conflict("an id twice", code="already_exists")
         after = spec.process_after
@@ -119,13 +119,14 @@ class Model(People, Reserving):
 
     def _next(self, request: ClaimRequest, queue: str, want: int) -> list[ModelJob]:
         jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job) and not self.barred(job)]
-        return [job for job in jobs if request.kinds is None or job.spec.kind in request.kinds][:want]
+        return self.let_in([job for job in jobs if request.kinds is None or job.spec.kind in request.kinds], want)
 
     def take_turn(
         self, settlements: Sequence[Settlement], request: ClaimRequest
     ) -> tuple[list[str], list[Claim], bool]:
         """Settle, then claim; under a lease that has run out, settle only."""
         stale = self.settle(request.lease, settlements, request.tenant)
+        self.advance()
         live = self.live(self.leases[request.lease])
         return stale, self.claim(request) if live else [], live
 

@@ -12,11 +12,13 @@ from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
 from holdfast.domain.health import Health
 from holdfast.domain.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask, Standing
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import Saved, Step, StepEntry
+from holdfast.domain.workflows import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
@@ -111,6 +113,26 @@ class Player:
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:
         return self.store.run(self.verbs.release_reservation(reservation_id, why, actor, tenant))
+
+    def set_limit(self, rule: Rule, actor: str, tenant: str) -> Limit:
+        return self.store.run(self.verbs.set_limit(rule, actor, tenant))
+
+    def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> bool:
+        return self.store.run(self.verbs.remove_limit(scope, name, actor, tenant))
+
+    def attend_limits(self) -> None:
+        """Until nothing is left to do: how many it were is each store's own."""
+        while self.store.run(self.verbs.attend_limits()):
+            pass
+
+    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Started:
+        return self.store.run(self.verbs.start_workflow(spec, tenant))
+
+    def cancel_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
+        return self.store.run(self.verbs.cancel_workflow(flow_id, reason, actor, tenant))
+
+    def resume_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
+        return self.store.run(self.verbs.resume_workflow(flow_id, reason, actor, tenant))
 
     def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.verbs.claim(replace(request, lease=self.token(request.lease)))
@@ -259,6 +281,14 @@ class Player:
 
     def gates(self, wanted: GateFilter) -> list[Gate]:
         return self.store.run(self.verbs.gates(wanted))
+
+    def limits(self, tenant: str) -> list[Limit]:
+        return self.store.run(self.verbs.limits(tenant))
+
+    def graph(self, flow_id: str) -> Graph:
+        found = self.store.run(self.verbs.graph(flow_id, "*"))
+        assert found is not None
+        return found
 
     def votes(self, gate_id: str, tenant: str) -> list[Vote]:
         return self.store.run(self.verbs.votes(gate_id, tenant))

@@ -23,7 +23,11 @@ class ModelReservation:
     state: ReservationState = "waiting"
 
     def covers(self, job: ModelJob) -> bool:
-        return self.tenant in (EVERY_TENANT, job.tenant) and (self.scope == "all" or self.name == job.spec.queue)
+        if self.tenant not in (EVERY_TENANT, job.tenant):
+            return False
+        if self.scope == "resource":
+            return f"resource:{self.name}" in job.spec.uses
+        return self.scope == "all" or self.name == job.spec.queue
 
     def conflicts(self, other: ModelReservation) -> bool:
         ours = self.tenant == other.tenant or EVERY_TENANT in (self.tenant, other.tenant)
@@ -60,11 +64,11 @@ class Reserving(Registry):
         elif own.state in ("waiting", "active") and own.expires_at > self.now:
             own.expires_at = max(own.expires_at, until)
         if own.state == "waiting" and own.expires_at > self.now and not self._ahead(own):
-            self._tidy()
+            self.tidy()
             own.state, own.expires_at = "active", until
         return self._standing(own)
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         for each in self.reservations.values():
             if each.expires_at <= self.now and each.state in ("waiting", "active"):
                 each.state = "withdrawn" if each.state == "waiting" else "expired"

@@ -51,11 +51,17 @@ class Seat(RuleBasedStateMachine):
     def spec(self, draft: Draft, tenant: str) -> JobSpec:
         self.numbers += 1
         own = draft.parent == "one"
-        parents = [job.id for job in self.model.jobs.values() if (job.tenant == tenant) == own]
+        parents = [
+            job.id for job in self.model.jobs.values() if (job.tenant == tenant) == own and not self.planned(job)
+        ]
         parent = None if draft.parent == "none" else UNKNOWN
         if parents and draft.parent in ("one", "foreign"):
             parent = parents[-1]
         return draft.spec(self.numbers, self.model.now, parent)
+
+    def planned(self, job: ModelJob) -> bool:
+        """Whose child would join a workflow, or be refused where that is over."""
+        return job.spec.workflow_id in self.model.flows
 
     def send(self, specs: Sequence[JobSpec], tenant: str) -> None:
         self.play(lambda side: side.enqueue(specs, tenant))

@@ -12,7 +12,9 @@ from holdfast.domain.transitions import Verb
 from tests.model.conftest import Make
 from tests.model.machine import StoresMachine
 
-pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7", "SC-10")
+pytestmark = pytest.mark.req(
+    "CX-1", "CX-15", "SC-2", "SC-4", "SC-19", "DP-5", "DP-7", "HF-6", "CX-7", "SC-10", "SC-16", "DP-14"
+)
 
 QUICK = settings(
     max_examples=20,

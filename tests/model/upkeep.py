@@ -183,6 +183,8 @@ def _note(reason: str | None, limit: int | None) -> dict[str, Any]:
 def _not_rescheduled(job: ModelJob, when: Reschedule) -> str | None:
     if job.state not in (State.QUEUED, State.RETRY_WAITING):
         return "not_waiting"
+    if job.held:
+        return "job_held"
     return "limit_too_low" if when.max_retries is not None and job.retries > when.max_retries else None
 
 

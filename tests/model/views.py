@@ -15,6 +15,7 @@ from holdfast.domain.policies import EXPONENTIAL
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.stores.base import JobFilter
+from tests.model.flowing import ModelFlow
 from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World
 
@@ -65,6 +66,7 @@ def job_of(job: ModelJob) -> Job:
         external_ref=spec.external_ref,
         enqueued_by=spec.enqueued_by,
         source_system=spec.source_system,
+        uses=spec.uses or None,
     )
 
 
@@ -141,6 +143,14 @@ def steps_of(job: ModelJob) -> list[Step]:
     return [step for _, step in sorted(job.steps.items())]
 
 
+def flow_of(flow: ModelFlow) -> dict[str, object]:
+    return {
+        "jobs": {job_id: (standing.value, flow.unmet(job_id)) for job_id, standing in flow.standing.items()},
+        "met": {(edge.child, edge.parent): edge.met for edge in flow.edges},
+        "flow": (bool(flow.stops), flow.finished_at, flow.cancelled_at),
+    }
+
+
 def gates_of(people: People, wanted: GateFilter) -> list[Gate]:
     """Those that were asked first at the top, by their ids."""
     found = [gate.seen for gate in people.gates.values() if wanted.tenant in (EVERY_TENANT, gate.seen.tenant)]
@@ -196,7 +206,7 @@ def health_of(world: People, scope: str) -> Health:
     alarming = age is not None and age > worst
     return Health(
         len(waiting),
-        sum(job.due_at is not None for job in jobs),
+        sum(job.due_at is not None or job.held for job in jobs),
         sum(job.lease is not None for job in jobs),
         dead,
         age,

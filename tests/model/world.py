@@ -56,6 +56,8 @@ class ModelJob:
     events: list[ModelEvent] = field(default_factory=list)
     gate: str | None = None
     steps: dict[int, Step] = field(default_factory=dict)
+    held: bool = False
+    """Until its parents have ended, or for good."""
 
     @property
     def id(self) -> str:
@@ -77,7 +79,7 @@ class ModelJob:
 
     @property
     def claimable(self) -> bool:
-        return self.state is State.QUEUED and self.due_at is None
+        return self.state is State.QUEUED and self.due_at is None and not self.held
 
 
 @dataclass
@@ -165,5 +167,9 @@ class World:
 
     def queue(self, scope: str, name: str) -> list[ModelJob]:
         """What can be claimed, in queue order (SC-2)."""
-        waiting = [job for job in self.within(scope) if job.claimable and job.spec.queue == name]
-        return sorted(waiting, key=lambda job: (-job.priority, job.place))
+        return [job for job in self.line(scope, name) if job.claimable]
+
+    def line(self, scope: str, name: str) -> list[ModelJob]:
+        """The same with those that wait for something else than a time."""
+        jobs = [job for job in self.within(scope) if job.state is State.QUEUED and job.spec.queue == name]
+        return sorted((job for job in jobs if job.due_at is None), key=lambda job: (-job.priority, job.place))

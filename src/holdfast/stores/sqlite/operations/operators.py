@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Verdict
@@ -60,6 +61,11 @@ class OperatorVerbs:
         now = yield from sign(actor)
         verdicts = yield from apply(verb, ids, reason, tenant, now, max_retries)
         yield from unsign()
+        if verb == "discard" and any(verdict.refused for verdict in verdicts):
+            # What was skipped behind a dead letter of a workflow may have been cancelled with it.
+            scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+            now_is = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
+            verdicts = [replace(each, state=now_is.get(each.id, each.state)) for each in verdicts]
         return verdicts
 
     @flow(tells=True)
