@@ -128,7 +128,7 @@ def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
     work(store, BROKEN)
     told = document(holdfast("jobs", "show", job_id, "--json"))
     keys = {"job", "history", "attempts", "artifacts", "checkpoints", "result", "agent", "steps", "gate", "made_from"}
-    keys |= {"parents", "chain", "group", "remade"}
+    keys |= {"parents", "chain", "group", "remade", "references"}
     assert set(told) == keys
     assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
     assert [event["verb"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]

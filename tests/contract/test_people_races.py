@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as all_done
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -36,14 +37,22 @@ def in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
 
     def play(calls: Sequence[Callable[[], object]]) -> list[Any]:
         answers = []
-        for call in calls:
-            barrier.wait(timeout=60)
-            answers.append(call())
+        try:
+            for call in calls:
+                barrier.wait(timeout=60)
+                answers.append(call())
+        except BaseException:
+            barrier.abort()  # the others do not wait for this one, and are not what went wrong
+            raise
         return answers
 
     with ThreadPoolExecutor(len(sides)) as pool:
         futures = [pool.submit(play, calls) for calls in sides]
-        return [future.result(timeout=120) for future in futures]
+        all_done(futures, timeout=120)
+        failed = [error for each in futures if (error := each.exception(timeout=0)) is not None]
+        for error in sorted(failed, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
+            raise error
+        return [future.result() for future in futures]
 
 
 @pytest.fixture

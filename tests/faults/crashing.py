@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal
@@ -116,7 +117,7 @@ def _cut(flow: Flow[Any]) -> Flow[Any]:
     return replace(flow, start=start)
 
 
-def serve(url: str, folder: str, point: Point | None, burst: bool) -> None:
+def serve(url: str, folder: str, point: Point | None, burst: bool, **options: Any) -> None:
     """In a process of its own: a worker of the victims' app. With `burst` it leaves when there is nothing to take."""
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
     with (Path(folder) / "crashing.log").open("ab", buffering=0) as log:
@@ -125,7 +126,7 @@ def serve(url: str, folder: str, point: Point | None, burst: bool) -> None:
     from tests.faults.victim import app
 
     Crash(app, point, Path(folder))
-    app.run_worker(burst=burst, **QUICK)
+    app.run_worker(burst=burst, **QUICK | options)
     app.close()
 
 
@@ -138,8 +139,8 @@ def context() -> multiprocessing.context.ForkServerContext:
     return made
 
 
-def start(url: str, folder: Path, point: Point | None = None, *, burst: bool) -> ForkServerProcess:
-    return start_call(serve, url, str(folder), point, burst)
+def start(url: str, folder: Path, point: Point | None = None, *, burst: bool, **options: Any) -> ForkServerProcess:
+    return start_call(partial(serve, **options), url, str(folder), point, burst)
 
 
 def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:

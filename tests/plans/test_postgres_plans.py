@@ -104,7 +104,8 @@ def test_a_page_of_dead_letters_is_read_by_index(connection: Connection, name: s
     plan = explained(connection, flow)
     assert index in plan.indexes, plan.text
     assert not plan.kinds & {"Seq Scan", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
-    assert plan.rows_read <= 3 * PAGE + 1, plan.text  # a job has its state and its facts besides
+    # A job has its state and its facts besides; both are read once more where it is shown, for what may be hidden.
+    assert plan.rows_read <= 5 * PAGE + 1, plan.text
 
 
 @pytest.mark.req("DP-15")

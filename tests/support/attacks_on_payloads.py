@@ -55,7 +55,7 @@ PAYLOADS = [
     both(
         "have nothing judged any more",
         "update dispatch set ruled = (1 = 0)",
-        says=("what is judged when a job is enqueued stays judged", "the jobs of a tenant are counted"),
+        says="what is judged when a job is enqueued stays judged",
     ),
     both(
         "let a job be about something else",

@@ -17,7 +17,7 @@ SWITCHES = [
     both(
         "say that nothing is to be judged at enqueue",
         "update dispatch set ruled = (1 = 0)",
-        says="something is paused",
+        says="what is judged when a job is enqueued stays judged",
     ),
     both(
         "let a switch be for something else",

@@ -196,17 +196,7 @@ begin
     end if;
     return new;
 end $$;
--- And while something is paused new jobs are judged.
-create or replace function judge_ruled() returns trigger language plpgsql set search_path from current as $$
-begin
-    if exists (select from switch) then
-        raise exception 'dispatch: something is paused' using errcode = 'ZH002';
-    end if;
-    return new;
-end $$;
 create or replace trigger judge_update before update on dispatch for each row
     when (old.limited and not new.limited) execute function judge_dispatch();
-create or replace trigger judge_ruled before update on dispatch for each row
-    when (old.ruled and not new.ruled) execute function judge_ruled();
 create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
 create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();

@@ -132,7 +132,7 @@ begin
     return next;
 end $$;
 
--- While a tenant has a cap the switches say so: without them nobody would count.
+-- While a tenant has a cap the switch says so: without it nobody would count. (`ruled` stays once it is set: keep_ruled.)
 create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from tenant t where t.max_pending is not null) then
@@ -141,7 +141,7 @@ begin
     return new;
 end $$;
 create or replace trigger judge_rules before update on dispatch for each row
-    when (old.ruled and not new.ruled or old.capped and not new.capped) execute function judge_rules();
+    when (old.capped and not new.capped) execute function judge_rules();
 
 create or replace function judge_tenant() returns trigger language plpgsql as $$
 begin

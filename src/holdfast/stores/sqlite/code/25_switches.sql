@@ -11,10 +11,3 @@ WHEN OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name 
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what is paused, and since when, never changes');
 END;
-
-DROP TRIGGER IF EXISTS judge_dispatch_ruled;
-CREATE TRIGGER judge_dispatch_ruled BEFORE UPDATE OF ruled ON dispatch
-WHEN OLD.ruled AND NOT NEW.ruled AND EXISTS (SELECT 1 FROM switch)
-BEGIN
-    SELECT RAISE(ABORT, 'immutable: something is paused');
-END;
