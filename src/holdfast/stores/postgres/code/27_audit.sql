@@ -30,8 +30,9 @@ create or replace trigger refuse_truncate before truncate on seal for each state
 -- Nobody writes one for another, or for another time.
 create or replace function judge_action() returns trigger language plpgsql set search_path from current as $$
 begin
-    if new.actor is distinct from actor() or abs(extract(epoch from new.at - clock_now())) > 60
-       or new.xid <> pg_current_xact_id()::text::bigint then
+    if new.actor is distinct from actor() or new.xid <> pg_current_xact_id()::text::bigint
+       -- One that a trigger writes has the time of just now, also where somebody moves the clock meanwhile, as tests do.
+       or pg_trigger_depth() < 2 and abs(extract(epoch from new.at - clock_now())) > 60 then
         raise exception 'action: written for whoever acts, when they act, and for nobody else' using errcode = 'ZH002';
     end if;
     return new;
