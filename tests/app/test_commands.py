@@ -318,7 +318,8 @@ def test_a_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Pat
         pids = marked(marks)
         beside.ask_to_stop()
     until_gone(*pids)
-    assert (handle.job().state, handle.job().retries) == (State.RETRY_WAITING, 0)
+    assert handle.job().state in (State.RETRY_WAITING, State.QUEUED)  # due at once
+    assert handle.job().retries == 0
 
 
 @pytest.mark.req("SC-14")

@@ -75,7 +75,9 @@ def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
     found = job(store, job_id)
-    assert (found.state, found.retries, found.crashes) == (State.RETRY_WAITING, 0, 0)
+    # Due at once: a duty that was under way may have seen to it already.
+    assert found.state in (State.RETRY_WAITING, State.QUEUED)
+    assert (found.retries, found.crashes) == (0, 0)
     assert history(store, job_id)[-1].meta["reason"] == "worker_stopped"
 
 
@@ -89,7 +91,7 @@ def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
     assert time.monotonic() - asked < 10
-    assert state_of(store, job_id) == State.RETRY_WAITING
+    assert state_of(store, job_id) in (State.RETRY_WAITING, State.QUEUED)
 
 
 @pytest.mark.req("DP-22")

@@ -68,7 +68,7 @@ def looped(times: int) -> list[Any]:
 
 
 @contextmanager
-def refused(code: str, within: float = 3.0) -> Iterator[pytest.ExceptionInfo[InvalidPayload]]:
+def refused(code: str, within: float = 20.0) -> Iterator[pytest.ExceptionInfo[InvalidPayload]]:
     began = time.perf_counter()
     with pytest.raises(InvalidPayload) as caught:
         yield caught
