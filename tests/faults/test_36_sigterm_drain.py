@@ -50,7 +50,8 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     picture = take_picture(app.store.url)
     # At once, not when the lease has lapsed; a duty that was under way may have seen to what is due.
     assert {picture.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
-    assert {step.verb for ledger in picture.ledgers.values() for step in ledger} == {"enqueue", "take", "snooze"}
+    seen = {step.verb for ledger in picture.ledgers.values() for step in ledger}
+    assert seen - {"due"} == {"enqueue", "take", "snooze"}
     (folder / "go").touch()
     crew.start_one()
     all_ended(app, 2)
