@@ -17,7 +17,7 @@ from holdfast import config
 TARGET = "holdfast.cli.demo.kinds:worker_app"
 LEASE = "1.5s"
 CONCURRENCY = 8
-PATIENCE = 5.0
+PATIENCE = 15.0
 
 
 class WorkerProcess:
