@@ -75,7 +75,8 @@ class WorkerProcess:
         try:
             code = self._process.wait(timeout=max(0.0, within))
             if self.end == "running":
-                self.end = "stopped" if code == 0 else f"failed with {code}"
+                # Asked to stop before it had come up, it is ended by the signal itself.
+                self.end = "stopped" if code in (0, -signal.SIGTERM) else f"failed with {code}"
         except subprocess.TimeoutExpired:
             self.kill()
         finally:
