@@ -57,7 +57,7 @@ soak: $(READY) ## Run the tests that take minutes on purpose
 .PHONY: lock
 lock: | $(READY) ## Resolve the development requirements anew (ARGS="--upgrade" for newer releases)
 	$(PIP) install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra standard --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra standard --extra prometheus --extra otel --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
 		--quiet --output-file $(LOCK) $(ARGS)
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 # For which tenant this task or thread works, the innermost last: of one store, or (in a handler) of one database by its
 # URL, which another process knows it by as well. A task has a copy of its own, and so has each call of a pool's thread.
 _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant", default=())
+# Who asked for what is done here, where that is not the program itself: the caller of a request to the service.
+_asking: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
@@ -57,7 +59,7 @@ class Client:
         self.home = home or store
         self.scope = tenant
         self.name = name
-        self.actor = actor
+        self._actor = actor
         self._ready = not store.embedded
         self._readying = threading.Lock()
 
@@ -73,6 +75,23 @@ class Client:
             if where is self.home or where == self.store.url:
                 return tenant
         return self.scope
+
+    @property
+    def actor(self) -> str:
+        """Whom the ledger names: whoever asked for it, or the program."""
+        return _asking.get() or self._actor
+
+    @contextmanager
+    def serving(self, tenant: str, actor: str) -> Iterator[None]:
+        """Work for a caller whose credentials name the tenant (``*`` for every tenant) and who it is."""
+        named = tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
+        whose = _bound.set((*_bound.get(), (self.home, named)))
+        who = _asking.set(check_name(actor, "actor"))
+        try:
+            yield
+        finally:
+            _asking.reset(who)
+            _bound.reset(whose)
 
     @contextmanager
     def acting_for(self, tenant: str) -> Iterator[None]:

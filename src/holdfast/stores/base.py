@@ -471,7 +471,8 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
 class Caller(Protocol):
     """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
 
-    actor: str
+    @property
+    def actor(self) -> str: ...
 
     @property
     def tenant(self) -> str: ...

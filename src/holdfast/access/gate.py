@@ -1,0 +1,104 @@
+"""The gate: every request that is not for everybody passes here, and is worked for in the name of whoever asks.
+
+A pure ASGI middleware around API and pages alike. It asks ``authenticate`` who calls, refuses who is not known,
+refuses unsafe requests that another site's page could have made, and binds tenant and actor for the length of the
+request (``Client.serving``), so that no route can forget to.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.access.identity import Identity
+from holdfast.access.identity import Scope as Allowed
+from holdfast.access.origin import comes_from_here
+from holdfast.access.problems import problem
+from holdfast.client import Client
+from holdfast.domain.errors import Refused
+
+Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Gate:
+    """``open_to_all`` are paths (below the mount) that need none; a path that ends in / stands for all below it.
+    ``login`` is where a browser that nobody knows is sent, if there is such a page."""
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        client: Client,
+        authenticate: Authenticate,
+        *,
+        open_to_all: frozenset[str] = frozenset(),
+        login: str | None = None,
+    ) -> None:
+        self._inner, self._client, self._authenticate = inner, client, authenticate
+        self._exact = frozenset(path for path in open_to_all if not path.endswith("/"))
+        self._below = tuple(path for path in open_to_all if path.endswith("/"))
+        self._login = login
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        path = path_below(scope)
+        if path in self._exact or path.startswith(self._below):
+            await self._inner(scope, receive, send)
+            return
+        found = self._authenticate(request)
+        identity = await found if inspect.isawaitable(found) else found
+        if identity is None:
+            await self._turn_away(request, path)(scope, receive, send)
+            return
+        if identity.ambient and request.method not in SAFE and not comes_from_here(request):
+            await problem(403, "cross_site", "this request did not come from a page of this service")(
+                scope, receive, send
+            )
+            return
+        scope.setdefault("state", {})["identity"] = identity
+        with self._client.serving(identity.tenant, identity.actor):
+            await self._inner(scope, receive, send)
+
+    def _turn_away(self, request: Request, path: str) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        if self._login is not None and wants_page and not path.startswith("/api/"):
+            if request.headers.get("hx-request"):
+                return Response(
+                    status_code=401, headers={"HX-Redirect": request.scope.get("root_path", "") + self._login}
+                )
+            return RedirectResponse(request.scope.get("root_path", "") + self._login, status_code=303)
+        answer = problem(401, "unauthenticated", "who asks is not known", fix="Send Authorization: Bearer hf_…")
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+
+def path_below(scope: Scope) -> str:
+    """The path without what we are mounted under."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root else path
+
+
+def identity_of(request: HTTPConnection) -> Identity:
+    """Whoever passed the gate."""
+    identity = request.scope.get("state", {}).get("identity")
+    if not isinstance(identity, Identity):
+        raise Refused("who asks is not known", code="unauthenticated")
+    return identity
+
+
+def require(request: HTTPConnection, scope: Allowed) -> Identity:
+    """Who asks, if they may; every route and action begins with this."""
+    identity = identity_of(request)
+    if not identity.may(scope):
+        raise Refused(
+            f"{identity.actor} may not {scope}", code="missing_scope", fix=f"It takes a token with the scope {scope}."
+        )
+    return identity

@@ -1,0 +1,42 @@
+"""Every refusal as a problem document (RFC 9457) with the same stable code that Python and SQL give (DP-3)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.access.problems import problem, status_of
+from holdfast.domain.errors import HoldfastError
+
+log = logging.getLogger("holdfast.api")
+
+
+def add_problems(service: FastAPI) -> None:
+    @service.exception_handler(HoldfastError)
+    async def refused(_: Request, error: HoldfastError) -> Response:
+        return problem(status_of(error), error.code, error.message, fix=error.fix)
+
+    @service.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first: dict[str, Any] = dict(error.errors()[0])
+        where = ".".join(str(part) for part in first["loc"])
+        return problem(422, "invalid_request", f"{where}: {first['msg']}")
+
+    @service.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> Response:
+        status = error.status_code
+        code = "no_such_route" if status == 404 else "method_not_allowed" if status == 405 else "invalid_request"
+        answer = problem(status, code, str(error.detail))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @service.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "internal_error", "something went wrong here; the log of the service says what")

@@ -1,0 +1,29 @@
+"""The dashboard: pages rendered here, which read and act without JavaScript and are livelier with it.
+
+One file a screen under ``pages``; each has ``routes`` and asks for one scope a route. What a page shows comes from
+``holdfast.insights`` and the features of the app; what it does, it does through the same verbs as the API.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from holdfast.app import App
+from holdfast.dashboard.failing import failures
+from holdfast.dashboard.pages import overview
+from holdfast.dashboard.rendering import Renderer
+
+STATIC = Path(__file__).parent / "static"
+PAGES = (overview,)
+
+
+def make_dashboard(app: App) -> Starlette:
+    routes = [route for page in PAGES for route in page.routes]
+    pages = Starlette(routes=[*routes, Mount("/static", StaticFiles(directory=STATIC))], exception_handlers=failures())
+    pages.state.app = app
+    pages.state.renderer = Renderer(app)
+    return pages

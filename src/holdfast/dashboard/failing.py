@@ -1,0 +1,39 @@
+"""What went wrong, as a page: the same codes and statuses as the API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.access.problems import status_of
+from holdfast.dashboard.rendering import render
+from holdfast.domain.errors import HoldfastError
+
+log = logging.getLogger("holdfast.dashboard")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return render(request, "error.html", status=status_of(error), code=error.code, reason=error.message, fix=error.fix)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return render(
+        request, "error.html", status=error.status_code, code="no_such_page", reason=str(error.detail), fix=None
+    )
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    reason = "something went wrong here; the log of the service says what"
+    return render(request, "error.html", status=500, code="internal_error", reason=reason, fix=None)
+
+
+def failures() -> Mapping[Any, Any]:
+    return {HoldfastError: _refused, HTTPException: _http, Exception: _broken}

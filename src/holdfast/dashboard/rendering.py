@@ -1,0 +1,107 @@
+"""From a page's facts to HTML: one environment, escaping everywhere, links that know what we are mounted under."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from holdfast.access import Identity, Scope, identity_of
+from holdfast.app import App
+from holdfast.domain.errors import Refused
+
+SAID = "holdfast_said"
+
+MENU: tuple[tuple[str, str], ...] = (
+    ("/", "Overview"),
+    ("/jobs", "Jobs"),
+    ("/approvals", "Approvals"),
+    ("/dead-letters", "Dead letters"),
+    ("/workflows", "Workflows"),
+    ("/schedules", "Schedules"),
+    ("/queues", "Queues & workers"),
+    ("/tenants", "Tenants"),
+    ("/audit", "Audit"),
+    ("/system", "System"),
+)
+
+
+class Renderer:
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.pages = Environment(
+            loader=PackageLoader("holdfast.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.pages.filters |= {"ago": ago, "span": span, "moment": moment}
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+        root: str = request.scope.get("root_path", "")
+
+        def link(path: str, **query: Any) -> str:
+            given = {name: value for name, value in query.items() if value not in (None, "")}
+            return root + path + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+        identity: Identity | None = None  # on the page to log in at
+        with suppress(Refused):
+            identity = identity_of(request)
+        text = self.pages.get_template(template).render(
+            link=link,
+            menu=MENU,
+            here=request.scope["path"].removeprefix(root) or "/",
+            identity=identity,
+            may=lambda scope: identity is not None and identity.may(Scope(scope)),
+            said=unquote(request.cookies.get(SAID, "")) or None,
+            now=datetime.now(UTC),
+            **values,
+        )
+        answer = HTMLResponse(text, status_code=status)
+        if SAID in request.cookies:
+            answer.delete_cookie(SAID, path=root or "/")
+        return answer
+
+
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    renderer: Renderer = request.app.state.renderer
+    return renderer.page(request, template, status=status, **values)
+
+
+def the_app(request: Request) -> App:
+    app: App = request.app.state.app
+    return app
+
+
+def span(value: timedelta | float | None) -> str:
+    """A duration as people say it: 350 ms, 4.2 s, 12 min, 3 h 20 min, 5 d."""
+    if value is None:
+        return "–"
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d"
+
+
+def ago(at: datetime | None) -> str:
+    if at is None:
+        return "–"
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def moment(at: datetime | None) -> str:
+    return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

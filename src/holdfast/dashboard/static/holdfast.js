@@ -1,0 +1,1 @@
+// What pages gain from JavaScript; each of them works without.

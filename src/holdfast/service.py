@@ -1,0 +1,53 @@
+"""The service: the HTTP API and the dashboard of an app, as one ASGI application to run or to mount.
+
+``holdfast serve`` runs it; ``other.mount("/jobs", make_service(app, authenticate=…))`` puts it below a path of yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+
+from holdfast.access import Authenticate, Gate
+from holdfast.api import add_api
+from holdfast.api.limits import BodyLimit
+from holdfast.app import App
+from holdfast.dashboard import make_dashboard
+from holdfast.dashboard.headers import PageHeaders
+
+# What may be asked without saying who one is: whether we are alive, and what carries its own credential.
+OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
+
+
+def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
+    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        app.client.make_ready()
+        yield
+        await app.store.leave_loop()
+
+    service = FastAPI(
+        title="Holdfast",
+        version="1",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(PageHeaders),
+            Middleware(GZipMiddleware, minimum_size=1_000),
+            Middleware(BodyLimit),
+            Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
+        ],
+    )
+    service.state.app = app
+    add_api(service, app)
+    if dashboard:
+        service.mount("/", make_dashboard(app))
+    return service

@@ -1,0 +1,61 @@
+"""Who gets in: the gate in front of API and pages."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access.local import at_this_machine
+from holdfast.service import make_service
+
+
+@pytest.mark.req("JF-14", "JF-16")
+async def test_probes_are_for_everybody_and_nothing_else_is(anonymous: httpx2.AsyncClient) -> None:
+    async with anonymous:
+        assert (await anonymous.get("/healthz")).text == "ok\n"
+        assert (await anonymous.get("/readyz")).text == "ready\n"
+        refused = await anonymous.get("/api/v1/jobs")
+        assert refused.status_code == 401
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["code"] == "unauthenticated"
+        sent_on = await anonymous.get("/", headers={"accept": "text/html"})
+        assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/login")
+
+
+@pytest.mark.req("JF-16")
+async def test_pages_name_no_foreign_script_and_stand_in_no_frame(http: httpx2.AsyncClient) -> None:
+    answer = await http.get("/")
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert (await http.get("/static/holdfast.css")).status_code == 200
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize(
+    "headers",
+    [{"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}, {"host": "evil.example"}],
+    ids=["another site", "another origin", "another name for this machine"],
+)
+async def test_a_page_of_another_site_can_do_nothing(http: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+    answer = await http.post("/api/v1/jobs", json={"kind": "x"}, headers=headers)
+    assert answer.status_code in (401, 403)
+
+
+@pytest.mark.req("JF-16")
+async def test_below_a_path_of_another_program(app: App) -> None:
+    from starlette.applications import Starlette
+
+    app.client.make_ready()
+    outer = Starlette()
+    outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app.client)))
+    transport = httpx2.ASGITransport(outer)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+        page = await client.get("/deep/jobs/")
+        assert page.status_code == 200
+        assert 'href="/deep/jobs/static/holdfast.css"' in page.text
+        assert (await client.get("/deep/jobs/static/holdfast.css")).status_code == 200
+        assert (await client.get("/deep/jobs/healthz")).text == "ok\n"
