@@ -92,7 +92,7 @@ async def act(request: Request) -> Response:
     ids, everything = await fields(request, "id", MANY), await field(request, "everything") == "yes"
     now = await app.client.arun(app.client.verbs.now())
     finding = Finding.of(form, now)
-    back = below(request, link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
+    back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
     if verb not in BULK_VERBS:
         raise InvalidInput(f"what is done to jobs is one of {', '.join(BULK_VERBS)}", code="unknown_verb")
     if not ids and not everything:

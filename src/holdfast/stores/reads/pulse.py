@@ -1,8 +1,8 @@
 """What a dashboard is drawn from (JF-16), at a bounded cost however many jobs and events there are.
 
-Of what waits the oldest ``WAITING`` are looked at. The ledger has no index by time, so its end is read: up to ``TAIL`` rows by
-their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and what lies
-between two of them is reckoned to be like the first: numbers are given in order, so their distance is how much it was.
+Of what waits the oldest ``WAITING`` are looked at. The ledger has no index by time, so its end is read: up to ``TAIL``
+rows by their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and
+what lies before each is reckoned to be like it: numbers are given in order, so their distance is how much it was.
 Rows are counted by number and never by how many of them a tenant has, so that a small one costs no more to look at.
 """
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 from holdfast.domain.ids import created_ms
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.pulse import MINUTE, SPAN, AtWork, Due, Minute, Pulse, QueuePulse, Spread, filled
-from holdfast.stores.codecs import EPOCH, Record
+from holdfast.stores.codecs import EPOCH, MICROSECOND, Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.health import _NOT_HELD, _READY_SINCE, _TENANTS
@@ -171,7 +171,8 @@ def _spread_out(seen: Sequence[tuple[datetime, Sequence[float]]], since: datetim
     """What was reckoned between two looks, shared out over the minutes between them."""
     sums: dict[datetime, list[float]] = {}
     for (start, _), (end, counts) in pairwise(seen):
-        length = max((end - start).total_seconds(), 0.001)
+        start = min(start, end - MICROSECOND)  # much may happen at one moment
+        length = (end - start).total_seconds()
         at = start.replace(second=0, microsecond=0)
         while at <= end:
             part = (min(end, at + MINUTE) - max(start, at)).total_seconds() / length
