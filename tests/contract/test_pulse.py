@@ -32,7 +32,7 @@ def test_what_waits_what_was_done_and_who_works(store: Store) -> None:
     forward(store, 30)
     put(store, spec(queue="slow"))
     lease = store.run(store.verbs.open_lease("vm:1", 60, "*", "worker", ["mail.send"], ["mail"], 4))
-    add(store, "nightly")
+    add(store, name="nightly")
     found = look(store)
     assert [(each.queue, each.waiting, each.oldest_age_s) for each in found.queues] == [
         ("mail", 2, pytest.approx(30, abs=1)),
