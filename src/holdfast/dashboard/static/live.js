@@ -27,7 +27,11 @@
   };
   const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + gentle() - Date.now())); };
   const wake = () => { if (due && !busy()) changed(); };
-  document.addEventListener("visibilitychange", wake);
+  // A page that nobody sees listens to nothing: browsers have few connections for all their tabs.
+  document.addEventListener("visibilitychange", () => {
+    if (paused) return;
+    if (document.hidden) { source?.close(); heard = 0; } else again();
+  });
   document.addEventListener("focusout", () => setTimeout(wake, 50));
   document.addEventListener("close", () => setTimeout(wake, 50), true);
 
@@ -65,7 +69,7 @@
     source.addEventListener("changed", () => { heard = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
     source.addEventListener("here", () => { heard = Date.now(); });
   };
-  const again = () => { source?.close(); if (!paused) open(); };
+  const again = () => { source?.close(); if (!paused && !document.hidden) open(); };
   const toggle = () => {
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");
