@@ -215,7 +215,7 @@ class HealthReads(SwitchReads, SubscriptionReads):
         return tuple(found)
 
     def _kept(self, tenant: str) -> Steps[tuple[Any, tuple[str, ...]]]:
-        """Since when an event is not sealed, and who holds back a purge. (The counting of usage catches up by itself.)"""
+        """Since when an event is not sealed, and who holds back a purge. (The counting catches up by itself.)"""
         first = None
         if tenant == EVERY_TENANT:
             text = (
