@@ -35,6 +35,7 @@ COUNTED = 1_000
 MANY = 1_000
 LONGEST_WAIT = 60.0
 
+
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The job that stands for what was asked; ``reason`` says why that is not a new one."""
@@ -63,7 +64,7 @@ class Accepted:
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Enqueue"}}},
-        }
+        },
     },
 )
 async def enqueue_job(request: Request) -> Response:
