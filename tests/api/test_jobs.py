@@ -192,7 +192,7 @@ async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient
     assert "ZeroDivisionError" in attempts[0]["traceback"]
     history = (await http.get(f"{JOBS}/{bad}/history", params={"limit": 2})).json()
     rest = (await http.get(f"{JOBS}/{bad}/history", params={"after": history["next"]})).json()
-    assert [event["verb"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "claim"]
+    assert [event["verb"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "take"]
     assert rest["next"] is None
     assert [job["id"] for job in (await http.get(f"{JOBS}/{bad}/chain")).json()["items"]] == [bad]
 
