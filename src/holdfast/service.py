@@ -49,5 +49,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     service.state.app = app
     add_api(service, app)
     if dashboard:
-        service.mount("/", make_dashboard(app))
+        pages = make_dashboard(app)
+        pages.state.authenticate = authenticate  # the page to log in at opens sessions with it, if it can
+        service.mount("/", pages)
     return service
