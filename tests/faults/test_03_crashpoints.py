@@ -67,6 +67,8 @@ STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
 NOT_A_WORKERS |= {"set_retention", "delete_retention"}
 READS |= {"retentions", "preview_retention", "usage"}
+NOT_A_WORKERS |= {"issue_token", "revoke_token", "open_session", "end_session", "token_used"}
+READS |= {"token_of", "tokens"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 
