@@ -47,7 +47,17 @@ TENANTS = ("acme", "umbrella")
 # the places in queues that tenants share, which nobody is shown.
 WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep"}
 # Nobody but the owner may look at these at all.
-UNSEEN = {"idempotency", "content", "watch", "gate_token", "api_token", "place", "meter", "tenant_load", "pending_change"}
+UNSEEN = {
+    "idempotency",
+    "content",
+    "watch",
+    "gate_token",
+    "api_token",
+    "place",
+    "meter",
+    "tenant_load",
+    "pending_change",
+}
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
     *("there is no job", "it is not sealed with"),

@@ -93,6 +93,7 @@ async def serving(
         yield stopped
     finally:
         server.should_exit = True
+        web.state.stopping.set()
         # Streams that go on for ever would be waited for in vain: each comes to its end first.
         live = getattr(web.state, "live", None)
         if live is not None:
