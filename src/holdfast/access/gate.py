@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.access.identity import Identity
 from holdfast.access.identity import Scope as Allowed
 from holdfast.access.origin import comes_from_here
-from holdfast.access.problems import problem, status_of
+from holdfast.access.problems import problem, refusal_of
 from holdfast.client import Client
 from holdfast.domain.errors import HoldfastError, Refused
 
@@ -58,7 +58,7 @@ class Gate:
             found = self._authenticate(request)
             identity = await found if inspect.isawaitable(found) else found
         except HoldfastError as error:  # a tenant that is none, a database that is away
-            await problem(status_of(error), error.code, error.message, fix=error.fix)(scope, receive, send)
+            await refusal_of(error)(scope, receive, send)
             return
         if identity is None:
             await self._turn_away(request, path)(scope, receive, send)
@@ -106,5 +106,27 @@ def require(request: HTTPConnection, scope: Allowed) -> Identity:
     if not identity.may(scope):
         raise Refused(
             f"{identity.actor} may not {scope}", code="missing_scope", fix=f"It takes a token with the scope {scope}."
+        )
+    return identity
+
+
+def require_whole(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what concerns every tenant: no single one's credentials are enough."""
+    identity = require(request, scope)
+    if not identity.runs_all:
+        raise Refused(
+            "this concerns every tenant",
+            code="not_for_a_tenant",
+            fix="It takes a token of tenant *, for those who run the whole.",
+        )
+    return identity
+
+
+def require_one(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what belongs to one tenant, which has to be named."""
+    identity = require(request, scope)
+    if identity.everywhere:
+        raise Refused(
+            "this is done for one tenant, and none is named", code="tenant_required", fix="Send Holdfast-Tenant: name"
         )
     return identity
