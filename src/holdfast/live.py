@@ -58,11 +58,11 @@ class Live:
         """Every event of the tenant after this place (from now on, without one), until the service ends."""
         place = await self.place(tenant) if after is None else after
         watcher = await self._watcher(tenant)
+        behind = False
         while not self.closed:
-            full = True
-            while full and not self.closed:  # far behind: without a queue, which would only overflow
+            while behind and not self.closed:  # without a queue, which would only overflow
                 page = await self._page(place, tenant)
-                full = len(page) == PAGE
+                behind = len(page) == PAGE
                 for event in page:
                     yield event
                     place = event.cursor
@@ -74,9 +74,8 @@ class Live:
                     seen.add(event.seq)
                     yield event
                     place = event.cursor
-                if len(seen) == PAGE:
-                    continue
-                while (events := await listener.take()) is not None:
+                behind = len(seen) == PAGE
+                while not behind and (events := await listener.take()) is not None:
                     for event in events:
                         if event.seq not in seen:
                             yield event
@@ -84,6 +83,7 @@ class Live:
             finally:
                 watcher.remove(listener)
             if listener.lagged:
+                behind = True
                 yield Lagged()
 
     async def aclose(self) -> None:

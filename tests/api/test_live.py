@@ -69,6 +69,7 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
 
 
 @pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app.client.make_ready()
     live = Live(app.client)
@@ -78,7 +79,8 @@ async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypa
         asked[0] += 1
         return await arun(flow)
 
-    following = [live.follow("default", after=await live.place("default")) for _ in range(500)]
+    place = await live.place("default")
+    following = [live.follow("default", after=place) for _ in range(500)]
     tasks = [asyncio.create_task(take(each, 1)) for each in following]
     await auntil(lambda: live.listeners == 500, "all listen")
     await asyncio.sleep(0.2)  # their own first looks
