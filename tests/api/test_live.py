@@ -125,9 +125,25 @@ async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
             assert [event["event"] for event in heard] == ["job.enqueue", "job.enqueue"]
             assert json.loads(heard[0]["data"])["job_id"] == first.id
         with app.tenant("acme"):
+            app.enqueue("mail", {"to": "nobody"}, queue="elsewhere")
             missed = app.enqueue("mail", {"to": "bob"})
-        later = "/api/v1/events/stream?kind=mail&verb=enqueue"
+        later = "/api/v1/events/stream?kind=mail&verb=enqueue&queue=default&queue=other"
         async with events_of(address, later, {"last-event-id": heard[0]["id"]}) as told:
             again = await take(told, 2)
             assert json.loads(again[1]["data"])["job_id"] == missed.id
         assert place != again[1]["id"]
+
+
+@pytest.mark.req("JF-14", "DP-12")
+async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place half-way through a page is one of an older time: what came since is on the next page, not on this."""
+    app.client.make_ready()
+    together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
+    monkeypatch.setattr("holdfast.live.PAGE", 3)
+    half = app.client.run(app.client.verbs.events_after(None, 3, "default"))[1].cursor
+    later = [app.enqueue("later", {"n": n}).id for n in range(2)]
+    async with aclosing(Live(app.client).follow("default", after=half)) as events:
+        told = [event.job_id for event in await take(events, 7)]
+    assert told == [*(handle.id for handle in together[2:]), *later]

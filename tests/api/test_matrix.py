@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access import ROLES, Identity, Role, Scope, scopes_of
+from holdfast.access import ROLES, Authenticate, Identity, Role, Scope, scopes_of
 from holdfast.api.document import every_route, scope_of
 from holdfast.service import make_service
 from tests.api.conftest import HERE
@@ -109,6 +109,11 @@ async def test_a_get_changes_nothing(app: App) -> None:
     assert all_there_is() == before
 
 
+def as_admin_of(tenant: str) -> Authenticate:
+    identity = Identity("somebody", tenant, scopes_of(["admin"]))
+    return lambda _: identity
+
+
 @pytest.mark.req("JF-1")
 async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
     app.client.make_ready()
@@ -117,8 +122,7 @@ async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_
         ("acme", "/api/v1/executors/x", "not_for_a_tenant"),
         ("*", "/api/v1/templates/x", "tenant_required"),
     ):
-        identity = Identity("somebody", tenant, scopes_of(["admin"]))
-        service = make_service(app, authenticate=lambda _, who=identity: who)
+        service = make_service(app, authenticate=as_admin_of(tenant))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
             answer = await http.put(path, json={"kind": "x"} if code == "tenant_required" else {})
             assert answer.json()["code"] == code
