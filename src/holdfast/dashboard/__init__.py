@@ -12,10 +12,10 @@ from starlette.staticfiles import StaticFiles
 
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
-from holdfast.dashboard.pages import job, jobs, live, operations, overview, theme
+from holdfast.dashboard.pages import job, jobs, live, login, operations, overview, theme
 from holdfast.dashboard.rendering import STATIC, Renderer
 
-PAGES = (overview, jobs, job, operations, live, theme)
+PAGES = (overview, jobs, job, operations, live, theme, login)
 
 
 def make_dashboard(app: App) -> Starlette:

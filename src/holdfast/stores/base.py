@@ -63,6 +63,7 @@ from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
+from holdfast.stores.tokens import TokenVerbs
 
 T = TypeVar("T")
 
@@ -184,7 +185,15 @@ class Sent:
 
 
 class Verbs(
-    PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, LookingVerbs, Protocol
+    PayloadVerbs,
+    TenantVerbs,
+    AuditVerbs,
+    DeadLetterVerbs,
+    RetentionVerbs,
+    SwitchVerbs,
+    LookingVerbs,
+    TokenVerbs,
+    Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
