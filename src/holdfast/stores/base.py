@@ -56,6 +56,7 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.auditing import AuditVerbs
+from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.payloads import PayloadVerbs
@@ -170,7 +171,9 @@ class Sent:
     woke: int
 
 
-class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, Protocol):
+class Verbs(
+    PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, EndpointVerbs, Protocol
+):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
