@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from holdfast.domain import webhooks
 from holdfast.domain.control import Cancel, Reject
 from holdfast.domain.endpoints import (
     DELIVER,
+    DELIVERY_TIMEOUT,
     EXCERPT,
     LONGEST_WAIT,
     PATIENCE,
@@ -36,6 +38,8 @@ from holdfast.egress import Answer, EgressPolicy, Outgoing, send
 from holdfast.runtime.ending import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
+ANSWER_LIMIT: Final = 16_384
+"""Nothing of an answer matters but its status and its first words."""
 _new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 SecretOf = Callable[[str], str | None]
@@ -66,7 +70,8 @@ def deliverer(secret_of: SecretOf, policy_of: PolicyOf, redact: Redactor) -> Cal
         try:
             headers = webhooks.sign(_secrets(found, secret_of, redact), id, int(time.time()), body)
             headers |= {"Content-Type": "application/json", "User-Agent": USER_AGENT}
-            answer = await send(Outgoing("POST", found.url, headers, body), await policy_of(tenant))
+            policy = replace(await policy_of(tenant), redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
+            answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
         except HoldfastError as error:
             await attempt.note(None, error.code, error.message)
             raise _unsent(error, ctx.retries + 1) from None

@@ -80,6 +80,7 @@ _TYPES: Final = {
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
 _SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,199}")
+_MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
 _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
 
@@ -232,7 +233,7 @@ def check_url(url: object) -> str:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.netloc) and parts.port != 0
     except ValueError:
-        known = None
+        raise _bad("this is no URL") from None
     if not known or "\\" in url:
         raise _bad("the URL is not https://host/…, or names a user and a password")
     return urlunsplit((*parts[:4], "")).replace("@", "%40")
@@ -240,9 +241,10 @@ def check_url(url: object) -> str:
 
 def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names, the newest first; a secret itself is refused, and not repeated in the refusal."""
-    given = (names,) if isinstance(names, str) else tuple(names)
+    given: tuple[object, ...] = (names,) if isinstance(names, str) else tuple(names)
     if not 1 <= len(given) <= MOST_SECRETS or len(set(given)) != len(given):
         raise _bad(f"an endpoint has the names of 1 to {MOST_SECRETS} secrets, each once")
+    checked = []
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
             raise InvalidSetting(
@@ -252,7 +254,8 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
             )
         if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
             raise _bad("the name of a secret is one of an environment variable, or of the secret provider")
-    return given
+        checked.append(name)
+    return tuple(checked)
 
 
 def check_tenant(tenant: str) -> str:
@@ -305,11 +308,20 @@ def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:
         raise InvalidInput("the event of a delivery has a name", code="webhook_malformed")
     name = event["name"]
     at = str(event.get("at") or event.get("sent_at") or "")
-    facts = {key: value for key, value in event.items() if key not in ("at", "sent_at")}
+    facts = {key: _outside(key, value) for key, value in event.items() if key not in ("at", "sent_at")}
     verb = name.removeprefix("job.")
     if name.startswith("job.") and verb in _TYPES:
         return f"job.{_TYPES[verb]}", at, facts
     return name, at, facts
+
+
+def _outside(key: str, value: Any) -> Any:
+    """Without what is nobody's business outside: the machine of a worker, the place in the code."""
+    if key in ("actor", "sent_by") and isinstance(value, str):
+        return _MACHINE.sub("", value)
+    if key == "meta" and isinstance(value, dict):
+        return {name: each for name, each in value.items() if name not in ("frame", "log", "traceback")}
+    return value
 
 
 def delivery_job(endpoint: Endpoint, payload: dict[str, Any], id: str, actor: str) -> JobSpec:

@@ -265,7 +265,7 @@ def _pinged(caller: Caller, name: str) -> Steps[str]:
 def _log(caller: Caller, name: str, wanted: Looking) -> Steps[_Deliveries]:
     found = yield from _found(caller, name)
     limit = wanted.get("limit", 50)
-    if not isinstance(limit, int) or not 1 <= limit <= PAGE:
+    if not 1 <= limit <= PAGE:
         raise InvalidInput(f"limit is from 1 to {PAGE}", code="invalid_limit")
     before, message, failed = wanted.get("before"), wanted.get("message"), wanted.get("failed", False)
     asked = caller.verbs.endpoint_deliveries(found.id, found.tenant, limit, before, message, failed)
