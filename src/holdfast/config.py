@@ -68,6 +68,11 @@ def key_values(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [part.partition(":")[2].strip() for part in environment.get(KEYS_VARIABLE, "").split(",")]
 
 
+def secret(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """A secret by its name: none is ever written down."""
+    return environment.get(name) or None
+
+
 def operating_user() -> str:
     """Who enqueues, when the program says nothing better (DP-11: never blank)."""
     try:

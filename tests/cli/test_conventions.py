@@ -57,6 +57,9 @@ COMMANDS = (
     *(("subscriptions", verb) for verb in ("list", "show", "create", "pause", "resume", "delete")),
     ("consumers",),
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
+    ("endpoints",),
+    *(("endpoints", verb) for verb in ("list", "show", "add", "change", "rotate", "disable", "enable", "remove")),
+    *(("endpoints", verb) for verb in ("test", "deliveries", "resend", "secret")),
     ("executors",),
     *(("executors", verb) for verb in ("list", "add", "remove")),
     ("rules",),
@@ -77,6 +80,7 @@ GROUPS = (
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
     ("tenants",),
+    ("endpoints",),
     ("retention",),
     ("audit",),
 )

@@ -15,6 +15,7 @@ from holdfast.cli import (
     approvals,
     audit,
     decide,
+    endpoints,
     enqueue,
     events,
     executors,
@@ -323,6 +324,34 @@ app.add_typer(reading, name="consumers")
 reading.command("list", epilog=examples("holdfast consumers list"))(subscriptions.list_consumers)
 reading.command("reset", epilog=examples("holdfast consumers reset billing --to now"))(subscriptions.reset_consumer)
 reading.command("remove")(subscriptions.remove_consumer)
+
+telling = typer.Typer(help="Tell others of events: webhooks, and what became of them.", no_args_is_help=True)
+app.add_typer(telling, name="endpoints")
+telling.command("list", epilog=examples("holdfast endpoints list"))(endpoints.list_endpoints)
+telling.command("show", epilog=examples("holdfast endpoints show ops"))(endpoints.show)
+telling.command(
+    "add",
+    epilog=examples(
+        "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
+        "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK --on job.succeeded --kind 'order*'",
+    ),
+)(endpoints.add)
+telling.command("change", epilog=examples("holdfast endpoints change ops --on job.dead_letter --on job.crashed"))(
+    endpoints.change
+)
+telling.command(
+    "rotate",
+    epilog=examples("holdfast endpoints rotate ops OPS_HOOK_2", "holdfast endpoints rotate ops OPS_HOOK_2 --keep 0"),
+)(endpoints.rotate)
+telling.command("disable", epilog=examples("holdfast endpoints disable ops --reason 'it is moved'"))(endpoints.disable)
+telling.command("enable", epilog=examples("holdfast endpoints enable ops --skip"))(endpoints.enable)
+telling.command("remove")(endpoints.remove)
+telling.command("test", epilog=examples("holdfast endpoints test ops"))(endpoints.test)
+telling.command("deliveries", epilog=examples("holdfast endpoints deliveries ops --failed"))(endpoints.deliveries)
+telling.command("resend", epilog=examples("holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387"))(
+    endpoints.resend
+)
+telling.command("secret")(endpoints.secret)
 
 executing = typer.Typer(help="Who may execute: a list of labels.", no_args_is_help=True)
 app.add_typer(executing, name="executors")

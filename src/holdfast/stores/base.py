@@ -57,6 +57,7 @@ from holdfast.domain.workflows import (
 )
 from holdfast.stores.auditing import AuditVerbs
 from holdfast.stores.connectors import ConnectorVerbs
+from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.payloads import PayloadVerbs
@@ -172,7 +173,15 @@ class Sent:
 
 
 class Verbs(
-    PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, ConnectorVerbs, Protocol
+    PayloadVerbs,
+    TenantVerbs,
+    AuditVerbs,
+    DeadLetterVerbs,
+    RetentionVerbs,
+    SwitchVerbs,
+    ConnectorVerbs,
+    EndpointVerbs,
+    Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 

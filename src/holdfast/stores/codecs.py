@@ -56,7 +56,7 @@ class Record:
     ids: ClassVar[frozenset[str]] = frozenset(
         {
             *("id", "job_id", "gate_id", "parent_id", "workflow_id", "schedule_id", "lease", "retry_of", "cause_id"),
-            *("subscription_id", "sample_job", "new_id", "place"),
+            *("subscription_id", "sample_job", "new_id", "place", "endpoint_id"),
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(
@@ -67,7 +67,7 @@ class Record:
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset(
-        {"tags", "approvers", "escalate_to", "uses", "forbidden", "hosts", "secrets"}
+        {"tags", "approvers", "escalate_to", "uses", "forbidden", "hosts", "secrets", "wants"}
     )
 
     @classmethod

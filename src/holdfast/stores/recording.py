@@ -53,6 +53,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
+    Recorded("endpoint", "endpoint", "name", "secrets wants kind disabled_reason", "url job_options disabled_at"),
     Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded(
