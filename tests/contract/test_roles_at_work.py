@@ -34,6 +34,7 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
@@ -62,6 +63,7 @@ READS = {
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
+    *("endpoint", "endpoints", "endpoint_deliveries"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -75,6 +77,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -82,6 +85,7 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -127,6 +131,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    ids["endpoint"] = endpoint(owner).id
     return ids
 
 
@@ -302,6 +307,15 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "endpoint": lambda: run(v.endpoint("ops", tenant)),
+        "endpoints": lambda: run(v.endpoints(tenant)),
+        "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),
+        "add_endpoint": lambda: run(v.add_endpoint(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
+        "change_endpoint": lambda: run(v.change_endpoint(draft(), "ada", tenant)),
+        "disable_endpoint": lambda: run(v.disable_endpoint("ops", "because", "ada", tenant)),
+        "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
+        "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
+        "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
