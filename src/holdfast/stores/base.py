@@ -56,6 +56,7 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.auditing import AuditVerbs
+from holdfast.stores.connectors import ConnectorVerbs
 from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
@@ -172,7 +173,15 @@ class Sent:
 
 
 class Verbs(
-    PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, EndpointVerbs, Protocol
+    PayloadVerbs,
+    TenantVerbs,
+    AuditVerbs,
+    DeadLetterVerbs,
+    RetentionVerbs,
+    SwitchVerbs,
+    ConnectorVerbs,
+    EndpointVerbs,
+    Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 

@@ -62,11 +62,13 @@ class Record:
     documents: ClassVar[frozenset[str]] = frozenset(
         {
             *("payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"),
-            *("refusals", "changed"),
+            *("refusals", "changed", "headers"),
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
-    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses", "forbidden", "secrets", "wants"})
+    lists: ClassVar[frozenset[str]] = frozenset(
+        {"tags", "approvers", "escalate_to", "uses", "forbidden", "hosts", "secrets", "wants"}
+    )
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:

@@ -19,6 +19,7 @@ from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.connectors import ConnectorVerbs
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.endpoints import EndpointVerbs
 from holdfast.stores.postgres.gates import GateVerbs
@@ -52,6 +53,7 @@ class PostgresVerbs(
     RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
+    ConnectorVerbs,
     EndpointVerbs,
     Reads,
 ):

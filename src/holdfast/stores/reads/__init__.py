@@ -1,6 +1,7 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.endpoints import EndpointReads
@@ -31,6 +32,7 @@ class Reads(
     TenantReads,
     RetentionReads,
     DeadLetterReads,
+    ConnectorReads,
     EndpointReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""

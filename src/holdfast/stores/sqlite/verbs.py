@@ -14,6 +14,7 @@ from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.audit import AuditVerbs
 from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
+from holdfast.stores.sqlite.operations.connectors import ConnectorVerbs
 from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.endpoints import EndpointVerbs
@@ -65,6 +66,7 @@ class SqliteVerbs(
     DeadLetterVerbs,
     BulkVerbs,
     AuditVerbs,
+    ConnectorVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

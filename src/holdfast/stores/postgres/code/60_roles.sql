@@ -44,7 +44,8 @@ declare
                               'set_retention', 'delete_retention',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal',
-                              'add_endpoint', 'change_endpoint', 'enable_endpoint', 'remove_endpoint'];
+                              'add_endpoint', 'change_endpoint', 'enable_endpoint', 'remove_endpoint',
+                              'set_connector', 'remove_connector'];
     v_routine record;
     v_role    text;
 begin
@@ -79,7 +80,8 @@ begin
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action,'
-            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery to %I', v_role);
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery,'
+            ' connector to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
