@@ -14,6 +14,7 @@ from holdfast.api.routes import (
     audit,
     consumers,
     dead_letters,
+    endpoints,
     events,
     executors,
     gates,
@@ -38,7 +39,7 @@ from holdfast.app import App
 ROUTES = (
     *(jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
     *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
-    *(usage, health, audit),
+    *(usage, health, audit, endpoints),
 )
 
 
