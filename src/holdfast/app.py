@@ -17,6 +17,8 @@ from holdfast.artifacts import Artifacts, ArtifactStore
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
 from holdfast.connectors.built_in import built_in
+from holdfast.connectors.reach import Reach, SecretProvider
+from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context, SyncContext, current
 from holdfast.domain.durations import Duration, seconds
@@ -79,6 +81,7 @@ from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_
 P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=Kind[..., Any])
+S = TypeVar("S", bound=Source)
 
 
 class App(Operating):
@@ -97,6 +100,7 @@ class App(Operating):
         strict: bool = False,
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
         egress: EgressPolicy | None = None,
+        secrets: SecretProvider | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
@@ -122,7 +126,8 @@ class App(Operating):
         self.kinds: dict[str, Declared] = {}
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
-        self.egress = egress or EgressPolicy()
+        self.egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
+        self.reach, self.reports = Reach(self.egress, secrets or config.tenant_secret, self.redactor), Sources()
         self.all_kinds = ChainMap(self.kinds, self._built_in())
         self.scheduler = Scheduler(self.client, self.client.name, self.all_kinds.keys(), self._make, new_id)
 
@@ -219,6 +224,16 @@ class App(Operating):
         function, options, timeout, program = command_parts(name, argv, settings)
         return self.declare(function, name, options, timeout, way=program)
 
+    def report(self, name: str) -> Callable[[S], S]:
+        """Rows that jobs of kind ``report.generate`` may ask for: ``@app.report("sales")`` above a function that
+        yields them, given the job's ``arguments`` (and ``ctx``, if that is what its first parameter is called)."""
+
+        def add(function: S) -> S:
+            add_source(self.reports, name, function)
+            return function
+
+        return add
+
     def declare(
         self,
         function: Callable[..., Any],
@@ -249,9 +264,8 @@ class App(Operating):
     def _built_in(self) -> dict[str, Declared]:
         """Kinds that are there without being declared. One that a program declares itself takes their place."""
         made: dict[str, Declared] = {}
-        for name, function, options in built_in(config.secret, self._egress_of, self.redactor):
-            kind: Kind[..., Any] = Kind(name, self.client, Signature(function, name, skip=1), function, options)
-            made[name] = Declared(kind)
+        for name, function, signature, options in built_in(config.secret, self._egress_of, self.reach, self.reports):
+            made[name] = Declared(Kind(name, self.client, signature, function, options))
         return made
 
     async def _egress_of(self, tenant: str) -> EgressPolicy:

@@ -13,6 +13,7 @@ from holdfast.domain.durations import Duration
 from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
+from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
 
 log = logging.getLogger("holdfast.worker")
@@ -27,6 +28,11 @@ class Operating:
     def switches(self) -> Switches:
         """What is paused: ``app.switches.list()``; ``pause`` and ``resume`` are there too, in both colours."""
         return Switches(self.client)
+
+    @property
+    def connectors(self) -> Connectors:
+        """What the tenant's connectors may reach: ``app.connectors.set("http.request", hosts=[…], secrets=[…])``."""
+        return Connectors(self.client)
 
     def pause(
         self,

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.arguments import CheckedSignature, Signature
+from holdfast.connectors.http import REQUEST, check_request, requester
+from holdfast.connectors.reach import Reach
+from holdfast.connectors.report import GENERATE, Sources, check_report, generator
 from holdfast.connectors.webhook import PolicyOf, SecretOf, deliverer
 from holdfast.domain.endpoints import DELIVER, DELIVERY_RETRY
-from holdfast.domain.redaction import Redactor
 from holdfast.kind import Options
 
+Made = tuple[str, Callable[..., Any], Signature, Options]
 
-def built_in(
-    secret_of: SecretOf, policy_of: PolicyOf, redact: Redactor
-) -> Iterator[tuple[str, Callable[..., Any], Options]]:
-    """Name, handler and options of each."""
-    yield DELIVER, deliverer(secret_of, policy_of, redact), Options(retry=DELIVERY_RETRY)
+
+def built_in(secret_of: SecretOf, policy_of: PolicyOf, reach: Reach, reports: Sources) -> Iterator[Made]:
+    """Name, handler, signature and options of each."""
+    deliver = deliverer(secret_of, policy_of, reach.redact)
+    yield DELIVER, deliver, Signature(deliver, DELIVER, skip=1), Options(retry=DELIVERY_RETRY)
+    request = requester(reach)
+    yield REQUEST, request, CheckedSignature(request, REQUEST, check_request, skip=1), Options()
+    generate = generator(reports)
+    yield GENERATE, generate, CheckedSignature(generate, GENERATE, check_report, skip=1), Options()

@@ -51,7 +51,7 @@ class Connector:
 
 
 class ConnectorOptions(TypedDict, total=False):
-    """``hosts``: names, ``*.example.com``, perhaps with a port. ``headers``: text, or ``{"secret": NAME}``, perhaps with
+    """``hosts``: names, ``*.example.com``, perhaps with a port. ``headers``: text, or ``{"secret": NAME}`` and perhaps
     a ``prefix``. ``secrets``: names. ``timeout`` and ``max_bytes`` make the usual ones smaller."""
 
     hosts: list[str]
@@ -85,7 +85,7 @@ class ConnectorDraft:
         if not isinstance(said.get("enabled", True), bool):
             raise _invalid("enabled is true or false")
         timeout, size = said.get("timeout"), said.get("max_bytes")
-        return cls(
+        made = cls(
             name=check_name(name, "connector"),
             enabled=said.get("enabled", True),
             hosts=_hosts(said.get("hosts", ())),
@@ -96,6 +96,13 @@ class ConnectorDraft:
             if size is None
             else int(_within(in_bytes(size, "max_bytes"), LARGEST, "max_bytes", "bytes")),
         )
+        if not made.hosts and (made.secrets or any(secret_in(value) for value in made.headers.values())):
+            raise InvalidSetting(
+                "secrets go to hosts that are named, and to no other",
+                code="secrets_need_hosts",
+                fix="Name the hosts that they are for.",
+            )
+        return made
 
 
 def check_secret_name(value: object) -> str:
@@ -119,9 +126,15 @@ def secret_in(value: object) -> tuple[str, str] | None:
     return check_secret_name(value["secret"]), prefix
 
 
+def check_headers(headers: object) -> None:
+    """Raise if a header of a job is none, or has a secret in it."""
+    _headers(headers)
+
+
 def refuse_secret(header: str, value: str) -> None:
     """Raise if the value of a header seems to be a secret itself: by the header's name, or by its own shape."""
-    if _NAMES.looks_secret(header.replace("-", "_")) or HIDDEN in hide_shapes(value, HIDDEN):
+    telling = header.lower() != "idempotency-key" and _NAMES.looks_secret(header.replace("-", "_"))
+    if telling or HIDDEN in hide_shapes(value, HIDDEN):
         raise Refused(
             f"the header {header} would hold a secret; only its name may be written down",
             code="secret_in_settings",

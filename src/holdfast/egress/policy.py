@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.egress.addresses import Network
 from holdfast.egress.target import Target, refused
+
+if TYPE_CHECKING:
+    import ssl
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a name and a port to addresses as text; for a resolver of your own."""
@@ -24,10 +26,11 @@ class EgressPolicy:
     """``allow`` opens networks that are closed to all others (``("10.1.2.0/24",)``), ``deny`` closes more. ``hosts``,
     if there are any, are the only ones: a name, or ``*.example.com`` for those below it, and perhaps a port
     (``api.example.com:8443``), which is open there besides ``ports``; ``own_hosts`` are a tenant's, and stand with
-    those of the operator. Times are in seconds:
-    ``connect`` for each connection, ``read`` between two pieces of an answer, ``total`` for everything, redirects
-    included. ``max_bytes`` counts what is received, and again what it is when unpacked; with ``cut`` the rest is left
-    out, else too much is refused. ``proxy`` is one of yours, which judges once more; the environment's is not used.
+    those of the operator. Times are in seconds: ``connect`` for each connection, ``read`` between two pieces of an
+    answer, ``total`` for everything, redirects included. ``max_bytes`` counts what is received, and again what it is
+    when unpacked; with ``cut`` the rest is left out, else too much is refused. With ``plain_secrets`` connectors may
+    send secrets over http, which whoever is on the way can read. ``proxy`` is one of yours, which judges once more; the
+    environment's is not used.
     """
 
     schemes: tuple[str, ...] = ("https", "http")
@@ -44,6 +47,7 @@ class EgressPolicy:
     max_request_bytes: int = 10_485_760
     redirects: int = 0
     cut: bool = False
+    plain_secrets: bool = False
     proxy: str | None = field(default=None, repr=False)
     resolver: Resolver | None = field(default=None, repr=False, compare=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
@@ -65,6 +69,14 @@ class EgressPolicy:
             raise _invalid("redirects are from 0 to 10")
         object.__setattr__(self, "open_networks", _networks(self.allow))
         object.__setattr__(self, "closed_networks", _networks(self.deny))
+
+    def redirecting(self, times: int) -> EgressPolicy:
+        """The same, that follows so many redirects; never more than it would."""
+        return replace(self, redirects=min(max(times, 0), 10))
+
+    def secure(self) -> EgressPolicy:
+        """The same over https alone, from the first hop to the last."""
+        return replace(self, schemes=("https",))
 
     def check(self, target: Target) -> None:
         """By what the URL says; what its name resolves to is judged afterwards."""

@@ -7,9 +7,11 @@ once: a kept one would be open to an address that was judged some time ago, for 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -27,6 +29,17 @@ except ImportError as missing:
     ) from missing
 
 TRIED: Final = 4
+_ours: ContextVar[bool] = ContextVar("holdfast_egress", default=False)
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    return not _ours.get()
+
+
+# The layer below logs headers of answers as it gets them, where debugging is on; a server may repeat a secret in one.
+# Other people's use of it is not our business.
+for _name in ("connection", "http11", "proxy"):
+    logging.getLogger(f"httpcore2.{_name}").addFilter(_not_ours)
 
 
 class Pinned(httpcore2.AsyncNetworkBackend):
@@ -73,7 +86,7 @@ async def exchange(
     backend: Any = Pinned(addresses) if policy.proxy is None else httpcore2.AnyIOBackend()
     secure = policy.tls or (await asyncio.to_thread(_trust) if target.scheme == "https" else None)
     host = f"[{target.host}]" if target.is_v6 and policy.proxy else target.host
-    with _named(target):
+    with _named(target), _quiet():
         async with httpcore2.AsyncConnectionPool(
             ssl_context=secure,
             proxy=None if policy.proxy is None else _proxy(policy.proxy),
@@ -95,6 +108,15 @@ async def exchange(
                 yield response, getattr(backend, "used", "proxy")
             finally:
                 await response.aclose()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    token = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(token)
 
 
 class _named:

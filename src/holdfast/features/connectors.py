@@ -1,4 +1,4 @@
-"""Settings of connectors (JF-11), as ``app.connectors``: whom a tenant's jobs may reach, with which secrets, by name."""
+"""Settings of connectors (JF-11), as ``app.connectors``: whom a tenant's jobs may reach, and with which secrets."""
 
 from __future__ import annotations
 

@@ -25,6 +25,11 @@ begin
         raise exception 'secret in settings: what is listed is no name of a secret'
             using errcode = 'ZH064', hint = 'A name is in capital letters, such as RATES_TOKEN.';
     end if;
+    if cardinality(new.hosts) = 0 and (cardinality(new.secrets) > 0 or exists (
+        select from jsonb_each(new.headers) h where jsonb_typeof(h.value) = 'object')) then
+        raise exception 'secret in settings: secrets go to hosts that are named, and to no other'
+            using errcode = 'ZH064', hint = 'Name the hosts that they are for.';
+    end if;
     return new;
 end $$;
 create or replace trigger judge_connector before insert or update on connector for each row execute function judge_connector();

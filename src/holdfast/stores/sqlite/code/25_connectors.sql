@@ -15,7 +15,12 @@ SELECT c.tenant, c.name
 UNION ALL
 SELECT c.tenant, c.name
   FROM connector c, json_each(c.secrets) s
- WHERE s.type <> 'text' OR s.value NOT GLOB '[A-Z]*' OR s.value GLOB '*[^A-Z0-9_]*' OR length(s.value) > 100;
+ WHERE s.type <> 'text' OR s.value NOT GLOB '[A-Z]*' OR s.value GLOB '*[^A-Z0-9_]*' OR length(s.value) > 100
+UNION ALL
+-- Secrets go to hosts that are named, and to no other.
+SELECT c.tenant, c.name
+  FROM connector c
+ WHERE c.hosts = '[]' AND (c.secrets <> '[]' OR EXISTS (SELECT 1 FROM json_each(c.headers) h WHERE h.type = 'object'));
 
 DROP TRIGGER IF EXISTS judge_connector_insert;
 CREATE TRIGGER judge_connector_insert AFTER INSERT ON connector
