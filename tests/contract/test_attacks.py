@@ -29,6 +29,7 @@ from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
+from tests.support.endpoints import endpoint, sent
 from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.ways import bring
 from tests.support.workflows import Flow
@@ -108,6 +109,8 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     flow.start()
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store)
+    names["endpoint"] = endpoint(store).id
+    assert store.run(store.verbs.note_endpoint_delivery(sent(names["endpoint"], names["running"]), "default"))
     assert store.run(store.verbs.seal_ledger("tests")) > 0
     for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))

@@ -34,6 +34,7 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
@@ -51,7 +52,19 @@ AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *(
+        "health",
+        "counts",
+        "capped_counts",
+        "ledger_end",
+        "events_after",
+        "cursor_of",
+        "now",
+        "watch",
+        "agent",
+        "agents",
+        "asks_first",
+    ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
@@ -62,6 +75,7 @@ READS = {
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
+    *("endpoint", "endpoints", "endpoint_deliveries"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -75,6 +89,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -82,6 +97,7 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -127,6 +143,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    ids["endpoint"] = endpoint(owner).id
     return ids
 
 
@@ -157,6 +174,8 @@ def verbs(
         "health": lambda: run(v.health(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
+        "ledger_end": lambda: run(v.ledger_end(tenant)),
+        "capped_counts": lambda: run(v.capped_counts(JobFilter(tenant=tenant), 10)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
         "enqueue": lambda: run(
@@ -302,6 +321,15 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "endpoint": lambda: run(v.endpoint("ops", tenant)),
+        "endpoints": lambda: run(v.endpoints(tenant)),
+        "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),
+        "add_endpoint": lambda: run(v.add_endpoint(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
+        "change_endpoint": lambda: run(v.change_endpoint(draft(), "ada", tenant)),
+        "disable_endpoint": lambda: run(v.disable_endpoint("ops", "because", "ada", tenant)),
+        "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
+        "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
+        "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

@@ -62,11 +62,14 @@ READS |= {"tenants", "fair_queues", "turn_of"}
 NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
 READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}
 READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}
+NOT_A_WORKERS |= {"add_endpoint", "change_endpoint", "disable_endpoint", "enable_endpoint", "remove_endpoint"}
+NOT_A_WORKERS |= {"note_endpoint_delivery"}  # of a worker that delivers: tests/faults/test_27_webhook_storm.py
+READS |= {"endpoint", "endpoints", "endpoint_deliveries"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
 NOT_A_WORKERS |= {"set_retention", "delete_retention"}
-READS |= {"retentions", "preview_retention", "usage"}
+READS |= {"retentions", "preview_retention", "usage", "ledger_end", "capped_counts"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 

@@ -31,7 +31,8 @@ from holdfast.stores.flow import Flow, Steps, flow
 _new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 _Endpoints = list[Endpoint]  # inside the class the word is a method
 _Deliveries = list[EndpointDelivery]
-PAGE: Final = 200
+PAGE: Final = 201
+"""How many attempts are listed at most: a page, and whether there are more."""
 
 
 class Changes(TypedDict, total=False):
