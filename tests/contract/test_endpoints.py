@@ -102,7 +102,9 @@ def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
     series = "generate_series(1, :n) n" if by_hand.name == "postgres" else "(select value as n from json_each(:rows))"
     id = f"('00000000-0000-7000-8000-' || {number})" + ("::uuid" if by_hand.name == "postgres" else "")
     params = {"n": KEPT + 5} if by_hand.name == "postgres" else {"rows": str(list(range(1, KEPT + 6)))}
-    by_hand.execute(f"insert into endpoint_delivery (id, {columns}) select {id}, {columns} from endpoint_delivery, {series}", params)
+    by_hand.execute(
+        f"insert into endpoint_delivery (id, {columns}) select {id}, {columns} from endpoint_delivery, {series}", params
+    )
     run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
     assert by_hand.execute("select count(*) from endpoint_delivery") == [(KEPT,)]
     page = run(v.endpoint_deliveries(made.id, "default", 2))

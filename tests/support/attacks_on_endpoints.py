@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
 
-_LOG = "insert into endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, duration_ms, at)"
+_LOG = (
+    "insert into endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, duration_ms, at)"
+)
 _NEVER = ("immutable: endpoint_delivery: rows are never changed", "endpoint_delivery: rows are never changed")
 _RENAME = ("immutable: what an endpoint is called and whose it is never changes", "whose it is never changes")
 _NOT_THERE = ("delivered to an endpoint that is not there", "which is not there")
