@@ -82,7 +82,7 @@ GROUPS = (
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
     ("tenants",),
-    ("endpoints",),
+    *(("endpoints",), ("connectors",)),
     ("retention",),
     ("audit",),
 )
