@@ -42,7 +42,7 @@ def web() -> Iterator[Web]:
 @pytest.fixture
 def secret(monkeypatch: pytest.MonkeyPatch) -> str:
     made = webhooks.new_secret()
-    monkeypatch.setenv("OPS_HOOK", made)
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", made)
     return made
 
 
@@ -210,13 +210,15 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     new = webhooks.new_secret()
     assert one.endpoints.rotate("ops", "OPS_HOOK_2").secrets == ("OPS_HOOK_2", "OPS_HOOK")
     job = one.endpoints.test("ops")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OPS_HOOK_2", raising=False)
-        one.run_worker(burst=True, poll=0.02)
-        failed = one.get(job)
+    work_off(one)
+    failed = one.get(job)
     assert failed is not None
     assert (web.asked, failed.error_code) == ([], "secret_missing")
-    monkeypatch.setenv("OPS_HOOK_2", new)
+    monkeypatch.setenv("OPS_HOOK_2", new)  # not meant for endpoints
+    monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS_HOOK_2", new)  # another tenant's
+    work_off(one)
+    assert web.asked == []
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK_2", new)
     until(lambda: work_off(one) is None and web.asked != [], "with its secret it is sent")
     for known in (secret, new):
         assert len(received(web, known)) == 1
@@ -229,7 +231,7 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
 
 def test_no_endpoint_leads_to_what_is_ours(one: App, web: Web, secret: str) -> None:
     """Nothing is allowed: the guard refuses loopback, and the log says so and not where it leads."""
-    one.egress = EgressPolicy(ports=(web.port,))
+    one.reach.policy = EgressPolicy(ports=(web.port,))
     one.endpoints.add("ops", f"{web.url}/ops?token=7", secrets="OPS_HOOK", retry=Retry(max_attempts=1))
     job = one.endpoints.test("ops")
     work_off(one)

@@ -17,6 +17,8 @@ ENDPOINTS = [
          "update endpoint set secrets = '{whsec_c2VjcmV0}'", says="secrets_named"),
     each("keep something that is no name of a secret", """update endpoint set secrets = '["a b+c="]'""",
          """update endpoint set secrets = '{"a b+c="}'""", says="secrets_named"),
+    each("name a secret of another tenant", """update endpoint set secrets = '["ACME__HOOK"]'""",
+         "update endpoint set secrets = '{ACME__HOOK}'", says="secrets_named"),
     each("sign with nothing", "update endpoint set secrets = '[]'", "update endpoint set secrets = '{}'",
          says="secrets_named"),
     both("keep a password in a URL", "update endpoint set url = 'https://u:p@example.com/'", says="url_plain"),

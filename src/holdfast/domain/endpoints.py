@@ -79,7 +79,7 @@ _TYPES: Final = {
 }
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
-_SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,199}")
+_SECRET_NAME: Final = re.compile(r"(?!.*__)[A-Z][A-Z0-9_]{0,99}")  # two underscores are between tenant and name
 _MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
 _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
@@ -250,10 +250,10 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
             raise InvalidSetting(
                 "this is a secret, and not the name of one",
                 code="secret_by_name",
-                fix="Put it into the environment of the workers, and name the variable here.",
+                fix="Put it into the environment of the workers, HOLDFAST_SECRET_<NAME>, and say <NAME> here.",
             )
         if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
-            raise _bad("the name of a secret is one of an environment variable, or of the secret provider")
+            raise _bad("the name of a secret is capital letters, digits and single underscores")
         checked.append(name)
     return tuple(checked)
 
