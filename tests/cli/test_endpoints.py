@@ -14,6 +14,7 @@ from tests.support.web import running
 pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-22")
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = holdfast("endpoints", "secret").stdout.strip()
     monkeypatch.setenv("HOLDFAST_SECRET_OPS", made)
@@ -39,7 +40,9 @@ def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatc
         assert "delivered" in shown.stdout
         app.close()
     assert holdfast("endpoints", "rotate", "ops", "NEW", "--json").stdout.count("NEW") == 1
-    changed = json.loads(holdfast("endpoints", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--json").stdout)
+    changed = json.loads(
+        holdfast("endpoints", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--json").stdout
+    )
     assert (changed["wants"], changed["kind"], changed["secrets"]) == (["job.failed"], "pay*", ["NEW", "OPS"])
     assert "moved" in holdfast("endpoints", "disable", "ops", "--reason", "moved").stdout
     assert "disabled" in holdfast("endpoints", "list").stdout

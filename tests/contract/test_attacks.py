@@ -24,12 +24,12 @@ from tests.support.attacks_on_switches import SWITCHED
 from tests.support.attacks_on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.databases import TemplateDatabases
+from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
-from tests.support.endpoints import endpoint, sent
 from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.ways import bring
 from tests.support.workflows import Flow

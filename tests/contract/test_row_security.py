@@ -28,8 +28,8 @@ from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore
-from tests.support.endpoints import endpoint, sent
 from tests.support.by_hand import PostgresByHand
+from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send

@@ -1,6 +1,6 @@
-"""Fault 27, webhook_storm: a receiver that answers 500, hangs, and takes a message and then breaks off; and a worker that
-is killed between the answer and the end of the job. Every event is accepted in the end, under one id each, and those that
-failed together do not come back together.
+"""Fault 27, webhook_storm: a receiver that answers 500, hangs, and takes a message and then breaks off; and a worker
+that is killed between the answer and the end of the job. Every event is accepted in the end, under one id each, and
+those that failed together do not come back together.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 import threading
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,12 +81,16 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
             until(lambda: not app.jobs(kind=DELIVER, state=State.IN_PROGRESS), "all have ended")
         assert {job.state for job in app.jobs(kind=DELIVER, limit=200)} == {State.SUCCEEDED}
         told = [webhooks.Message(id, 0, bodies[0]).json() for id, bodies in storm.bodies.items()]
-        assert sorted(each["data"]["data"]["order"] for each in told) == list(range(EVENTS))  # N6: none skipped, none twice
+        assert sorted(each["data"]["data"]["order"] for each in told) == list(
+            range(EVENTS)
+        )  # N6: none skipped, none twice
         for id, bodies in storm.bodies.items():
             assert len(bodies) >= 4, id
             assert len(set(bodies)) == 1, id
         assert max(len(set(stamps)) for stamps in storm.stamps.values()) > 1  # each attempt is signed anew
-        histories = [app.store.run(app.store.verbs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)]
+        histories = [
+            app.store.run(app.store.verbs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)
+        ]
         due = {next(event for event in each if event.verb == "retry").meta["due_at"] for each in histories}
         assert len(due) == EVENTS  # spread: no two retries at the same time
         log = {(each.status, each.error_code) for each in app.endpoints.deliveries("storm", limit=200)}
@@ -93,12 +98,9 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_worker_that_dies_after_the_answer_sends_the_same_again(
-    new_app: NewApp, url: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewApp, url: str, tmp_path: Path) -> None:
     """The receiver has the message and holds its answer; the worker is killed; another delivers it again."""
     secret = webhooks.new_secret()
-    given = {"HOLDFAST_SECRET_STORM": secret}
     got: list[webhooks.Message] = []
     with running() as web:
 
@@ -109,14 +111,15 @@ def test_a_worker_that_dies_after_the_answer_sends_the_same_again(
             asked.answer(200)
 
         web.pages["/hooks"] = page
+        given: Any = {"HOLDFAST_SECRET_STORM": secret, "PORT": str(web.port)}
         app = new_app()
         app.endpoints.add("storm", f"{web.url}/hooks", secrets="STORM", retry=RETRY)
         job = app.endpoints.test("storm")
-        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given, PORT=str(web.port)) as victim:
+        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given) as victim:
             until(lambda: got, "the first worker has sent it")
             victim.kill()
             victim.wait(timeout=10)
-        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given, PORT=str(web.port)):
+        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given):
             until(lambda: app.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
     assert len(got) == 2
     assert (got[0].id, got[0].body) == (got[1].id, got[1].body)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
 
-_LOG = "insert into endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, duration_ms, at)"
+_LOG = (
+    "insert into endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, duration_ms, at)"
+)
 _NEVER = ("immutable: endpoint_delivery: rows are never changed", "endpoint_delivery: rows are never changed")
 _RENAME = ("immutable: what an endpoint is called and whose it is never changes", "whose it is never changes")
 _NOT_THERE = ("delivered to an endpoint that is not there", "which is not there")
@@ -23,7 +25,8 @@ ENDPOINTS = [
          says="secrets_named"),
     both("keep a password in a URL", "update endpoint set url = 'https://u:p@example.com/'", says="url_plain"),
     both("have an endpoint that is no URL", "update endpoint set url = 'file:///etc/passwd'", says="url_plain"),
-    both("give an endpoint to another tenant", "update endpoint set tenant = 'acme' where id = :endpoint", says=_RENAME),
+    both("give an endpoint to another tenant", "update endpoint set tenant = 'acme' where id = :endpoint",
+         says=_RENAME),
     both("give an endpoint to every tenant", "insert into endpoint (id, tenant, name, url, secrets, wants, created_by,"
          " created_at, updated_at) select :unknown, '*', name, url, secrets, wants, created_by, created_at, updated_at"
          " from endpoint where id = :endpoint", says="tenant_named"),

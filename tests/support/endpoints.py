@@ -15,9 +15,7 @@ def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields
     return EndpointDraft.of(name, url, secrets, **fields)
 
 
-def endpoint(
-    store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any
-) -> Endpoint:
+def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Endpoint:
     """With its subscriptions, as `app.endpoints.add` makes one."""
     wanted = draft(name, **fields)
     assert store.run(store.verbs.add_endpoint(wanted, new_id(), actor, tenant))

@@ -145,7 +145,7 @@ def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:
 
 def test_an_endpoint_that_makes_no_sense_is_refused() -> None:
     good: dict[str, Any] = {"name": "ops", "url": "https://a.example", "secrets": "HOOK"}
-    for bad in (
+    wrong: list[dict[str, Any]] = [
         {"name": "Ops"},
         {"name": "a/b"},
         {"name": ""},
@@ -167,7 +167,8 @@ def test_an_endpoint_that_makes_no_sense_is_refused() -> None:
         {"wants": ["job.nonsense"]},
         {"wants": ["*"]},
         {"options": {"payload": {}}},
-    ):
+    ]
+    for bad in wrong:
         with pytest.raises(InvalidSetting) as refused:
             EndpointDraft.of(**(good | bad))
         assert "c2VjcmV0" not in str(refused.value)

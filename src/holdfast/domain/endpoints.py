@@ -1,7 +1,7 @@
 """Endpoints (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
 
-An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and from
-what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
+An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
+from what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndpointDelivery:
-    """One attempt to deliver a message. ``status`` is None where nobody answered; ``error_code`` None where all is well."""
+    """One attempt to deliver a message. ``status`` is None where nobody answered, ``error_code`` where all is well."""
 
     id: str
     tenant: str
@@ -194,7 +194,7 @@ class EndpointDraft:
             given.get("url") or was.url,
             given.get("secrets") or was.secrets,
             was.wants if given.get("wants") is None else given["wants"],
-            given["kind"] if "kind" in given else was.kind,
+            given.get("kind", was.kind),
             options,
         )
         return made if options is not None else replace(made, job_options=was.job_options)

@@ -19,7 +19,8 @@ router = APIRouter(prefix="/endpoints", tags=["endpoints"])
 
 Url = Annotated[str, Field(max_length=2_000, description="Where messages are posted to.")]
 Secrets = Annotated[
-    list[Text], Field(min_length=1, max_length=5, description="Names of secrets, the newest first; none of them itself.")
+    list[Text],
+    Field(min_length=1, max_length=5, description="Names of secrets, the newest first; none of them itself."),
 ]
 Wants = Annotated[list[Text], Field(min_length=1, max_length=30, examples=[["job.dead_letter", "job.crashed"]])]
 
