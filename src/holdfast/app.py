@@ -264,12 +264,9 @@ class App(Operating):
     def _built_in(self) -> dict[str, Declared]:
         """Kinds that are there without being declared. One that a program declares itself takes their place."""
         made: dict[str, Declared] = {}
-        for name, function, signature, options in built_in(config.secret, self._egress_of, self.reach, self.reports):
+        for name, function, signature, options in built_in(self.reach, self.reports):
             made[name] = Declared(Kind(name, self.client, signature, function, options))
         return made
-
-    async def _egress_of(self, tenant: str) -> EgressPolicy:
-        return self.egress
 
     def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
         """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below

@@ -71,11 +71,6 @@ def key_values(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [part.partition(":")[2].strip() for part in environment.get(KEYS_VARIABLE, "").split(",")]
 
 
-def secret(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """A secret by its name: none is ever written down."""
-    return environment.get(name) or None
-
-
 def tenant_secret(name: str, tenant: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """A secret that connectors may send, by its name: ``HOLDFAST_SECRET_RATES_TOKEN``, and for another tenant than
     ``default`` ``HOLDFAST_SECRET_acme__RATES_TOKEN``. With a prefix, so that no settings can name what is not meant for

@@ -61,7 +61,8 @@ def test_a_disabled_endpoint_rests_until_it_is_enabled_and_the_log_goes_with_it(
     assert feed_all(store, name) == 0  # without it
     assert run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
     assert run(v.remove_endpoint("ops", "ada", "default"))
-    assert run(v.subscriptions("default")) == run(v.endpoint_deliveries(made.id, "default", 9)) == []
+    assert run(v.subscriptions("default")) == []
+    assert run(v.endpoint_deliveries(made.id, "default", 9)) == []
     assert not run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
     for call in (
         v.remove_endpoint("ops", "ada", "default"),
@@ -81,7 +82,8 @@ def test_one_of_another_tenant_is_not_there(store: Store) -> None:
     assert not run(v.change_endpoint(draft(url="https://eve.example"), "eve", "acme"))
     assert not run(v.remove_endpoint("ops", "eve", "acme"))
     assert run(v.endpoint("ops", "acme")) is None
-    assert run(v.endpoints("acme")) == run(v.endpoint_deliveries(mine.id, "acme", 9)) == []
+    assert run(v.endpoints("acme")) == []
+    assert run(v.endpoint_deliveries(mine.id, "acme", 9)) == []
     assert found(store) == mine
     assert endpoint(store, tenant="acme").tenant == "acme"
     assert not run(v.add_endpoint(draft(), new_id(), "ada", "acme"))

@@ -19,11 +19,14 @@ ENDPOINTS = [
          "update endpoint set secrets = '{whsec_c2VjcmV0}'", says="secrets_named"),
     each("keep something that is no name of a secret", """update endpoint set secrets = '["a b+c="]'""",
          """update endpoint set secrets = '{"a b+c="}'""", says="secrets_named"),
+    each("name a secret of another tenant", """update endpoint set secrets = '["ACME__HOOK"]'""",
+         "update endpoint set secrets = '{ACME__HOOK}'", says="secrets_named"),
     each("sign with nothing", "update endpoint set secrets = '[]'", "update endpoint set secrets = '{}'",
          says="secrets_named"),
     both("keep a password in a URL", "update endpoint set url = 'https://u:p@example.com/'", says="url_plain"),
     both("have an endpoint that is no URL", "update endpoint set url = 'file:///etc/passwd'", says="url_plain"),
-    both("give an endpoint to another tenant", "update endpoint set tenant = 'acme' where id = :endpoint", says=_RENAME),
+    both("give an endpoint to another tenant", "update endpoint set tenant = 'acme' where id = :endpoint",
+         says=_RENAME),
     both("give an endpoint to every tenant", "insert into endpoint (id, tenant, name, url, secrets, wants, created_by,"
          " created_at, updated_at) select :unknown, '*', name, url, secrets, wants, created_by, created_at, updated_at"
          " from endpoint where id = :endpoint", says="tenant_named"),

@@ -334,7 +334,8 @@ telling.command(
     "add",
     epilog=examples(
         "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
-        "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK --on job.succeeded --kind 'order*'",
+        "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
+        "  --on job.succeeded --kind 'order*'",
     ),
 )(endpoints.add)
 telling.command("change", epilog=examples("holdfast endpoints change ops --on job.dead_letter --on job.crashed"))(
@@ -347,7 +348,7 @@ telling.command(
 telling.command("disable", epilog=examples("holdfast endpoints disable ops --reason 'it is moved'"))(endpoints.disable)
 telling.command("enable", epilog=examples("holdfast endpoints enable ops --skip"))(endpoints.enable)
 telling.command("remove")(endpoints.remove)
-telling.command("test", epilog=examples("holdfast endpoints test ops"))(endpoints.test)
+telling.command("test", epilog=examples("holdfast endpoints test ops"))(endpoints.ping)
 telling.command("deliveries", epilog=examples("holdfast endpoints deliveries ops --failed"))(endpoints.deliveries)
 telling.command("resend", epilog=examples("holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387"))(
     endpoints.resend

@@ -174,7 +174,7 @@ def remove(
         say(f"{name} is gone.")
 
 
-def test(
+def ping(
     name: Name,
     url: options.Url = None,
     tenant: options.Tenant = None,

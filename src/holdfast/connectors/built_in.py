@@ -9,16 +9,16 @@ from holdfast.arguments import CheckedSignature, Signature
 from holdfast.connectors.http import REQUEST, check_request, requester
 from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import GENERATE, Sources, check_report, generator
-from holdfast.connectors.webhook import PolicyOf, SecretOf, deliverer
+from holdfast.connectors.webhook import deliverer
 from holdfast.domain.endpoints import DELIVER, DELIVERY_RETRY
 from holdfast.kind import Options
 
 Made = tuple[str, Callable[..., Any], Signature, Options]
 
 
-def built_in(secret_of: SecretOf, policy_of: PolicyOf, reach: Reach, reports: Sources) -> Iterator[Made]:
+def built_in(reach: Reach, reports: Sources) -> Iterator[Made]:
     """Name, handler, signature and options of each."""
-    deliver = deliverer(secret_of, policy_of, reach.redact)
+    deliver = deliverer(reach)
     yield DELIVER, deliver, Signature(deliver, DELIVER, skip=1), Options(retry=DELIVERY_RETRY)
     request = requester(reach)
     yield REQUEST, request, CheckedSignature(request, REQUEST, check_request, skip=1), Options()

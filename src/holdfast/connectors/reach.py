@@ -61,14 +61,14 @@ class Reach:
                 continue
             if name in own and wanted[0] not in settings.secrets:
                 raise Reject("secret_not_allowed", f"jobs of this tenant may not use a secret called {wanted[0]}")
-            secret = await self._secret(wanted[0], ctx.tenant)
+            secret = await self.secret(wanted[0], ctx.tenant)
             values.append(secret.encode())
             made[name] = wanted[1] + secret
         more = {} if self.outgoing_headers is None else self.outgoing_headers(ctx)
         taken = {name.lower() for name in made}
         return made | {name: value for name, value in more.items() if name.lower() not in taken}, values
 
-    async def _secret(self, name: str, tenant: str) -> str:
+    async def secret(self, name: str, tenant: str) -> str:
         found = await asyncio.to_thread(self.secrets, name, tenant)  # it may ask somebody
         value = await found if inspect.isawaitable(found) else found
         if not isinstance(value, str) or len(value) < LEAST:

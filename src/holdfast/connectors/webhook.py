@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from holdfast.connectors.reach import Reach
 from holdfast.context import Context
 from holdfast.domain import webhooks
 from holdfast.domain.control import Cancel, Reject
@@ -32,9 +33,9 @@ from holdfast.domain.endpoints import (
 from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting
 from holdfast.domain.ids import IdMaker
 from holdfast.domain.outcome import Failed
-from holdfast.domain.redaction import Redactor, one_line
+from holdfast.domain.redaction import one_line
 from holdfast.domain.retry_after import asked_delay, http_date
-from holdfast.egress import Answer, EgressPolicy, Outgoing, send
+from holdfast.egress import Answer, Outgoing, send
 from holdfast.runtime.ending import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
@@ -42,12 +43,9 @@ ANSWER_LIMIT: Final = 16_384
 """Nothing of an answer matters but its status and its first words."""
 _new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
-SecretOf = Callable[[str], str | None]
-PolicyOf = Callable[[str], Awaitable[EgressPolicy]]
 
-
-def deliverer(secret_of: SecretOf, policy_of: PolicyOf, redact: Redactor) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """The handler. ``secret_of`` finds a secret by its name, ``policy_of`` says what a tenant may reach."""
+def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """The handler, with what the app reaches others by."""
 
     async def deliver(
         ctx: Context,
@@ -68,9 +66,10 @@ def deliverer(secret_of: SecretOf, policy_of: PolicyOf, redact: Redactor) -> Cal
         id, kind, body = message_of(given, ctx.job_id, ctx.claim.created_at)
         attempt = _Attempt(ctx, found, id, kind)
         try:
-            headers = webhooks.sign(_secrets(found, secret_of, redact), id, int(time.time()), body)
-            headers |= {"Content-Type": "application/json", "User-Agent": USER_AGENT}
-            policy = replace(await policy_of(tenant), redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
+            more = {} if reach.outgoing_headers is None else reach.outgoing_headers(ctx)
+            headers = {**more, "Content-Type": "application/json", "User-Agent": USER_AGENT}
+            headers |= webhooks.sign(await _secrets(found, reach), id, int(time.time()), body)
+            policy = replace(reach.policy, redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
             answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
         except HoldfastError as error:
             await attempt.note(None, error.code, error.message)
@@ -81,18 +80,16 @@ def deliverer(secret_of: SecretOf, policy_of: PolicyOf, redact: Redactor) -> Cal
     return deliver
 
 
-def _secrets(endpoint: Endpoint, secret_of: SecretOf, redact: Redactor) -> list[str]:
-    """Their values; whatever is written from now on is without them."""
+async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
+    """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
+    come while there are tries left."""
     values = []
     for name in endpoint.secrets:
-        value = secret_of(name)
-        if value is None:
-            raise InvalidSetting(
-                f"there is no secret called {name} here",
-                code="secret_missing",
-                fix="Set the environment variable where workers run, or tell the secret provider of it.",
-            )
-        redact.know(value, value.removeprefix(webhooks.PREFIX))
+        try:
+            value = await reach.secret(name, endpoint.tenant)
+        except Reject as missing:
+            raise InvalidSetting(str(missing), code="secret_missing") from None
+        reach.redact.know(value.removeprefix(webhooks.PREFIX))
         values.append(value)
     return values
 

@@ -1,7 +1,7 @@
 """Endpoints (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
 
-An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and from
-what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
+An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
+from what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _TYPES: Final = {
 }
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
-_SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,199}")
+_SECRET_NAME: Final = re.compile(r"(?!.*__)[A-Z][A-Z0-9_]{0,99}")  # two underscores are between tenant and name
 _MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
 _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
@@ -122,7 +122,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndpointDelivery:
-    """One attempt to deliver a message. ``status`` is None where nobody answered; ``error_code`` None where all is well."""
+    """One attempt to deliver a message. ``status`` is None where nobody answered, ``error_code`` where all is well."""
 
     id: str
     tenant: str
@@ -194,7 +194,7 @@ class EndpointDraft:
             given.get("url") or was.url,
             given.get("secrets") or was.secrets,
             was.wants if given.get("wants") is None else given["wants"],
-            given["kind"] if "kind" in given else was.kind,
+            given.get("kind", was.kind),
             options,
         )
         return made if options is not None else replace(made, job_options=was.job_options)
@@ -250,10 +250,10 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
             raise InvalidSetting(
                 "this is a secret, and not the name of one",
                 code="secret_by_name",
-                fix="Put it into the environment of the workers, and name the variable here.",
+                fix="Put it into the environment of the workers, HOLDFAST_SECRET_<NAME>, and say <NAME> here.",
             )
         if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
-            raise _bad("the name of a secret is one of an environment variable, or of the secret provider")
+            raise _bad("the name of a secret is capital letters, digits and single underscores")
         checked.append(name)
     return tuple(checked)
 

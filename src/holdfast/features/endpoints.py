@@ -71,9 +71,10 @@ class Endpoints:
         """Tell ``url`` of the events it ``wants``, from now on: ``app.endpoints.add("ops", "https://…",
         secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``.
 
-        ``secrets`` are names of environment variables (or of the secret provider), the newest first; a message is
-        signed with each. ``wants`` are events of jobs and of the application, ``*`` is anything; without any it is what
-        somebody should look at. ``kind`` is that of the jobs. The options are those of its deliveries.
+        ``secrets`` are names, the newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or what
+        the secret provider knows; a message is signed with each. ``wants`` are events of jobs and of the application,
+        ``*`` is anything; without any it is what somebody should look at. ``kind`` is that of the jobs. The options are
+        those of its deliveries.
         """
         return self._caller.run(self._add(name, url, secrets, wants, kind, options))
 

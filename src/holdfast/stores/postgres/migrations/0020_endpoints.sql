@@ -19,8 +19,8 @@ create table endpoint (
     constraint name_plain     check (name ~ '^[a-z0-9][a-z0-9._-]{0,59}$'),
     constraint url_plain      check (url ~ '^https?://[^/?#[:space:]]' and position('@' in url) = 0 and length(url) <= 2000),
     constraint secrets_named  check (cardinality(secrets) between 1 and 5
-                                     and array_to_string(secrets, ' ', '') ~ '^[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z_][A-Za-z0-9_./-]*)*$'
-                                     and position('whsec_' in array_to_string(secrets, ' ')) = 0),
+                                     and array_to_string(secrets, ' ', '') ~ '^[A-Z][A-Z0-9_]*( [A-Z][A-Z0-9_]*)*$'
+                                     and position('__' in array_to_string(secrets, ' ')) = 0),
     constraint wants_some     check (cardinality(wants) between 1 and 100),
     constraint job_is_object  check (json_typeof(job_options) = 'object'),
     constraint disabled_whole check ((disabled_at is null) = (disabled_by is null) and (disabled_at is null) = (disabled_reason is null))

@@ -20,8 +20,8 @@ CREATE TABLE endpoint (
     CONSTRAINT url_plain      CHECK ((url GLOB 'http://[^/?# ]*' OR url GLOB 'https://[^/?# ]*') AND instr(url, '@') = 0
                                      AND length(url) <= 2000),
     CONSTRAINT secrets_named  CHECK (json_valid(secrets) AND json_type(secrets) = 'array' AND json_array_length(secrets) BETWEEN 1 AND 5
-                                     AND secrets NOT GLOB '*[^][A-Za-z0-9_./", -]*' AND instr(secrets, 'whsec_') = 0
-                                     AND instr(secrets, '""') = 0),
+                                     AND secrets NOT GLOB '*[^][A-Z0-9_", ]*' AND secrets NOT GLOB '*"[0-9_"]*'
+                                     AND instr(secrets, '__') = 0),
     CONSTRAINT wants_some     CHECK (json_valid(wants) AND json_type(wants) = 'array' AND json_array_length(wants) BETWEEN 1 AND 100),
     CONSTRAINT job_is_object  CHECK (json_valid(job_options) AND json_type(job_options) = 'object'),
     CONSTRAINT disabled_whole CHECK ((disabled_at IS NULL) = (disabled_by IS NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL))

@@ -11,7 +11,8 @@ from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD = (
-    "INSERT INTO endpoint (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at, updated_at)"
+    "INSERT INTO endpoint (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
+    " updated_at)"
     " VALUES (:id, :tenant, :name, :url, :secrets, :wants, :kind, :job_options, :actor, :now, :now)"
     " ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
@@ -31,7 +32,8 @@ _ENABLE = (
 _NOTE = (
     "INSERT INTO endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, error_code,"
     " duration_ms, excerpt, at)"
-    " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt, :now"
+    " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt,"
+    " :now"
     " FROM endpoint e WHERE e.id = :endpoint_id AND e.tenant = :tenant RETURNING 1"
 )
 # The oldest go: those behind the newest thousand, and of the oldest few those that are a month old.
