@@ -80,7 +80,7 @@ def test_a_file_is_put_without_reading_it(artifacts: Artifacts, tmp_path: Path) 
         put, get = kept.__setitem__, kept.get
         exists, delete = kept.__contains__, kept.__delitem__
 
-    assert Artifacts(Own()).put_file(path, digest, tenant="acme", job_id=job) == ref  # type: ignore[arg-type]
+    assert Artifacts(Own()).put_file(path, digest, tenant="acme", job_id=job) == ref
     assert list(kept.values()) == [path.read_bytes()]
 
 
