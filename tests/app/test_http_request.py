@@ -35,7 +35,8 @@ def web() -> Iterator[Web]:
 
 
 def reaching(web: Web, **more: Any) -> EgressPolicy:
-    return EgressPolicy(**{"allow": ("127.0.0.1/32",), "ports": (web.port,), "plain_secrets": True} | more)
+    usual: dict[str, Any] = {"allow": ("127.0.0.1/32",), "ports": (web.port,), "plain_secrets": True}
+    return EgressPolicy(**(usual | more))
 
 
 def secrets(name: str, tenant: str) -> str | None:

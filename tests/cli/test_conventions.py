@@ -57,6 +57,8 @@ COMMANDS = (
     *(("subscriptions", verb) for verb in ("list", "show", "create", "pause", "resume", "delete")),
     ("consumers",),
     *(("consumers", verb) for verb in ("list", "reset", "remove")),
+    ("connectors",),
+    *(("connectors", verb) for verb in ("list", "show", "set", "remove")),
     ("endpoints",),
     *(("endpoints", verb) for verb in ("list", "show", "add", "change", "rotate", "disable", "enable", "remove")),
     *(("endpoints", verb) for verb in ("test", "deliveries", "resend", "secret")),
@@ -80,7 +82,7 @@ GROUPS = (
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
     ("tenants",),
-    ("endpoints",),
+    *(("endpoints",), ("connectors",)),
     ("retention",),
     ("audit",),
 )

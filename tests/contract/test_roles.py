@@ -58,6 +58,7 @@ RESOLVES = {
     *("set_tenant", "remove_tenant", "set_fair"),
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("set_connector", "remove_connector"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}

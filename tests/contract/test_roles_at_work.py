@@ -34,6 +34,7 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.connectors import drafted
 from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -76,6 +77,7 @@ READS = {
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
+    *("connector", "connectors"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -98,6 +100,7 @@ GOVERNS = {
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
+    *("set_connector", "remove_connector"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -321,6 +324,10 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "connector": lambda: run(v.connector("http.request", tenant)),
+        "connectors": lambda: run(v.connectors(tenant)),
+        "set_connector": lambda: run(v.set_connector(drafted(), "ada", tenant)),
+        "remove_connector": lambda: run(v.remove_connector("none", "ada", tenant)),
         "endpoint": lambda: run(v.endpoint("ops", tenant)),
         "endpoints": lambda: run(v.endpoints(tenant)),
         "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),

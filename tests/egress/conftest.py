@@ -24,6 +24,7 @@ def open_to(web: Web) -> Policy:
     """A policy that allows this one server, and all of a test's own wishes."""
 
     def policy(**wishes: Any) -> EgressPolicy:
-        return EgressPolicy(**{"allow": ("127.0.0.1/32",), "ports": (web.port,)} | wishes)
+        usual: dict[str, Any] = {"allow": ("127.0.0.1/32",), "ports": (web.port,)}
+        return EgressPolicy(**(usual | wishes))
 
     return policy

@@ -12,6 +12,7 @@ from holdfast.api.routes import (
     agents,
     artifacts,
     audit,
+    connectors,
     consumers,
     dead_letters,
     endpoints,
@@ -39,7 +40,7 @@ from holdfast.app import App
 ROUTES = (
     *(jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
     *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
-    *(usage, health, audit, endpoints),
+    *(usage, health, audit, endpoints, connectors),
 )
 
 

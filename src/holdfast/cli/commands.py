@@ -14,6 +14,7 @@ from holdfast.cli import (
     agents,
     approvals,
     audit,
+    connectors,
     decide,
     endpoints,
     enqueue,
@@ -353,6 +354,20 @@ telling.command("resend", epilog=examples("holdfast endpoints resend ops msg_01a
     endpoints.resend
 )
 telling.command("secret")(endpoints.secret)
+
+reaching = typer.Typer(help="What a tenant's connectors may reach, with secrets by name.", no_args_is_help=True)
+app.add_typer(reaching, name="connectors")
+reaching.command("list", epilog=examples("holdfast connectors list --all-tenants"))(connectors.list_connectors)
+reaching.command("show", epilog=examples("holdfast connectors show http.request"))(connectors.show)
+reaching.command(
+    "set",
+    epilog=examples(
+        "holdfast connectors set http.request --host api.example.com --secret RATES_TOKEN",
+        "holdfast connectors set http.request --secret-header Authorization=RATES_TOKEN --prefix 'Bearer '",
+        "holdfast connectors set http.request --disabled --tenant acme",
+    ),
+)(connectors.set_connector)
+reaching.command("remove", epilog=examples("holdfast connectors remove http.request"))(connectors.remove)
 
 executing = typer.Typer(help="Who may execute: a list of labels.", no_args_is_help=True)
 app.add_typer(executing, name="executors")

@@ -95,6 +95,8 @@ def check_report(values: Mapping[str, Any]) -> None:
         raise InvalidArguments(f"{GENERATE}: a report has rows or a source, one of them")
     if values.get("rows") is not None and values.get("arguments"):
         raise InvalidArguments(f"{GENERATE}: arguments are for a source")
+    if not all(isinstance(row, (list, dict)) for row in values.get("rows") or ()):
+        raise InvalidArguments(f"{GENERATE}: a row is a list of values, or an object")
     if values.get("format", "csv") not in TYPES:
         raise InvalidArguments(f"{GENERATE}: a format is one of {', '.join(TYPES)}")
     if values.get("name") is not None:

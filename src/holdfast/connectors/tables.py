@@ -80,14 +80,16 @@ def _json(shape: Shape, title: str) -> Writer:
 
 
 def _csv(shape: Shape, title: str) -> Writer:
+    made = io.StringIO(newline="")
+    writer = csv.writer(made, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+
     def line(cells: Iterable[Any]) -> str:
-        made = io.StringIO()
-        csv.writer(made, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n").writerow(
-            [csv_cell(cell) for cell in cells]
-        )
+        made.seek(0)
+        made.truncate()
+        writer.writerow([csv_cell(cell) for cell in cells])
         return made.getvalue()
 
-    return lambda: line(shape.columns or ()) if shape.columns else "", lambda row: line(shape.cells(row)), ""
+    return lambda: line(shape.columns) if shape.columns else "", lambda row: line(shape.cells(row)), ""
 
 
 def _html(shape: Shape, title: str) -> Writer:
