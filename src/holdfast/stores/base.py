@@ -64,6 +64,7 @@ from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
+from holdfast.stores.tokens import TokenVerbs
 
 T = TypeVar("T")
 
@@ -191,6 +192,7 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
+    TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
     Protocol,

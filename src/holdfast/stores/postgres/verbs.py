@@ -33,6 +33,7 @@ from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
+from holdfast.stores.postgres.tokens import TokenVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -58,6 +59,7 @@ class PostgresVerbs(
     RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
+    TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
     Reads,
