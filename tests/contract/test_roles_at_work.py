@@ -76,7 +76,7 @@ READS = {
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions"),
+    *("sealed", "fingerprints", "actions", "pulse"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
     *("connector", "connectors"),
     *("token_of", "token_used", "open_session", "end_session"),
@@ -179,6 +179,7 @@ def verbs(
         "checkpoints": lambda: run(v.checkpoints(job, tenant)),
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
+        "pulse": lambda: run(v.pulse(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -392,7 +393,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(v.counts("*"), v.pulse("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

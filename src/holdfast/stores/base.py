@@ -60,6 +60,7 @@ from holdfast.stores.connectors import ConnectorVerbs
 from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
+from holdfast.stores.looking import LookingVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.switches import SwitchVerbs
@@ -195,6 +196,7 @@ class Verbs(
     TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
+    LookingVerbs,
     Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""

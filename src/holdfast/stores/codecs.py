@@ -69,7 +69,7 @@ class Record:
     lists: ClassVar[frozenset[str]] = frozenset(
         {
             *("tags", "approvers", "escalate_to", "uses", "forbidden", "roles", "scopes"),
-            *("hosts", "secrets", "wants"),
+            *("hosts", "secrets", "wants", "kinds", "queues"),
         }
     )
 
