@@ -71,6 +71,8 @@ class Identity:
     ambient: bool = False
     credential: str | None = None
     """The id of the token, for the ledger of its use; None for those who came otherwise."""
+    keeper: bool = False
+    """It looks after the whole, though it works for one tenant: the person at the machine itself."""
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -78,3 +80,8 @@ class Identity:
     @property
     def everywhere(self) -> bool:
         return self.tenant == EVERY_TENANT
+
+    @property
+    def runs_the_whole(self) -> bool:
+        """Whether it may see and set what is about all tenants together."""
+        return self.everywhere or self.keeper

@@ -125,6 +125,31 @@ def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
     return Asked(gate, votes, job)
 
 
+@flow(writes=False)
+def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+    """A page of gates, each with what was said of it."""
+    gates = yield from verbs.gates(wanted).start()
+    found = []
+    for gate in gates:
+        # Nobody has spoken where nothing was counted and nothing is decided.
+        spoken = gate.approvals > 0 or gate.state in ("approved", "denied")
+        found.append((gate, (yield from verbs.votes(gate.id, gate.tenant).start()) if spoken else []))
+    return found
+
+
+@flow(writes=False)
+def presented(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
+    """What whoever holds this token is asked; None for a token that nobody issued, as for one of a gate that is not
+    there: the id of a gate alone opens nothing."""
+    if gate_of_token(token) is None:
+        return None
+    found = yield from asked(verbs, gate_of(token), tenant).start()
+    if found is None:
+        return None
+    stored = yield from verbs.gate_hashes(found.gate.id, found.gate.tenant).start()
+    return None if find_hash(token_hash(token, found.gate), stored) is None else found
+
+
 class Approvals:
     """``app.approvals``: list and show what waits for people, issue tokens, decide."""
 
@@ -138,12 +163,23 @@ class Approvals:
     async def alist(self, **wanted: Any) -> Sequence[Gate]:
         return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
 
+    async def atold(self, **wanted: Any) -> Sequence[tuple[Gate, Sequence[Vote]]]:
+        """The same, each with what was said of it."""
+        return await self._caller.arun(told(self._caller.verbs, self._filter(wanted)))
+
     def show(self, gate: str, *, tenant: str | None = None) -> Asked:
         """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
         return _found(self._caller.run(self._asked(gate, tenant)))
 
     async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
         return _found(await self._caller.arun(self._asked(gate, tenant)))
+
+    def presented(self, token: str, *, tenant: str | None = None) -> Asked | None:
+        """The same for whoever holds a token and is nobody else to us; None where it is not one of the gate's."""
+        return self._caller.run(presented(self._caller.verbs, token, tenant or self._caller.tenant))
+
+    async def apresented(self, token: str, *, tenant: str | None = None) -> Asked | None:
+        return await self._caller.arun(presented(self._caller.verbs, token, tenant or self._caller.tenant))
 
     def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
         """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""

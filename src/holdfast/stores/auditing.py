@@ -19,6 +19,7 @@ class ActionFilter:
     subject: str | None = None
     name: str | None = None
     actor: str | None = None
+    verb: str | None = None
     since: datetime | None = None
     before: int | None = None
     limit: int = 50

@@ -74,7 +74,8 @@ class AuditReads(Reader):
     @flow(writes=False)
     def actions(self, wanted: ActionFilter) -> Steps[list[Action]]:
         conditions, params = [within(wanted.tenant, "a.tenant")], dict[str, Any]()
-        for column, value in (("subject", wanted.subject), ("name", wanted.name), ("actor", wanted.actor)):
+        for column in ("subject", "name", "actor", "verb"):
+            value = getattr(wanted, column)
             if value is not None:
                 conditions.append(f"a.{column} = :{column}")
                 params[column] = value
