@@ -12,10 +12,22 @@ from starlette.staticfiles import StaticFiles
 
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
-from holdfast.dashboard.pages import overview, theme
+from holdfast.dashboard.pages import (
+    approvals,
+    audit,
+    dead_letters,
+    decide,
+    overview,
+    queues,
+    schedules,
+    system,
+    tenants,
+    theme,
+    workflows,
+)
 from holdfast.dashboard.rendering import STATIC, Renderer
 
-PAGES = (overview, theme)
+PAGES = (overview, theme, approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system)
 
 
 def make_dashboard(app: App) -> Starlette:

@@ -60,6 +60,7 @@ from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
 
@@ -170,7 +171,9 @@ class Sent:
     woke: int
 
 
-class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, Protocol):
+class Verbs(
+    PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, StandingVerbs, Protocol
+):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...

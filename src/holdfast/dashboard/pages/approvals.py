@@ -67,14 +67,12 @@ async def decide(request: Request) -> Response:
     return go(request, f"/approvals/{gate.id}", outcome(gate))
 
 
-def _page(
-    request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None
-) -> Response:
+def _page(request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None) -> Response:
     return render(
         request,
         "approval.html",
         status=200 if wrong is None else 422,
-        asked=asked,
+        question=asked,
         gate=asked.gate,
         form=fields_of(asked.gate.form, given),
         comment=(given or {}).get("comment", ""),

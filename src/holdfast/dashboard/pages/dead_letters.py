@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.access import Scope
-from holdfast.dashboard.acting import go
+from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, chosen, document, fields, number, said, whole_number
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
@@ -37,7 +37,8 @@ async def groups(request: Request) -> Response:
             wanted[name] = value
     found = await the_app(request).dead_letters.agroups(**wanted)
     following = found[PAGE - 1].cursor if len(found) > PAGE else None
-    return render(request, "dead_letters.html", groups=found[:PAGE], following=following, asked=wanted)
+    query = {name: asked.get(name) for name in ("kind", "queue", "text", "order", "resolved")}
+    return render(request, "dead_letters.html", groups=found[:PAGE], following=following, wanted=wanted, query=query)
 
 
 async def group(request: Request) -> Response:
@@ -84,9 +85,10 @@ async def redrive(request: Request) -> Response:
 async def discard(request: Request) -> Response:
     found, given = await _group(request), await fields(request)
     reason = _required(given)
-    started = await the_app(request).dead_letters.adiscard(
-        found.fingerprint, reason=reason, rate=number(given, "rate")
-    )
+    question = f"Discard all {found.open:,} dead letters of this group for good?"
+    if (asks := await ask_first(request, question, back=_path(request, found))) is not None:
+        return asks
+    started = await the_app(request).dead_letters.adiscard(found.fingerprint, reason=reason, rate=number(given, "rate"))
     return go(request, f"/operations/{started.id}", "The jobs of the group are being discarded.")
 
 
@@ -97,7 +99,12 @@ async def resolve(request: Request) -> Response:
     if given.get("verb") == "redrive":
         verdicts = await client.aoperate("redrive", [job.id], said(given, "reason", REASON), tenant=job.tenant)
     elif given.get("verb") == "discard":
-        verdicts = await client.aoperate("discard", [job.id], _required(given), tenant=job.tenant)
+        reason = _required(given)
+        if (
+            asks := await ask_first(request, f"Discard job {job.id} for good?", back=_path(request, found))
+        ) is not None:
+            return asks
+        verdicts = await client.aoperate("discard", [job.id], reason, tenant=job.tenant)
     else:
         raise InvalidInput("say redrive or discard", code="invalid_request")
     if verdicts[0].refused:

@@ -62,7 +62,7 @@ def _page(
         request,
         "decide.html",
         status=200 if wrong is None else 422,
-        asked=asked,
+        question=asked,
         gate=asked.gate,
         form=fields_of(asked.gate.form, given),
         given=given or {},

@@ -9,13 +9,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from holdfast.access import Scope
-from holdfast.dashboard.acting import go
+from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, chosen, fields, said
 from holdfast.dashboard.gantt import bars
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
 from holdfast.domain.workflows import Graph, Node
-from holdfast.features.workflows import found as known
 
 DRAWN: Final = 300
 """How many jobs are drawn: more than that nobody can make out."""
@@ -69,6 +68,10 @@ async def drawing(request: Request) -> Response:
 
 async def cancel(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
+    if (
+        asks := await ask_first(request, "Cancel every job of it that has not ended?", back=f"/workflows/{id_}")
+    ) is not None:
+        return asks
     swept = await the_app(request).workflows.acancel(id_, reason=said(given, "reason", REASON))
     return go(request, f"/workflows/{swept.id}", f"{swept.jobs:,} jobs are cancelled.")
 
@@ -81,9 +84,7 @@ async def resume(request: Request) -> Response:
 
 async def _graph(request: Request) -> Graph:
     """Of a very large one the first jobs: a page reads no more of it than it shows."""
-    workflows, id_ = the_app(request).workflows, request.path_params["workflow"]
-    workflow = known(id_, await workflows.aget(id_))
-    return await workflows.ashow(workflow.id, limit=LISTED)
+    return await the_app(request).workflows.ashow(request.path_params["workflow"], limit=LISTED)
 
 
 def _parents(graph: Graph) -> dict[str, list[str]]:

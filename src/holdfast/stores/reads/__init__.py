@@ -12,6 +12,7 @@ from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
@@ -28,6 +29,7 @@ class Reads(
     PayloadReads,
     HealthReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
 ):
