@@ -17,6 +17,10 @@ from holdfast.dashboard.pages import (
     audit,
     dead_letters,
     decide,
+    job,
+    jobs,
+    live,
+    operations,
     overview,
     queues,
     schedules,
@@ -27,7 +31,10 @@ from holdfast.dashboard.pages import (
 )
 from holdfast.dashboard.rendering import STATIC, Renderer
 
-PAGES = (overview, theme, approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system)
+PAGES = (
+    *(overview, jobs, job, operations, live, theme),
+    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system),
+)
 
 
 def make_dashboard(app: App) -> Starlette:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -46,6 +46,7 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            extensions=["jinja2.ext.do"],
         )
         self.pages.filters |= {
             "ago": ago,
@@ -54,6 +55,9 @@ class Renderer:
             "amount": amount,
             "capped": capped,
             "json": as_json,
+            "short": short,
+            "path": lambda text: quote(str(text), safe=""),
+            "quoted": quoted,
         }
         self.edition = edition()
 
@@ -61,8 +65,7 @@ class Renderer:
         root: str = request.scope.get("root_path", "")
 
         def link(path: str, **query: Any) -> str:
-            given = {name: value for name, value in query.items() if value not in (None, "")}
-            return root + path + (f"?{urlencode(given, doseq=True)}" if given else "")
+            return root + link_of(path, **query)
 
         def asset(name: str) -> str:
             return f"{root}/static/{name}?v={self.edition}"
@@ -94,6 +97,12 @@ class Renderer:
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     renderer: Renderer = request.app.state.renderer
     return renderer.page(request, template, status=status, **values)
+
+
+def link_of(path: str, **query: Any) -> str:
+    """A path below what we are mounted under, with what is asked for; what is None or empty is left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    return path + (f"?{urlencode(given, doseq=True)}" if given else "")
 
 
 def theme_of(request: Request) -> str:
@@ -154,6 +163,19 @@ def capped(count: int, cap: int = 10_000) -> str:
     return f"{cap:,}+" if count >= cap else f"{count:,}"
 
 
-def as_json(value: Any) -> str:
-    """For reading; it is escaped like any other text."""
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+def as_json(value: Any, most: int = 100_000) -> str:
+    """For reading; it is escaped like any other text, and what is very long is cut."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more"
+
+
+def short(text: object, most: int = 80) -> str:
+    """One line of it."""
+    line = " ".join(str(text or "").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def quoted(text: object) -> str:
+    """As a value in a search."""
+    said = str(text).replace('"', "")
+    return f'"{said}"' if any(each.isspace() for each in said) else said

@@ -10,6 +10,7 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
+from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.standing import StandingReads
@@ -22,6 +23,7 @@ class Reads(
     GateReads,
     LedgerReads,
     OverviewReads,
+    PulseReads,
     AgentReads,
     ScheduleReads,
     WorkflowReads,
