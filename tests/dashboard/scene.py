@@ -73,7 +73,7 @@ def play(app: App) -> Scene:
     last = flow.add(kinds["part"].kind, 2, after=first, name="last")
     flow.add(kinds["part"].kind, 3, after=[first, last], name="end")
     started = flow.start()
-    app.schedules.create(NAME, "30 2 * * *", kind="part", tz="Europe/Paris", payload={"n": 5})
+    app.schedules.create(NAME, "30 2 * 3 SUN", kind="part", tz="Europe/Paris", payload={"n": 5})
     work_off(app)
     (gate,) = app.approvals.list()
     (group,) = app.dead_letters.groups()

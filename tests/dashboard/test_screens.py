@@ -29,7 +29,7 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/schedules": ("02:30", "Europe/Paris"),
         f"/schedules/{quote(scene.schedule, safe='')}": ("In UTC", "In its own zone", "Clock change", "Run now"),
         f"/schedules/{quote(scene.schedule, safe='')}?zone=Asia/Tokyo": ("JST",),
-        f"/schedules/{quote(scene.schedule, safe='')}?edit=1": ("Preview", "30 2 * * *"),
+        f"/schedules/{quote(scene.schedule, safe='')}?edit=1": ("Preview", "30 2 * 3 SUN"),
         "/new/schedule": ("Preview",),
         "/queues": ("mail", "shut", "3 at once", safe),
         "/tenants": ("default",),

@@ -22,21 +22,21 @@ SECOND = timedelta(seconds=1)
 LEASES, NAMES, HEAD = 1_000, 20, 1_000
 
 # The second half says in which of two indexes a state is looked for (see pages.py).
-NOT_HELD = "s.state not in ('leased', 'in_progress')"
+_NOT_HELD = "s.state not in ('leased', 'in_progress')"
 # A job that has run before waits since it came back, not since it was made. Looked up one by one: for a join all jobs
 # might be read, the finished ones too.
-READY_SINCE = (
+_READY_SINCE = (
     "case when w.attempt > 0 then (select e.at from {event} e where e.job_id = w.id order by e.seq desc limit 1)"
     " else (select case when j.process_after > j.created_at then j.process_after else j.created_at end"
     " from {job} j where j.id = w.id) end"
 )
 # One after the other, by the first column of the index: as many looks as there are tenants.
 _TENANTS = (
-    "with recursive t(tenant) as (select min(s.tenant) from {job_state} s where " + NOT_HELD + " union all"
-    " select (select min(s.tenant) from {job_state} s where s.tenant > t.tenant and " + NOT_HELD + ")"
+    "with recursive t(tenant) as (select min(s.tenant) from {job_state} s where " + _NOT_HELD + " union all"
+    " select (select min(s.tenant) from {job_state} s where s.tenant > t.tenant and " + _NOT_HELD + ")"
     " from t where t.tenant is not null)"
 )
-QUEUES = (
+_QUEUES = (
     "with recursive q(queue) as (select min(s.queue) from {job_state} s where s.state = 'queued' and s.due_at is null"
     " union all select (select min(s.queue) from {job_state} s where s.queue > q.queue and s.state = 'queued'"
     " and s.due_at is null) from q where q.queue is not null)"
@@ -44,13 +44,13 @@ QUEUES = (
 
 _DEAD = (
     "(select count(*) from (select 1 from {job_state} s where s.tenant = WHOSE and s.state = 'dead_letter'"
-    f" and {NOT_HELD} limit :cap) d)"
+    f" and {_NOT_HELD} limit :cap) d)"
 )
 # Those that wait for a time are walked past, but not for ever.
 _OLDEST = (
-    f"(select min({READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue"
+    f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue"
     " from {job_state} s where s.tenant = WHOSE and s.state = 'queued'"
-    f" and {NOT_HELD} order by s.id limit :walk) a where a.due_at is null and not (IS_SHUT) limit :head) w)"
+    f" and {_NOT_HELD} order by s.id limit :walk) a where a.due_at is null and not (IS_SHUT) limit :head) w)"
 )
 
 
@@ -109,11 +109,11 @@ class HealthReads(SwitchReads, SubscriptionReads):
                 " and s.state in ('queued', 'retry_waiting') limit :cap) b)"
             )
         else:
-            queued = f"s.state = 'queued' and {NOT_HELD} and s.tenant = :tenant"
+            queued = f"s.state = 'queued' and {_NOT_HELD} and s.tenant = :tenant"
             text = (
                 "select coalesce(sum(case when w.due_at is null then 1 else 0 end), 0),"
                 " coalesce(sum(case when w.due_at is null then 0 else 1 end), 0) + (select count(*) from (select 1"
-                f" from {{job_state}} s where s.state = 'retry_waiting' and {NOT_HELD} and s.tenant = :tenant"
+                f" from {{job_state}} s where s.state = 'retry_waiting' and {_NOT_HELD} and s.tenant = :tenant"
                 f" limit :cap) r) from (select s.due_at from {{job_state}} s where {queued} limit :cap) w"
             )
         rows = yield from self._ask(tenant, text, cap=CAP)
@@ -145,7 +145,7 @@ class HealthReads(SwitchReads, SubscriptionReads):
         """Queues and kinds of what stands at the head of each queue: what nobody takes stays there."""
         mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
         queues = yield from self._ask(
-            tenant, f"{QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
+            tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
         )
         found: list[tuple[str, str]] = []
         for queue in (row[0] for row in queues if row[0] not in shut):

@@ -7,7 +7,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.standing import COUNTED, MOST_QUEUES, QueueStanding
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.health import NOT_HELD, QUEUES, READY_SINCE
+from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE
 from holdfast.stores.reads.jobs import Reader
 
 OLD = 20  # of the first that came, since when they wait is looked up; those that waited for a retry are among them
@@ -15,7 +15,7 @@ HEAD = 1_000
 
 _OWN = (
     "select s.id, s.queue, s.attempt, s.due_at from {job_state} s where s.tenant = :tenant and s.state = 'queued'"
-    f" and {NOT_HELD} order by s.id limit :most"
+    f" and {_NOT_HELD} order by s.id limit :most"
 )
 _COUNT = (
     "select w.queue, sum(case when w.due_at is null then 1 else 0 end),"
@@ -23,14 +23,14 @@ _COUNT = (
     f" from ({_OWN}) w group by w.queue order by w.queue limit :queues"
 )
 _OLDEST = (
-    f"select w.queue, min({READY_SINCE}) from (select o.id, o.queue, o.attempt, row_number() over"
+    f"select w.queue, min({_READY_SINCE}) from (select o.id, o.queue, o.attempt, row_number() over"
     f" (partition by o.queue order by o.id) as place from ({_OWN}) o where o.due_at is null) w"
     " where w.place <= :old group by w.queue"
 )
 _CLAIMABLE = "{job_state} s where s.queue = q.queue and s.state = 'queued' and s.due_at is null"
 _EVERY = (
-    f"{QUEUES} select q.queue, (select count(*) from (select 1 from {_CLAIMABLE} limit :most) a),"
-    f" (select min({READY_SINCE}) from (select h.id, h.attempt from (select s.id, s.attempt from {_CLAIMABLE}"
+    f"{_QUEUES} select q.queue, (select count(*) from (select 1 from {_CLAIMABLE} limit :most) a),"
+    f" (select min({_READY_SINCE}) from (select h.id, h.attempt from (select s.id, s.attempt from {_CLAIMABLE}"
     " order by s.priority desc, s.position limit :head) h order by h.id limit :old) w)"
     " from q where q.queue is not null limit :queues"
 )
