@@ -77,7 +77,7 @@ async def create(request: Request) -> Response:
         return await _form(request, given, tried=True)
     try:
         name = said(given, "name") or ""
-        made = await the_app(request).schedules.acreate(name, given.get("timing", ""), **_definition(given))
+        made = await the_app(request).schedules.acreate(name, **_definition(given))
     except HoldfastError as error:
         return await _form(request, given, wrong=error, tried=True)
     return go(request, path_of(made.name), f"Schedule {made.name} is there.")
@@ -154,8 +154,7 @@ def _definition(given: dict[str, str], *, keep_payload: bool = False) -> dict[st
     """What was filled in, in the words of ``app.schedules``; what is empty is not said, or taken away."""
     found: dict[str, Any] = {name: said(given, name) for name in ("kind", "template")}
     found = {name: value for name, value in found.items() if value is not None}
-    if "timing" in given:
-        found["timing"] = given["timing"]
+    found["timing"] = said(given, "timing") or ""
     found["tz"] = said(given, "tz") or "UTC"
     found["missed"] = said(given, "missed") or "once"
     found["overlap"] = said(given, "overlap") or "allow"
