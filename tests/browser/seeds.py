@@ -62,11 +62,11 @@ def usual_app(folder: Path) -> App:
     app = App(f"sqlite:///{folder}/shop.db", name="shop", enqueued_by="ada@shop.example")
     chance = random.Random(7)
 
-    @app.job("mail.send", queue="mail", retry=Retry(max_attempts=2, backoff="fixed", base=0.01))
+    @app.job("mail.send", queue="mail", retry=ONCE)
     async def send(ctx: Context, to: str, template: str) -> dict[str, Any]:
         await ctx.aprogress(1.0, f"sent to {to}")
         if chance.random() < 0.08:
-            raise ConnectionError("smtp.shop.example: connection refused")
+            raise ConnectionError("smtp.shop.example refused the connection")
         return {"message_id": f"<{ctx.job_id[:8]}@shop.example>", "to": to}
 
     @app.job("invoice.render", queue="documents", retry=ONCE)
@@ -97,6 +97,11 @@ def usual_app(folder: Path) -> App:
         stock.using(delay=1800).enqueue(warehouse)
     send.using(priority=5).enqueue("vip@mail.example", "apology")
     app.schedules.create("stock every hour", "0 * * * *", kind="stock.sync", payload={"warehouse": "lyon"})
-    app.schedules.create("morning digest", "0 7 * * MON-FRI", kind="mail.send", tz="Europe/Paris",
-        payload={"to": "team@shop.example", "template": "digest"})
+    app.schedules.create(
+        "morning digest",
+        "0 7 * * MON-FRI",
+        kind="mail.send",
+        tz="Europe/Paris",
+        payload={"to": "team@shop.example", "template": "digest"},
+    )
     return app

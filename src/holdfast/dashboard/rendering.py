@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +22,8 @@ from holdfast.domain.errors import Refused
 SAID = "holdfast_said"
 THEME = "holdfast_theme"
 THEMES = ("light", "auto", "dark")
+# An actor's UUIDs are cut to what tells them apart.
+_UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 STATIC = Path(__file__).parent / "static"
 
 MENU: tuple[tuple[str, str], ...] = (
@@ -56,6 +59,7 @@ class Renderer:
             "capped": capped,
             "json": as_json,
             "short": short,
+            "actor": lambda text: short(_UUID.sub(r"\1", str(text)), 80),
             "path": lambda text: quote(str(text), safe=""),
             "quoted": quoted,
         }

@@ -100,7 +100,4 @@ def filled(minutes: Sequence[Minute], since: datetime, now: datetime) -> list[Mi
     """Each minute of the span once, also those in which nothing happened."""
     known = {minute.at: minute for minute in minutes}
     first = since.replace(second=0, microsecond=0)
-    return [
-        known.get(at) or Minute(at)
-        for at in (first + n * MINUTE for n in range(int((now - first) / MINUTE) + 1))
-    ]
+    return [known.get(at) or Minute(at) for at in (first + n * MINUTE for n in range(int((now - first) / MINUTE) + 1))]

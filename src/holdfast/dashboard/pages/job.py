@@ -39,7 +39,9 @@ async def show(request: Request) -> Response:
     if found is None:
         raise NotFound(f"there is no job {job_id} in this tenant")
     job = found.job
-    reasons = [] if job.state is State.SUCCEEDED else (await client.arun(why(client.verbs, job_id, client.tenant))).reasons
+    reasons = (
+        [] if job.state is State.SUCCEEDED else (await client.arun(why(client.verbs, job_id, client.tenant))).reasons
+    )
     wanted = JobFilter(tenant=client.tenant, parent_id=job_id, limit=CHILDREN + 1)
     now = await client.arun(client.verbs.now())
     return render(

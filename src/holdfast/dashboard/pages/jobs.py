@@ -50,7 +50,11 @@ async def list_jobs(request: Request) -> Response:
         finding = Finding.of(request.query_params, now)
         found = await client.arun(matching(client.verbs, finding.search, tenant, PAGE, finding.before))
     except InvalidInput as refused:  # said above the box in which it can be put right
-        error, finding, found = refused, Finding(None, request.query_params.get("q", ""), Search({})), Found([], {}, None)
+        error, finding, found = (
+            refused,
+            Finding(None, request.query_params.get("q", ""), Search({})),
+            Found([], {}, None),
+        )
     wanted = JobFilter(**{"tenant": tenant, **{k: v for k, v in finding.search.given.items() if k != "state"}})
     counted = None if error else await client.arun(client.verbs.capped_counts(wanted, CAP))
     return render(

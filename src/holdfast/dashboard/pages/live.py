@@ -26,9 +26,7 @@ async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: Live = request.app.state.live
     tenant = the_app(request).client.tenant
-    return StreamingResponse(
-        signals(live, tenant), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
-    )
+    return StreamingResponse(signals(live, tenant), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float = QUIET) -> AsyncIterator[str]:
@@ -41,20 +39,17 @@ async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float 
                 happened.set()
 
     listener = asyncio.get_running_loop().create_task(listen())
+    listener.add_done_callback(lambda _: happened.set())
     try:
-        while not listener.done():
-            with contextlib.suppress(TimeoutError):
+        while True:
+            try:
                 async with asyncio.timeout(quiet):
-                    await asyncio.wait(
-                        [listener, waiting := asyncio.ensure_future(happened.wait())],
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-            waiting.cancel()
-            if listener.done():
-                break
-            if not happened.is_set():
+                    await happened.wait()
+            except TimeoutError:
                 yield "event: here\ndata: -\n\n"
                 continue
+            if listener.done():  # the service ends, or the ledger cannot be read: the page asks again
+                return
             happened.clear()
             yield "event: changed\ndata: -\n\n"
             await asyncio.sleep(gentle)

@@ -33,9 +33,7 @@ async def overview(request: Request) -> Response:
     pulse = await app.client.arun(app.client.verbs.pulse(app.client.tenant))
     groups = await app.dead_letters.agroups(order="count", limit=GROUPS)
     rows = [(minute.at, minute.enqueued, minute.succeeded, minute.failed) for minute in pulse.minutes]
-    return render(
-        request, "overview.html", health=health, pulse=pulse, groups=groups, leads=LEADS, chart_rows=rows
-    )
+    return render(request, "overview.html", health=health, pulse=pulse, groups=groups, leads=LEADS, chart_rows=rows)
 
 
 routes = [Route("/", overview)]

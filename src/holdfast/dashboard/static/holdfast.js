@@ -10,7 +10,9 @@
     if (!question || form.elements.confirmed || event.defaultPrevented) return;
     event.preventDefault();
     const button = event.submitter;
-    document.getElementById("ask-question").textContent = question;
+    const picked = form.querySelectorAll("input[name=id]:checked").length;
+    const which = form.elements.everything?.checked ? "all jobs that match" : `${picked} selected ${picked === 1 ? "job" : "jobs"}`;
+    document.getElementById("ask-question").textContent = question.replace("{}", which);
     ask.returnValue = "";
     ask.showModal();
     ask.addEventListener("close", () => {

@@ -70,7 +70,7 @@
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");
     button.textContent = paused ? "Resume" : "Pause";
-    if (paused) { source?.close(); show("paused", `Paused at ${clock()}`); } else { show("stale", "Connecting"); open(); }
+    if (paused) { source?.close(); show("paused", `Paused at ${clock()}`); } else { show("connecting", "Connecting"); open(); }
   };
   button.addEventListener("click", toggle);
   document.addEventListener("holdfast:pause", toggle);

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from holdfast.domain.ids import created_ms
 from holdfast.domain.job import EVERY_TENANT
@@ -77,9 +78,7 @@ class PulseReads(Reader):
             f"select {self.dialect.minute('e.at')}, {_HAPPENED}{_IN_RANGE} and e.at >= :since"
             f" and {within(tenant, 'e.tenant')} group by 1"
         )
-        rows = yield from self._ask(
-            tenant, text, low=last - TAIL, high=last, since=self.dialect.codec.moment(since)
-        )
+        rows = yield from self._ask(tenant, text, low=last - TAIL, high=last, since=self.dialect.codec.moment(since))
         minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, *counts in rows]
         return since, filled(minutes, since, now), False
 
@@ -138,15 +137,8 @@ class PulseReads(Reader):
             f" and {own} order by l.opened_at limit {MOST}"
         )
         rows = yield from self._ask(tenant, text, now=self.dialect.codec.moment(now))
-        codec = self.dialect.codec
-        return [
-            AtWork(
-                *(row[0], row[1], row[2], codec.time(row[3]), codec.time(row[4])),
-                *(None if names is None else codec.tags(names) for names in row[5:7]),
-                row[7],
-            )
-            for row in rows
-        ]
+        decode = Record.decoder(AtWork, self.dialect.codec)
+        return [decode(row) for row in rows]
 
     def _due(self, tenant: str) -> Steps[list[Due]]:
         text = (
@@ -177,7 +169,7 @@ def _made(id: str) -> datetime:
 def _spread_out(seen: Sequence[tuple[datetime, Sequence[float]]], since: datetime) -> list[Minute]:
     """What was reckoned between two looks, shared out over the minutes between them."""
     sums: dict[datetime, list[float]] = {}
-    for (start, _), (end, counts) in zip(seen, seen[1:], strict=False):
+    for (start, _), (end, counts) in pairwise(seen):
         length = max((end - start).total_seconds(), 0.001)
         at = start.replace(second=0, microsecond=0)
         while at <= end:
