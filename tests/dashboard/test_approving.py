@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -97,8 +98,6 @@ async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
             ):
                 assert answer.status_code in (404, 405), credential
                 assert "onerror" not in answer.text, "what the question is about is not for them"
-        from datetime import timedelta
-
         app.client.run(app.client.verbs.set_clock(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (409, True)

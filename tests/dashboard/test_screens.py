@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import quote
 
 import httpx2
 import pytest
 
 from holdfast import App
-from tests.dashboard.scene import HOSTILE, escaped, is_inert, play
+from holdfast.stores.auditing import EventFilter
+from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
 
 pytestmark = pytest.mark.req("JF-16")
 
@@ -38,6 +40,7 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/system": ("Holdfast", "up to date", "queue shut of tenant default"),
         f"/decide/{scene.token}": (safe, "Opening it decides nothing"),
     }
+    before = _kept(app)
     for path, says in pages.items():
         answer = await http.get(path)
         assert answer.status_code == 200, (path, answer.text[-600:])
@@ -46,9 +49,16 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         assert is_inert(answer.text), path
     drawn = (await http.get(f"/workflows/{scene.workflow}/graph.json")).json()
     assert [len(drawn["nodes"]), len(drawn["edges"])] == [3, 3]
+    assert _kept(app) == before, "looking changes nothing"
 
 
-async def _played(app: App):  # type: ignore[no-untyped-def]
-    import asyncio
+def _kept(app: App) -> list[object]:
+    """All that people and programs did, of jobs and of the configuration, and how the question stands."""
+    verbs, run = app.client.verbs, app.client.run
+    looked = run(verbs.recent_events(EventFilter(tenant="*", limit=1000)))
+    (gate,) = app.approvals.list()
+    return [looked.events, app.audit.actions(limit=1000), gate, app.schedules.list()]
 
+
+async def _played(app: App) -> Scene:
     return await asyncio.to_thread(play, app)

@@ -35,7 +35,7 @@
       state.textContent = short(`${node.kind} · ${(node.standing === "skipped" ? "skipped" : node.state).replaceAll("_", " ")}`, 30);
       const title = make("title", {});
       title.textContent = `${node.label}: ${node.state.replaceAll("_", " ")}`;
-      const link = make("a", { href: node.link, class: node.state, tabindex: "-1" }, [
+      const link = make("a", { href: node.link, class: node.state }, [
         title, make("rect", { x: x - WIDE / 2, y: y - HIGH / 2, width: WIDE, height: HIGH, rx: 7 }), label, state,
       ]);
       drawing.append(link);
