@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 from starlette.requests import Request
 
 from holdfast import App, State
@@ -19,7 +19,7 @@ from holdfast.service import make_service
 from tests.app.running import work_off
 from tests.browser.conftest import Open, Site, aside, serving
 from tests.browser.test_screens import AGAIN, NARROW
-from tests.dashboard.scene import NAME, Scene, play
+from tests.dashboard.scene import NAME, Scene, play, the
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.slow]
 
@@ -61,7 +61,12 @@ def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page:
     )
     page = open_page("/approvals")
     ran: list[str] = []
-    page.on("dialog", lambda dialog: (ran.append(dialog.message), dialog.dismiss()))
+
+    def opened(dialog: Dialog) -> None:
+        ran.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", opened)
     wrong: list[str] = []
     for path in paths:
         page.emulate_media(color_scheme="light")
@@ -107,13 +112,11 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("region", name="Next times").locator("tbody tr")).to_have_count(10)
     expect(page.get_by_role("region", name="Next times")).to_contain_text("09:00:00 JST")
-    kept = app.schedules.get(NAME)
-    assert kept is not None
+    kept = the(app.schedules.get(NAME))
     assert kept.zone == "Europe/Paris", "a look saves nothing"
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".said")).to_contain_text("is changed")
-    kept = app.schedules.get(NAME)
-    assert kept is not None
+    kept = the(app.schedules.get(NAME))
     assert (kept.timing, kept.zone) == ("0 9 * * MON-FRI", "Asia/Tokyo")
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("#ask-question")).to_contain_text("Delete schedule")
@@ -138,9 +141,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     expect(page.locator("#ask-question")).to_contain_text("for good?")
     page.get_by_role("button", name="Yes").click()
     expect(page.locator(".said")).to_contain_text("is discarded")
-    job = app.get(stage.scene.dead)
-    assert job is not None
-    assert job.state is State.CANCELLED
+    assert the(app.get(stage.scene.dead)).state is State.CANCELLED
 
 
 def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Open, stage: Stage) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
 from holdfast import App, Context, Retry
 from tests.app.running import work_off
+
+T = TypeVar("T")
 
 # What a page must never take for markup (rule 20); also what breaks out of attributes, templates, URLs and headers.
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}&amp;%0d%0aé‮"
@@ -31,6 +33,12 @@ class Scene:
     dead: str
     workflow: str
     schedule: str = NAME
+
+
+def the(found: T | None) -> T:
+    """What must be there."""
+    assert found is not None
+    return found
 
 
 def is_inert(page: str) -> bool:

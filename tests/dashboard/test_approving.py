@@ -11,7 +11,7 @@ import pytest
 from holdfast import App
 from tests.api.conftest import client_of
 from tests.app.running import work_off
-from tests.dashboard.scene import Scene, declare, is_inert, play
+from tests.dashboard.scene import Scene, declare, is_inert, play, the
 
 pytestmark = [pytest.mark.req("JF-16", "CX-5"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 
@@ -26,7 +26,7 @@ async def scene(app: App) -> Scene:
 async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: App, scene: Scene) -> None:
     page = f"/approvals/{scene.gate}"
     async with client_of(app, role="approver") as approver, client_of(app, role="viewer") as viewer:
-        assert "name=\"verdict\"" not in (await viewer.get(page)).text
+        assert 'name="verdict"' not in (await viewer.get(page)).text
         assert "takes the scope decide" in (await viewer.get(page)).text
         assert (await viewer.post(page, data=FILLED | {"verdict": "approve"})).status_code == 403
 
@@ -49,13 +49,13 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
     assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
     assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
     await asyncio.to_thread(work_off, app)
-    assert app.client.run(app.client.verbs.result(scene.job, "default")).value == 7
+    assert the(app.client.run(app.client.verbs.result(scene.job, "default"))).value == 7
 
 
 async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     page = await http.get(f"/approvals/{scene.gate}")
     assert "Your word would not count: whoever asked for the job may not decide it" in page.text
-    assert "name=\"verdict\"" not in page.text
+    assert 'name="verdict"' not in page.text
     refused = await http.post(f"/approvals/{scene.gate}", data=FILLED | {"verdict": "approve"})
     assert (refused.status_code, "requester_may_not_decide" in refused.text) == (409, True)
 

@@ -27,7 +27,7 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         f"/dead-letters/{scene.group}": (safe, scene.dead, "Redrive all 2"),
         f"/dead-letters/{scene.group}/jobs/{scene.dead}/edit": ("onerror", "payload"),
         "/workflows?show=all": ("publish", "succeeded", "3 of 3"),
-        f"/workflows/{scene.workflow}": ("publish", "<svg class=\"gantt\"", escaped(HOSTILE[:60]), "last"),
+        f"/workflows/{scene.workflow}": ("publish", '<svg class="gantt"', escaped(HOSTILE[:60]), "last"),
         "/schedules": ("02:30", "Europe/Paris"),
         f"/schedules/{quote(scene.schedule, safe='')}": ("In UTC", "In its own zone", "Clock change", "Run now"),
         f"/schedules/{quote(scene.schedule, safe='')}?zone=Asia/Tokyo": ("JST",),

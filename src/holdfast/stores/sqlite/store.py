@@ -69,8 +69,8 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         return result
 
     async def arun(self, flow: Flow[T]) -> T:
-        """In a thread: a commit waits for the disk, and the loop must not. With the caller's context, for a flow may ask
-        only then for which tenant and in whose name it works."""
+        """In a thread: a commit waits for the disk, and the loop must not. With the context of the caller, for a flow
+        may ask only then for which tenant and in whose name it works."""
         if self._threads is None or self._owner != os.getpid():  # threads do not come along in a fork
             self._owner = os.getpid()
             self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
