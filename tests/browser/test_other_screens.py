@@ -23,7 +23,7 @@ from tests.dashboard.scene import NAME, Scene, play, the
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.slow]
 
-ADA = Identity("ada", "default", EVERY_SCOPE, ambient=True, keeper=True)
+ADA = Identity("ada", "default", EVERY_SCOPE, ambient=True, whole=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ SAFE = {"GET", "HEAD"}
 
 def asked(app: App, scopes: frozenset[Scope]) -> httpx2.AsyncClient:
     """As somebody who looks after the whole, and may do only this."""
-    known = Identity("somebody", "default", scopes, keeper=True)
+    known = Identity("somebody", "default", scopes, whole=True)
     service = make_service(app, authenticate=lambda _: known)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(service, raise_app_exceptions=False), base_url=HERE)
 

@@ -20,6 +20,7 @@ from holdfast.dashboard.pages import (
     job,
     jobs,
     live,
+    login,
     operations,
     overview,
     queues,
@@ -32,7 +33,7 @@ from holdfast.dashboard.pages import (
 from holdfast.dashboard.rendering import STATIC, Renderer
 
 PAGES = (
-    *(overview, jobs, job, operations, live, theme),
+    *(overview, jobs, job, operations, live, theme, login),
     *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system),
 )
 

@@ -44,7 +44,7 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
 def whole(request: Request) -> Identity:
     """Who asks, if they look after the whole: what is every tenant's is not for one of them."""
     identity = identity_of(request)
-    if not identity.runs_the_whole:
+    if not identity.runs_all:
         raise Refused(
             f"{identity.actor} acts for tenant {identity.tenant}, and this is about all of them",
             code="missing_scope",

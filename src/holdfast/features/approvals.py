@@ -138,16 +138,17 @@ def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]
 
 
 @flow(writes=False)
-def presented(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
-    """What whoever holds this token is asked; None for a token that nobody issued, as for one of a gate that is not
-    there: the id of a gate alone opens nothing."""
-    if gate_of_token(token) is None:
+def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
+    """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
+    token itself says whose it is."""
+    gate_id = gate_of_token(token)
+    gate = None if gate_id is None else (yield from verbs.gate(gate_id, tenant).start())
+    if gate is None:
         return None
-    found = yield from asked(verbs, gate_of(token), tenant).start()
-    if found is None:
+    stored = yield from verbs.gate_hashes(gate.id, gate.tenant).start()
+    if find_hash(token_hash(token, gate), stored) is None:
         return None
-    stored = yield from verbs.gate_hashes(found.gate.id, found.gate.tenant).start()
-    return None if find_hash(token_hash(token, found.gate), stored) is None else found
+    return (yield from asked(verbs, gate.id, gate.tenant).start())
 
 
 class Approvals:
@@ -174,12 +175,13 @@ class Approvals:
     async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
         return _found(await self._caller.arun(self._asked(gate, tenant)))
 
-    def presented(self, token: str, *, tenant: str | None = None) -> Asked | None:
-        """The same for whoever holds a token and is nobody else to us; None where it is not one of the gate's."""
-        return self._caller.run(presented(self._caller.verbs, token, tenant or self._caller.tenant))
-
-    async def apresented(self, token: str, *, tenant: str | None = None) -> Asked | None:
-        return await self._caller.arun(presented(self._caller.verbs, token, tenant or self._caller.tenant))
+    async def ashow_with(self, token: str, *, tenant: str) -> Asked:
+        """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
+        from one that there never was."""
+        found = await self._caller.arun(asked_with(self._caller.verbs, token, tenant))
+        if found is None:
+            raise NotFound("there is nothing to decide with this token", code="token_unknown")
+        return found
 
     def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
         """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""

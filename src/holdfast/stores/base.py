@@ -64,6 +64,7 @@ from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
+from holdfast.stores.tokens import TokenVerbs
 
 T = TypeVar("T")
 
@@ -193,6 +194,7 @@ class Verbs(
     SwitchVerbs,
     LookingVerbs,
     StandingVerbs,
+    TokenVerbs,
     Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""

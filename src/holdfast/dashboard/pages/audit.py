@@ -84,7 +84,7 @@ async def verify(request: Request) -> Response:
 
 async def _anchor(request: Request) -> Anchor | None:
     """The newest seal; for whoever may know of all tenants together."""
-    if not identity_of(request).runs_the_whole:
+    if not identity_of(request).runs_all:
         return None
     client = the_app(request).client
     newest = await client.arun(client.verbs.seal())

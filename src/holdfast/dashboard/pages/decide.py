@@ -43,11 +43,10 @@ async def decide(request: Request) -> Response:
 async def _asked(request: Request) -> Asked:
     """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
     app, token = the_app(request), request.path_params["token"]
-    for tenant in (app.client.scope, EVERY_TENANT):
-        found = await app.approvals.apresented(token, tenant=tenant)
-        if found is not None:
-            return found
-    raise NotFound("there is nothing to decide behind this link", code="token_unknown", fix="Ask for a new one.")
+    try:
+        return await app.approvals.ashow_with(token, tenant=app.client.scope)
+    except NotFound:
+        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
 
 
 def _page(

@@ -36,7 +36,7 @@ async def index(request: Request) -> Response:
         rules=(await client.arun(verbs.payload_rules(client.tenant)))[:SHOWN],
         executors=(await client.arun(verbs.executors()))[:SHOWN],
         roles=ROLES,
-        whole=identity_of(request).runs_the_whole,
+        whole=identity_of(request).runs_all,
     )
 
 

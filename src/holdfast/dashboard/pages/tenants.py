@@ -22,7 +22,7 @@ LISTED: Final = 200
 
 async def index(request: Request) -> Response:
     identity, client = identity_of(request), the_app(request).client
-    everybody = identity.runs_the_whole
+    everybody = identity.runs_all
     whose = EVERY_TENANT if everybody else identity.tenant
     found = await client.arun(client.verbs.tenants(whose, most=COUNTED, names=LISTED + 1))
     tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]

@@ -15,6 +15,7 @@ from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
+from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -34,6 +35,7 @@ class Reads(
     StandingReads,
     RetentionReads,
     DeadLetterReads,
+    TokenReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
