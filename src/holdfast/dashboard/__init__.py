@@ -28,13 +28,14 @@ from holdfast.dashboard.pages import (
     system,
     tenants,
     theme,
+    tokens,
     workflows,
 )
 from holdfast.dashboard.rendering import STATIC, Renderer
 
 PAGES = (
     *(overview, jobs, job, operations, live, theme, login),
-    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system),
+    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens),
 )
 
 
