@@ -58,7 +58,7 @@ def declare(app: App) -> None:
         decision = await ctx.approval(
             "big-payment", summary=HOSTILE, data={"to": HOSTILE}, form=Budget, not_requester=True, expires_in="1h"
         )
-        return decision.data.limit if decision.data is not None else None
+        return decision.data.limit
 
     @app.job("broken", retry=Retry(max_attempts=1))
     async def broken(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from urllib.parse import quote
 
 import httpx2
@@ -13,7 +14,7 @@ from holdfast.dashboard.pages import audit
 from holdfast.stores.base import JobFilter
 from tests.api.conftest import client_of
 from tests.app.running import work_off
-from tests.dashboard.scene import HOSTILE, Scene, declare, play, the
+from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 
@@ -39,7 +40,7 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
     assert (await http.post(one, data={"verb": "redrive"})).status_code == 404
 
     assert (await http.post(f"{group}/note", data={"note": "known: " + HOSTILE})).status_code == 303
-    assert the(app.dead_letters.group(scene.group)).note.startswith("known: <img src=x")
+    assert the(the(app.dead_letters.group(scene.group)).note).startswith("known: <img src=x")
 
     broken = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": '})
     assert (broken.status_code, "is no JSON" in broken.text) == (422, True)
@@ -229,6 +230,30 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
     assert the(app.schedules.get("nightly")).payload == {"pin": "canary-4711"}, "left empty, it stays"
+
+
+async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.AsyncClient) -> None:
+    assert (await http.post("/tokens", data={"name": "ci", "role": "king"})).status_code == 422
+    assert (await http.post("/tokens", data={"name": "ci"})).status_code == 422, "one that allows nothing"
+    shown = await http.post("/tokens", data={"name": HOSTILE[:40], "role": ["viewer", "producer"], "expires": "30d"})
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
+    (token,) = app.tokens.list()
+    assert (token.tenant, set(token.roles)) == ("default", {"viewer", "producer"})
+    found = re.search(r"hf_[\w-]{49}", shown.text)
+    assert found is not None
+    listed = await http.get("/tokens?sessions=1")
+    assert found[0] not in listed.text
+    assert is_inert(listed.text)
+    assert 'name="confirmed"' in (await http.post("/tokens/revoke", data={"id": token.id})).text
+    assert the(app.tokens.list()[0]).revoked_at is None
+    assert (await http.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 303
+    assert app.tokens.list()[0].revoked_by == "tester"
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        assert (await acme.post("/tokens", data={"name": "x", "role": "admin", "whose": "all"})).status_code == 403
+        assert (await acme.post("/tokens", data={"name": "x", "role": "admin"})).status_code == 200
+        assert (await acme.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 404
+        assert token.id not in (await acme.get("/tokens")).text
+    assert {each.tenant for each in app.tokens.list(tenant="*")} == {"default", "acme"}
 
 
 async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:

@@ -6,6 +6,7 @@ import re
 
 import httpx2
 import pytest
+from starlette.requests import Request
 from starlette.routing import Route
 
 from holdfast import App
@@ -21,11 +22,13 @@ OPEN = {"/decide/{token}", "/login", "/logout"}
 SAFE = {"GET", "HEAD"}
 
 
-def asked(app: App, scopes: frozenset[Scope]) -> httpx2.AsyncClient:
-    """As somebody who looks after the whole, and may do only this."""
-    known = Identity("somebody", "default", scopes, whole=True)
-    service = make_service(app, authenticate=lambda _: known)
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(service, raise_app_exceptions=False), base_url=HERE)
+class Somebody:
+    """Who looks after the whole, and may do only what is said here."""
+
+    scopes: frozenset[Scope] = frozenset()
+
+    def __call__(self, _: Request) -> Identity:
+        return Identity("somebody", "default", self.scopes, whole=True)
 
 
 def path_of(route: Route) -> str:
@@ -37,19 +40,21 @@ async def test_every_action_asks_for_one_scope_and_every_role_is_held_to_it(app:
     routes = [route for route in make_dashboard(app).routes if isinstance(route, Route) and route.path not in OPEN]
     unsafe = [route for route in routes if set(route.methods or ()) - SAFE]
     assert len(unsafe) > 20
-    let_in: dict[str, set[Scope]] = {route.path: set() for route in unsafe}
-    for scope in Scope:
-        async with asked(app, frozenset({scope})) as client:
-            for route in unsafe:
-                if (await client.post(path_of(route))).status_code != 403:
-                    let_in[route.path].add(scope)
-    assert {path: scopes for path, scopes in let_in.items() if len(scopes) != 1} == {}
-    for role in Role:
-        async with asked(app, ROLES[role]) as client:
-            for route in unsafe:
-                allowed = (await client.post(path_of(route))).status_code != 403
-                assert allowed == (let_in[route.path] <= ROLES[role]), (role, route.path)
-    async with asked(app, frozenset()) as nobody:
+    somebody = Somebody()
+    service = make_service(app, authenticate=somebody)
+    transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=HERE) as client:
+
+        async def may(route: Route, scopes: frozenset[Scope]) -> bool:
+            somebody.scopes = scopes
+            return (await client.post(path_of(route))).status_code != 403
+
+        for route in unsafe:
+            let_in = {scope for scope in Scope if await may(route, frozenset({scope}))}
+            assert len(let_in) == 1, (route.path, let_in)
+            for role in Role:
+                assert await may(route, ROLES[role]) == (let_in <= ROLES[role]), (role, route.path)
+        somebody.scopes = frozenset()
         for route in routes:
             if "GET" in (route.methods or ()):
-                assert (await nobody.get(path_of(route))).status_code == 403, route.path
+                assert (await client.get(path_of(route))).status_code == 403, route.path

@@ -20,9 +20,7 @@ USUAL: Final = "90d"
 async def index(request: Request) -> Response:
     asked = request.query_params
     sessions = bool(asked.get("sessions"))
-    found = await the_app(request).tokens.alist(
-        sessions=sessions, before=said(asked, "before", 50), limit=PAGE + 1
-    )
+    found = await the_app(request).tokens.alist(sessions=sessions, before=said(asked, "before", 50), limit=PAGE + 1)
     return render(
         request,
         "tokens.html",
