@@ -13,7 +13,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, fairness, floor, flows, limits, longrun, pages, report, retention, sealing, waiting, writes
+from bench import (
+    chart,
+    facts,
+    fairness,
+    floor,
+    flows,
+    limits,
+    longrun,
+    pages,
+    report,
+    retention,
+    sealing,
+    waiting,
+    writes,
+)
 from bench.bars import (
     Bar,
     bars,
@@ -149,7 +163,14 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing, *measured.pages):
+    for row in (
+        *measured.waiting,
+        *measured.limits,
+        *measured.fairness,
+        *measured.retention,
+        *measured.sealing,
+        *measured.pages,
+    ):
         print(row.line())
     if measured.results is not None:
         write(options, subjects, measured.results)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.pages import BAR_MS, BAR_RATIO, Screen
 from bench.peers.catalog import BY_NAME
 from bench.peers.run import Results
-from bench.pages import BAR_MS, BAR_RATIO, Screen
 from bench.waiting import Beside
 from bench.writes import Writes
 

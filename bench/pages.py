@@ -167,9 +167,7 @@ async def measure_screens(app: App, paths: list[str], idle: int, loaded: int, ur
         finally:
             stop.set()
             await asyncio.to_thread(load.join, 60)
-    return [
-        Screen(path, _part(alone[path], 0.5), _part(alone[path], 0.99), _part(under[path], 0.99)) for path in paths
-    ]
+    return [Screen(path, _part(alone[path], 0.5), _part(alone[path], 0.99), _part(under[path], 0.99)) for path in paths]
 
 
 @asynccontextmanager

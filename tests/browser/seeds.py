@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,17 @@ def usual_app(folder: Path) -> App:
     @app.job("stock.sync", queue="stock")
     async def stock(warehouse: str) -> None: ...
 
-    for n in range(140):
-        send.using(tags=("welcome",) if n % 3 else ("newsletter",)).enqueue(f"customer{n}@mail.example", "welcome")
-    for n in range(1, 90):
-        render.enqueue(1000 + n)
-    for n in range(3):
-        refund.enqueue(1040 + n, 120.0 + 35 * n)
-    app.run_worker(burst=True, concurrency=8, queues=("mail", "documents", "payments"))
+    for minutes in range(-58, 1):  # an hour of it, by the clock of the database
+        app.store.migrate()
+        app.store.run(app.store.verbs.set_clock(timedelta(minutes=minutes), None))
+        for n in range(chance.randrange(3, 10)):
+            name = f"customer{chance.randrange(900)}@mail.example"
+            send.using(tags=("welcome",) if n % 3 else ("newsletter",)).enqueue(name, "welcome")
+        for _ in range(chance.randrange(1, 5)):
+            render.enqueue(1000 + chance.randrange(500))
+        if minutes % 16 == 0:
+            refund.enqueue(1040 - minutes, 120.0 - 3 * minutes)
+        app.run_worker(burst=True, concurrency=8, queues=("mail", "documents", "payments"))
     for warehouse in ("lyon", "porto", "gdansk", "bari", "oslo"):
         stock.enqueue(warehouse)
         stock.using(delay=1800).enqueue(warehouse)

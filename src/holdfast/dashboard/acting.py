@@ -31,7 +31,7 @@ async def fields(request: Request, name: str, most: int = 500) -> list[str]:
     return [value for value in found[:most] if isinstance(value, str)]
 
 
-def below(request: Request, path: str, otherwise: str = "/") -> str:
+def below(path: str, otherwise: str = "/") -> str:
     """A path of this service that a form names; anything that would lead elsewhere is replaced."""
     parts = urlsplit(path)
     inside = not parts.scheme and not parts.netloc and path.startswith("/") and not path.startswith(("//", "/\\"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -29,7 +29,7 @@ async def changes(request: Request) -> Response:
     return StreamingResponse(signals(live, tenant), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float = QUIET) -> AsyncIterator[str]:
+async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float = QUIET) -> AsyncGenerator[str, None]:
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"
     happened = asyncio.Event()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,9 +31,11 @@ LEADS = {
 async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    health = await app.ahealth()
-    pulse = await app.client.arun(app.client.verbs.pulse(app.client.tenant))
-    groups = await app.dead_letters.agroups(order="count", limit=GROUPS)
+    health, pulse, groups = await asyncio.gather(
+        app.ahealth(),
+        app.client.arun(app.client.verbs.pulse(app.client.tenant)),
+        app.dead_letters.agroups(order="count", limit=GROUPS),
+    )
     rows = [(minute.at, minute.enqueued, minute.succeeded, minute.failed) for minute in pulse.minutes]
     return render(request, "overview.html", health=health, pulse=pulse, groups=groups, leads=LEADS, chart_rows=rows)
 

@@ -16,7 +16,7 @@ A_YEAR = 365 * 86_400
 async def choose(request: Request) -> Response:
     require(request, Scope.READ)
     chosen = await field(request, "theme")
-    answer = go(request, below(request, await field(request, "back", "/")))
+    answer = go(request, below(await field(request, "back", "/")))
     if chosen in THEMES:
         path = request.scope.get("root_path", "") or "/"
         answer.set_cookie(THEME, chosen, max_age=A_YEAR, httponly=True, samesite="lax", path=path)

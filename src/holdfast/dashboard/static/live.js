@@ -7,7 +7,7 @@
   if (!state || !parts().length) return;
   const [words, button] = [state.querySelector("span"), state.querySelector("button")];
   const clock = () => new Date().toLocaleTimeString();
-  const GENTLE = 1000;
+  const gentle = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
   const PATIENCE = 40000; // the stream says something every 15 s, if only that it is there
   let source = null, timer = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
 
@@ -25,9 +25,13 @@
     last = Date.now();
     for (const part of parts()) window.htmx.trigger(part, "changed");
   };
-  const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + GENTLE - Date.now())); };
+  const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + gentle() - Date.now())); };
   const wake = () => { if (due && !busy()) changed(); };
-  document.addEventListener("visibilitychange", wake);
+  // A page that nobody sees listens to nothing: browsers have few connections for all their tabs.
+  document.addEventListener("visibilitychange", () => {
+    if (paused) return;
+    if (document.hidden) { source?.close(); heard = 0; } else again();
+  });
   document.addEventListener("focusout", () => setTimeout(wake, 50));
   document.addEventListener("close", () => setTimeout(wake, 50), true);
 
@@ -65,7 +69,7 @@
     source.addEventListener("changed", () => { heard = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
     source.addEventListener("here", () => { heard = Date.now(); });
   };
-  const again = () => { source?.close(); if (!paused) open(); };
+  const again = () => { source?.close(); if (!paused && !document.hidden) open(); };
   const toggle = () => {
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");

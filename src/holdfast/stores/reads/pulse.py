@@ -1,8 +1,8 @@
 """What a dashboard is drawn from (JF-16), at a bounded cost however many jobs and events there are.
 
-Queues are counted up to ``CAP``. The ledger has no index by time, so its end is read: up to ``TAIL`` rows by
-their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and what lies
-between two of them is reckoned to be like the first: numbers are given in order, so their distance is how much it was.
+Of what waits the oldest ``WAITING`` are looked at. The ledger has no index by time, so its end is read: up to ``TAIL``
+rows by their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and
+what lies before each is reckoned to be like it: numbers are given in order, so their distance is how much it was.
 Rows are counted by number and never by how many of them a tenant has, so that a small one costs no more to look at.
 """
 
@@ -14,14 +14,15 @@ from itertools import pairwise
 
 from holdfast.domain.ids import created_ms
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.pulse import CAP, MINUTE, SPAN, AtWork, Due, Minute, Pulse, QueuePulse, Spread, filled
-from holdfast.stores.codecs import EPOCH, Record
+from holdfast.domain.pulse import MINUTE, SPAN, AtWork, Due, Minute, Pulse, QueuePulse, Spread, filled
+from holdfast.stores.codecs import EPOCH, MICROSECOND, Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.health import _NOT_HELD, _READY_SINCE, _TENANTS
 from holdfast.stores.reads.jobs import Reader
 
-TAIL = 20_000
+TAIL = 10_000
+WAITING = 5_000
 SAMPLES, SAMPLE = 40, 250
 HEAD, NEWEST, MOST = 1_000, 500, 200
 
@@ -54,7 +55,7 @@ class PulseReads(Reader):
             f"{lead} select w.queue, count(*), min(cast(w.id as text)) from ({source}) w"
             " where w.due_at is null group by w.queue order by w.queue"
         )
-        rows = yield from self._ask(tenant, text, cap=CAP)
+        rows = yield from self._ask(tenant, text, cap=WAITING)
         text = f"{lead} select w.queue, min({_READY_SINCE}) from ({source}) w where w.due_at is null group by w.queue"
         first = yield from self._ask(tenant, text, cap=HEAD)
         codec = self.dialect.codec
@@ -64,22 +65,22 @@ class PulseReads(Reader):
             for queue, waiting, oldest in rows
         ]
         found.sort(key=lambda each: -(each.oldest_age_s or 0.0))
-        return found[:MOST], sum(each.waiting for each in found) >= CAP
+        return found[:MOST], sum(each.waiting for each in found) >= WAITING
 
     def _minutes(self, tenant: str, now: datetime) -> Steps[tuple[datetime, list[Minute], bool]]:
         number = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
         rows = yield from self._ask(tenant, number)
         last, since = int(rows[0][0] or 0), now - SPAN
-        begun = yield from self._first_at(tenant, last - TAIL, last)
-        if last > TAIL and begun is not None and begun > since:
+        text = (
+            f"select {self.dialect.minute('e.at')}, min(e.at), {_HAPPENED}{_IN_RANGE}"
+            f" and {within(tenant, 'e.tenant')} group by 1 order by 1"
+        )
+        rows = yield from self._ask(tenant, text, low=last - TAIL, high=last)
+        begun = self.dialect.codec.time(rows[0][1]) if rows else since
+        if last > TAIL and begun > since:
             sampled = yield from self._sampled(tenant, last, since)
             return sampled[0].at if sampled else begun, sampled, True
-        text = (
-            f"select {self.dialect.minute('e.at')}, {_HAPPENED}{_IN_RANGE} and e.at >= :since"
-            f" and {within(tenant, 'e.tenant')} group by 1"
-        )
-        rows = yield from self._ask(tenant, text, low=last - TAIL, high=last, since=self.dialect.codec.moment(since))
-        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, *counts in rows]
+        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in rows]
         return since, filled(minutes, since, now), False
 
     def _first_at(self, tenant: str, low: int, high: int) -> Steps[datetime | None]:
@@ -170,7 +171,8 @@ def _spread_out(seen: Sequence[tuple[datetime, Sequence[float]]], since: datetim
     """What was reckoned between two looks, shared out over the minutes between them."""
     sums: dict[datetime, list[float]] = {}
     for (start, _), (end, counts) in pairwise(seen):
-        length = max((end - start).total_seconds(), 0.001)
+        start = min(start, end - MICROSECOND)  # much may happen at one moment
+        length = (end - start).total_seconds()
         at = start.replace(second=0, microsecond=0)
         while at <= end:
             part = (min(end, at + MINUTE) - max(start, at)).total_seconds() / length
