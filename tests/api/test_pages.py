@@ -154,6 +154,7 @@ async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     for n in range(20):
         await app.aenqueue("anything", {"n": n})
     assert await anext(told) == "event: changed\ndata: -\n\n"
+    assert any("event: here" in word for word in [await anext(told) for _ in range(4)])
     await told.aclose()
     await auntil(lambda: live.listeners == 0, "nobody listens")
     await live.aclose()
