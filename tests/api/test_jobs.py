@@ -31,8 +31,8 @@ async def test_one_key_is_one_job(app: App) -> None:
         body = {
             "kind": "mail",
             "payload": {"to": "ada", "n": 7},
-            **{"queue": "post", "priority": 5, "tags": ["a", "b"], "key": "k-1", "delay": "1h", "limit_key": "ada"},
-            **{"correlation_id": "c-1", "external_ref": "x-1", "source_ref": "file:///in", "resources": ["gpu"]},
+            "queue": "post", "priority": 5, "tags": ["a", "b"], "key": "k-1", "delay": "1h", "limit_key": "ada",
+            "correlation_id": "c-1", "external_ref": "x-1", "source_ref": "file:///in", "resources": ["gpu"],
             "retry": {"max_attempts": 3, "backoff": {"base": 5, "jitter": False}},
         }
         made = await http.post(JOBS, json=body)

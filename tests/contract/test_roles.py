@@ -45,6 +45,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -60,6 +61,8 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token"),
+    *("set_connector", "remove_connector"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

@@ -34,6 +34,8 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.connectors import drafted
+from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
@@ -77,6 +79,8 @@ READS = {
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions", "pulse"),
     *("token_of", "token_used", "open_session", "end_session"),
+    *("endpoint", "endpoints", "endpoint_deliveries"),
+    *("connector", "connectors"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -90,6 +94,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -98,6 +103,8 @@ GOVERNS = {
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token", "tokens"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
+    *("set_connector", "remove_connector"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -144,6 +151,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    ids["endpoint"] = endpoint(owner).id
     return ids
 
 
@@ -332,6 +340,19 @@ def verbs(
         "token_used": lambda: run(v.token_used("0" * 64)),
         "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
         "end_session": lambda: run(v.end_session("1" * 64)),
+        "connector": lambda: run(v.connector("http.request", tenant)),
+        "connectors": lambda: run(v.connectors(tenant)),
+        "set_connector": lambda: run(v.set_connector(drafted(), "ada", tenant)),
+        "remove_connector": lambda: run(v.remove_connector("none", "ada", tenant)),
+        "endpoint": lambda: run(v.endpoint("ops", tenant)),
+        "endpoints": lambda: run(v.endpoints(tenant)),
+        "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),
+        "add_endpoint": lambda: run(v.add_endpoint(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
+        "change_endpoint": lambda: run(v.change_endpoint(draft(), "ada", tenant)),
+        "disable_endpoint": lambda: run(v.disable_endpoint("ops", "because", "ada", tenant)),
+        "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
+        "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
+        "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

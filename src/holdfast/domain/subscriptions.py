@@ -34,6 +34,8 @@ DEPTH: Final = 5
 """How many subscriptions may lie behind a job, unless a subscription says otherwise."""
 MOST_DEEP: Final = 100
 PATTERN_LIMIT: Final = 500
+TELLS: Final = "webhook.deliver"
+"""The kind of jobs that tell endpoints of events (domain/endpoints.py)."""
 
 # As people say it. A worker with a free slot takes a job, which is to claim and to start it in one step.
 _SAID: Final = {
@@ -46,6 +48,7 @@ _SAID: Final = {
     "succeeded": "succeed",
     "failed": "fail",
     "asked": "ask",
+    "approval_needed": "ask",
     "snoozed": "snooze",
     "approved": "approve",
     "denied": "deny",
@@ -137,7 +140,7 @@ class Subscribing:
             job_kind=check_name(job_kind, "kind"),
             kind=None if kind is None else check_name(kind, "kind"),
             match=match or None,
-            job_options=_stored(options or {}),
+            job_options=stored_options(options or {}),
             max_depth=max_depth,
             start=start,
             declared=declared,
@@ -177,6 +180,8 @@ class Subscription:
         if isinstance(event, Event):
             if self.kind is not None and not _fits(self.kind, event.kind):
                 return False
+            if event.kind == self.job_kind == TELLS:
+                return False  # to tell of what became of telling would never end
             told: Mapping[str, Any] = event.meta
         else:
             told = event.data
@@ -334,7 +339,7 @@ def job_of(
             queue=options.get("queue", DEFAULT_QUEUE),
             priority=options.get("priority", 0),
             delay=options.get("delay"),
-            retry=_policy(options),
+            retry=job_policy(options),
             retry_as=options.get("retry_as"),
             tags=tuple(options.get("tags", ())),
             agent=options.get("agent"),
@@ -365,7 +370,7 @@ def _filled(value: Any, told: dict[str, Any]) -> Any:
     return found
 
 
-def _stored(options: JobOptions) -> dict[str, Any]:
+def stored_options(options: JobOptions) -> dict[str, Any]:
     """Checked, and as JSON."""
     unknown = options.keys() - JobOptions.__annotations__.keys()
     if unknown:
@@ -399,9 +404,9 @@ def _stored(options: JobOptions) -> dict[str, Any]:
     return stored
 
 
-def _policy(options: Mapping[str, Any]) -> Retry:
+def job_policy(options: Mapping[str, Any], usual: Retry = DEFAULT_RETRY) -> Retry:
     if "max_attempts" not in options:
-        policy: Retry = options.get("retry", DEFAULT_RETRY)  # a template's
+        policy: Retry = options.get("retry", usual)  # a template's
         return policy
     backoff = Backoff.from_json(options["backoff"])
     return Retry(options["max_attempts"], backoff, options["max_crashes"])

@@ -56,6 +56,8 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.auditing import AuditVerbs
+from holdfast.stores.connectors import ConnectorVerbs
+from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.looking import LookingVerbs
@@ -195,6 +197,8 @@ class Verbs(
     LookingVerbs,
     StandingVerbs,
     TokenVerbs,
+    ConnectorVerbs,
+    EndpointVerbs,
     Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""

@@ -1,8 +1,10 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
+from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
@@ -36,6 +38,8 @@ class Reads(
     RetentionReads,
     DeadLetterReads,
     TokenReads,
+    ConnectorReads,
+    EndpointReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
