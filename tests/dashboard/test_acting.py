@@ -256,6 +256,30 @@ async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.Async
     assert {each.tenant for each in app.tokens.list(tenant="*")} == {"default", "acme"}
 
 
+@pytest.mark.req("SC-15")
+async def test_an_endpoint_is_added_tried_and_removed(app: App, http: httpx2.AsyncClient) -> None:
+    new = {"name": "ops", "url": "https://hooks.example/in?key=canary-4711", "secrets": "OPS_HOOK"}
+    assert (await http.post("/endpoints", data=new | {"url": "ftp://x"})).status_code == 422
+    assert (await http.post("/endpoints", data=new)).headers["location"] == "/endpoints/ops"
+    assert (await http.post("/endpoints", data=new)).status_code == 409
+    for page in ("/endpoints", "/endpoints/ops", "/endpoints/ops?failed=1"):
+        shown = await http.get(page)
+        assert (shown.status_code, "hooks.example/in" in shown.text, "canary-4711" in shown.text) == (200, True, False)
+    ping = await http.post("/endpoints/ops/send")
+    job = the(app.get(ping.headers["location"].rsplit("/", 1)[1]))
+    assert job.kind == "webhook.deliver"
+    assert (await http.post("/endpoints/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
+    for do, enabled in (({"do": "disable", "reason": HOSTILE}, False), ({"do": "enable"}, True)):
+        assert (await http.post("/endpoints/ops", data=do)).status_code == 303
+        assert app.endpoints.show("ops").enabled == enabled
+        assert is_inert((await http.get("/endpoints")).text)
+    assert (await http.post("/endpoints/ops", data={"do": "rotate", "secret": "NEWER"})).status_code == 303
+    assert app.endpoints.show("ops").secrets == ("NEWER", "OPS_HOOK")
+    assert 'name="confirmed"' in (await http.post("/endpoints/ops", data={"do": "remove"})).text
+    assert (await http.post("/endpoints/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
+    assert app.endpoints.list() == []
+
+
 async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:
     declare(app)
     for tenant in ("acme", "globex"):

@@ -17,6 +17,7 @@ from holdfast.dashboard.pages import (
     audit,
     dead_letters,
     decide,
+    endpoints,
     job,
     jobs,
     live,
@@ -35,7 +36,7 @@ from holdfast.dashboard.rendering import STATIC, Renderer
 
 PAGES = (
     *(overview, jobs, job, operations, live, theme, login),
-    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens),
+    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens, endpoints),
 )
 
 
