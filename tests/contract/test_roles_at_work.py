@@ -29,7 +29,7 @@ from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
-from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.auditing import ActionFilter, EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -68,6 +68,7 @@ READS = {
         "asks_first",
     ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
+    *("queue_standings", "worker_standings", "recent_events"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
@@ -271,6 +272,9 @@ def verbs(
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
+        "queue_standings": lambda: run(v.queue_standings(tenant)),
+        "worker_standings": lambda: run(v.worker_standings(tenant)),
+        "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
         "executors": lambda: run(v.executors()),
         "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),

@@ -63,6 +63,7 @@ from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.looking import LookingVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
 from holdfast.stores.tokens import TokenVerbs
@@ -193,6 +194,7 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
+    StandingVerbs,
     TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
@@ -427,7 +429,10 @@ class Verbs(
         """A page, newest first; ``before`` is the id of the last one of the page before."""
         ...
 
-    def graph(self, workflow_id: str, tenant: str) -> Flow[Graph | None]: ...
+    def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
+        """With a limit so many of its jobs, the first."""
+        ...
+
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
         """The ids of jobs of a workflow by their names there, of those that there are."""
         ...

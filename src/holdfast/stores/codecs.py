@@ -68,8 +68,8 @@ class Record:
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset(
         {
-            *("tags", "approvers", "escalate_to", "uses", "forbidden", "roles", "scopes"),
-            *("hosts", "secrets", "wants", "kinds", "queues"),
+            *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
+            *("hosts", "secrets", "wants"),
         }
     )
 
