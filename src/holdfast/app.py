@@ -265,8 +265,16 @@ class App(Operating):
         return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        prepared = self._prepare(kind, payload, options)
+        known = self.kinds.get(kind)
+        if known is not None and known.kind.rule.store:  # which may be slow
+            prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
+        else:
+            prepared = self._prepare(kind, payload, options)
         return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+
+    def prepare(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Prepared[Any]:
+        """A call by name that has been checked and not yet been enqueued, for ``enqueue_many``."""
+        return self._prepare(kind, payload, options)
 
     def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
         """Enqueue many in one transaction a tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
@@ -323,6 +331,9 @@ class App(Operating):
     def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
         """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
         return self.client.run(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+
+    async def achain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
+        return await self.client.arun(self.client.verbs.chain(job_id, tenant or self.client.tenant))
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Why a job is where it is, and does not run: every reason that holds, and what would change it."""

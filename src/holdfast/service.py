@@ -18,6 +18,7 @@ from holdfast.api.limits import BodyLimit
 from holdfast.app import App
 from holdfast.dashboard import make_dashboard
 from holdfast.dashboard.headers import PageHeaders
+from holdfast.live import Live
 
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
 OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
@@ -26,10 +27,13 @@ OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
 def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
 
+    live = Live(app.client)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.client.make_ready()
         yield
+        await live.aclose()
         await app.store.leave_loop()
 
     service = FastAPI(
@@ -38,6 +42,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
             Middleware(PageHeaders),
@@ -46,8 +51,10 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
             Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
         ],
     )
-    service.state.app = app
+    service.state.app, service.state.live = app, live
     add_api(service, app)
     if dashboard:
-        service.mount("/", make_dashboard(app))
+        pages = make_dashboard(app)
+        pages.state.live = live
+        service.mount("/", pages)
     return service

@@ -51,7 +51,19 @@ AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *(
+        "health",
+        "counts",
+        "capped_counts",
+        "ledger_end",
+        "events_after",
+        "cursor_of",
+        "now",
+        "watch",
+        "agent",
+        "agents",
+        "asks_first",
+    ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
@@ -157,6 +169,8 @@ def verbs(
         "health": lambda: run(v.health(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
+        "ledger_end": lambda: run(v.ledger_end(tenant)),
+        "capped_counts": lambda: run(v.capped_counts(JobFilter(tenant=tenant), 10)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
         "enqueue": lambda: run(

@@ -66,7 +66,7 @@ DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
 NOT_A_WORKERS |= {"set_retention", "delete_retention"}
-READS |= {"retentions", "preview_retention", "usage"}
+READS |= {"retentions", "preview_retention", "usage", "ledger_end", "capped_counts"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 

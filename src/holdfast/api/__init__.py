@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from holdfast.api.linking import PREFIX
 from holdfast.api.problems import add_problems
-from holdfast.api.routes import health, jobs
+from holdfast.api.routes import acting, artifacts, events, health, jobs
 from holdfast.app import App
-
-PREFIX = "/api/v1"
 
 
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
     service.include_router(health.probes)
-    for routes in (jobs,):
+    for routes in (jobs, acting, artifacts, events):
         service.include_router(routes.router, prefix=PREFIX)

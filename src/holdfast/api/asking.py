@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from holdfast.access import Identity, Scope, require
+from holdfast.access import Identity, Scope, identity_of, require
 from holdfast.app import App
+from holdfast.live import Live
+
+# All are coroutines: what is not, FastAPI runs in a thread.
 
 
-def _app(request: Request) -> App:
+async def _app(request: Request) -> App:
     app = request.app.state.app
     assert isinstance(app, App)
     return app
 
 
-def _asks(scope: Scope) -> Callable[[Request], Identity]:
-    def check(request: Request) -> Identity:
+async def _live(request: Request) -> Live:
+    live = request.app.state.live
+    assert isinstance(live, Live)
+    return live
+
+
+def _asks(scope: Scope) -> Callable[[Request], Awaitable[Identity]]:
+    async def check(request: Request) -> Identity:
         return require(request, scope)
 
     check.scope = scope  # type: ignore[attr-defined]  # the matrix of roles is made from this
@@ -30,4 +39,10 @@ def allowed(scope: Scope) -> Any:
     return Depends(_asks(scope))
 
 
+async def _who(request: Request) -> Identity:
+    return identity_of(request)
+
+
 TheApp = Annotated[App, Depends(_app)]
+TheLive = Annotated[Live, Depends(_live)]
+Who = Annotated[Identity, Depends(_who)]
