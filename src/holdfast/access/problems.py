@@ -39,8 +39,11 @@ def status_of(error: HoldfastError) -> int:
     return known or next((status for kind, status in BY_CLASS if isinstance(error, kind)), 500)
 
 
-def problem(status: int, code: str, reason: str, *, fix: str | None = None) -> JSONResponse:
-    """DP-3's ``refused`` and ``reason`` are in it."""
+def problem(
+    status: int, code: str, reason: str, *, fix: str | None = None, error: str | None = None
+) -> JSONResponse:
+    """DP-3's ``refused`` and ``reason`` are in it; ``error`` is the class that Python raises for it, so that a client
+    can raise the same."""
     body = {
         "type": f"urn:holdfast:error:{code}",
         "title": code.replace("_", " "),
@@ -52,4 +55,6 @@ def problem(status: int, code: str, reason: str, *, fix: str | None = None) -> J
     }
     if fix is not None:
         body["fix"] = fix
+    if error is not None:
+        body["error"] = error
     return JSONResponse(body, status_code=status, media_type="application/problem+json")

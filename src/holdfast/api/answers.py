@@ -38,6 +38,7 @@ class Problem(BaseModel):
     refused: bool = True
     reason: str
     fix: str | None = None
+    error: str | None = Field(None, examples=["NotFound"], description="The class that Python raises for it.")
 
 
 _anything: TypeAdapter[Any] = TypeAdapter(Any)

@@ -20,7 +20,7 @@ log = logging.getLogger("holdfast.api")
 def add_problems(service: FastAPI) -> None:
     @service.exception_handler(HoldfastError)
     async def refused(_: Request, error: HoldfastError) -> Response:
-        return problem(status_of(error), error.code, error.message, fix=error.fix)
+        return problem(status_of(error), error.code, error.message, fix=error.fix, error=type(error).__name__)
 
     @service.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

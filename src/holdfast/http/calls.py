@@ -66,7 +66,7 @@ def prepared(kind: str, payload: Any, options: JobOptions) -> Call:
     if "delay" in said:
         said["delay"] = seconds(said["delay"], "delay")
     if isinstance(said.get("retry"), Retry):
-        said["retry"] = _policy(said["retry"])
+        said["retry"] = policy(said["retry"])
     for name in ("tags", "resources"):
         if isinstance(said.get(name), tuple):
             said[name] = list(said[name])
@@ -91,6 +91,6 @@ def another_time(
     return given(at=at, delay=span, max_attempts=max_attempts, reason=reason)
 
 
-def _policy(retry: Retry) -> dict[str, Any]:
+def policy(retry: Retry) -> dict[str, Any]:
     as_stored_policy(retry)
     return {"max_attempts": retry.max_attempts, "max_crashes": retry.max_crashes, "backoff": retry.backoff.to_json()}

@@ -19,6 +19,9 @@ from holdfast.http.sending import answer_to
 from holdfast.http.transport import AsyncStream, AsyncTransport, Stream, Transport
 from holdfast.http.wire import Emit, Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
 
+MOST = 200
+"""The service puts no more into a page."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
@@ -182,13 +185,40 @@ class Noun(Generic[C]):
         """Those of one page."""
         return read_page(kind, (yield from self._ask(request)))[0]
 
-    def _pages(self, kind: type[U], path: str, **query: Any) -> Steps[list[U]]:
+    def _every(self, record: type[U], path: str, /, **query: Any) -> Items[U]:
+        """All there are, for whoever iterates: a page is asked for when the one before was used up."""
+        place: str | None = None
+        while True:
+            last = place
+            page, place = read_page(record, (yield from self._ask(get(path, after=place, limit=MOST, **query))))
+            for each in page:
+                yield Emit(each)
+            if place is None:
+                return
+            if place == last:
+                raise unreadable("page", "the next one is the same again")
+
+    def _some(
+        self, record: type[U], path: str, limit: int, after: str | None = None, /, **query: Any
+    ) -> Steps[list[U]]:
+        """As many as asked for, in pages if need be."""
+        found: list[U] = []
+        place = after
+        while len(found) < limit:
+            last, size = place, min(MOST, limit - len(found))
+            page, place = read_page(record, (yield from self._ask(get(path, after=place, limit=size, **query))))
+            found += page
+            if place is None or place == last:
+                break
+        return found
+
+    def _pages(self, record: type[U], path: str, /, **query: Any) -> Steps[list[U]]:
         """All of a list that is not long, page by page."""
         found: list[U] = []
         place: str | None = None
         while True:
             last = place
-            page, place = read_page(kind, (yield from self._ask(get(path, after=place, **query))))
+            page, place = read_page(record, (yield from self._ask(get(path, after=place, **query))))
             found += page
             if place is None:
                 return found

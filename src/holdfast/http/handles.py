@@ -36,6 +36,11 @@ class Placed:
     detail: str | None = None
     tenant: str | None = None
 
+    def as_ours(self) -> Placed:
+        """Asked for under a key that nobody else has: if it was there already, that was us, in a try whose answer was
+        lost."""
+        return Placed(self.id, True, tenant=self.tenant) if self.reason == "duplicate_key" else self
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -14,13 +14,12 @@ from holdfast.http.calls import Call, JobOptions, another_time, aware, prepared
 from holdfast.http.colours import Items, Noun, Runner, many, verb
 from holdfast.http.handles import JobHandle, Placed, changed, history_of, one_job
 from holdfast.http.problems import unreadable
-from holdfast.http.reading import read_page
-from holdfast.http.wire import Emit, Steps, get, given, post, segment
+from holdfast.http.wire import Steps, get, given, post, segment
 from holdfast.insights import Story, Why
 
 C = TypeVar("C", bound=Runner)
 
-PAGE, MOST = 50, 200
+PAGE = 50
 
 _Jobs = list[Job]  # inside the class the word is a method
 _Attempts = list[Attempt]
@@ -75,9 +74,7 @@ class Jobs(Noun[C], Generic[C]):
         return [self._handle(call, answer) for call, answer in zip(asked, answers, strict=True)]
 
     def _handle(self, call: Call, placed: Placed) -> JobHandle[C]:
-        if call.own and placed.reason == "duplicate_key":
-            placed = Placed(placed.id, True, None, None, placed.tenant)  # it is ours, from a try whose answer was lost
-        return JobHandle(self._runner, placed)
+        return JobHandle(self._runner, placed.as_ours() if call.own else placed)
 
     def handle(self, job_id: str) -> JobHandle[C]:
         """A handle on a job that is there already."""
@@ -101,32 +98,12 @@ class Jobs(Noun[C], Generic[C]):
     def jobs(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobsWanted]) -> Steps[_Jobs]:
         """Jobs, newest first: ``client.jobs(state="dead_letter", kind="pay", limit=20)``. Their payloads are left out
         (None) here and in ``list``; ``get`` has them."""
-        found: _Jobs = []
-        place = before
-        while len(found) < limit:
-            page, place = yield from self._page(min(MOST, limit - len(found)), place, wanted)
-            found += page
-            if place is None:
-                break
-        return found
+        return (yield from self._some(Job, "/jobs", limit, before, **_query(wanted)))
 
     @many
     def list(self, **wanted: Unpack[JobsWanted]) -> Items[Job]:
         """Every job that matches, newest first, read page by page as you go."""
-        place = None
-        while True:
-            page, place = yield from self._page(MOST, place, wanted)
-            for job in page:
-                yield Emit(job)
-            if place is None:
-                return
-
-    def _page(self, limit: int, after: str | None, wanted: JobsWanted) -> Steps[tuple[_Jobs, str | None]]:
-        query: dict[str, Any] = dict(wanted)
-        query["group"] = query.pop("fingerprint", None)
-        for name in ("since", "until"):
-            aware(query.get(name), name)
-        return read_page(Job, (yield from self._ask(get("/jobs", limit=limit, after=after, **query))))
+        yield from self._every(Job, "/jobs", **_query(wanted))
 
     @verb
     def history(self, job_id: str) -> Steps[_Events]:
@@ -212,3 +189,12 @@ class Jobs(Noun[C], Generic[C]):
             except (NotFound, Conflict) as error:
                 verdicts.append(Verdict(job_id, None, True, error.code))
         return verdicts
+
+
+def _query(wanted: JobsWanted) -> dict[str, Any]:
+    query: dict[str, Any] = dict(wanted)
+    for name in ("since", "until"):
+        aware(query.get(name), name)
+    if "fingerprint" in query:
+        query["group"] = query.pop("fingerprint")
+    return query

@@ -109,7 +109,7 @@ def answer_to(request: Request, base: Base, retrying: Retrying, *, stream: bool 
 
 def _followed(request: Request, got: Reply, base: Base, hops: int) -> Request:
     """The request to where it was sent on. Another origin is never gone to: the token is not for it."""
-    origin, path, query = _target(urljoin(base.at(request.path), got.headers.get("location", "")))
+    origin, path, query = _target(base.at(request.path), got.headers.get("location", ""))
     if origin != base.origin or not path.startswith(base.api + "/"):
         raise StoreError(
             f"{base.url} sends requests on to another place, where the token is not for",
@@ -122,10 +122,10 @@ def _followed(request: Request, got: Reply, base: Base, hops: int) -> Request:
     return dataclasses.replace(request, path=path.removeprefix(base.api), query=said)
 
 
-def _target(url: str) -> tuple[str, str, str]:
+def _target(here: str, location: str) -> tuple[str, str, str]:
     """Its origin, path and query; nothing of what is no URL."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(urljoin(here, location))
         return _origin(parts.scheme, parts.hostname or "", parts.port), parts.path, parts.query
     except ValueError:
         return "", "", ""
