@@ -107,7 +107,8 @@ def narrowed(search: Search, **given: Any) -> Search:
 
 
 def _value(name: str, value: str, now: datetime) -> Any:
-    return _READ.get(name, lambda text, _: check_name(text, name, limit=255))(value, now)
+    how = _READ.get(name)
+    return check_name(value, name, limit=255) if how is None else how(value, now)
 
 
 def _state(value: str, _: datetime) -> State:

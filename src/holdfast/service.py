@@ -21,7 +21,7 @@ from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
 
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
-OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
+OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
 
 
 def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:

@@ -19,7 +19,7 @@ from holdfast.service import make_service
 async def auntil(condition: Callable[[], object], what: str, limit: float = 30.0) -> None:
     """``until`` on the loop that is running."""
     async with asyncio.timeout(limit):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # whatever it is, it is no event of ours
             await asyncio.sleep(0.01)
     assert condition(), what
 

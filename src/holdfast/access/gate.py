@@ -102,3 +102,25 @@ def require(request: HTTPConnection, scope: Allowed) -> Identity:
             f"{identity.actor} may not {scope}", code="missing_scope", fix=f"It takes a token with the scope {scope}."
         )
     return identity
+
+
+def require_whole(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what concerns every tenant: no single one's credentials are enough."""
+    identity = require(request, scope)
+    if not identity.runs_all:
+        raise Refused(
+            "this concerns every tenant",
+            code="not_for_a_tenant",
+            fix="It takes a token of tenant *, for those who run the whole.",
+        )
+    return identity
+
+
+def require_one(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what belongs to one tenant, which has to be named."""
+    identity = require(request, scope)
+    if identity.everywhere:
+        raise Refused(
+            "this is done for one tenant, and none is named", code="tenant_required", fix="Send Holdfast-Tenant: name"
+        )
+    return identity

@@ -72,9 +72,17 @@ class Identity:
     credential: str | None = None
     """The id of the token, for the ledger of its use; None for those who came otherwise."""
 
+    whole: bool = False
+    """Looks after everybody's, also while working for one tenant: the person at this machine."""
+
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def everywhere(self) -> bool:
         return self.tenant == EVERY_TENANT
+
+    @property
+    def runs_all(self) -> bool:
+        """Whether it may do what concerns every tenant: tenants, executors, the seals of the ledger."""
+        return self.whole or self.everywhere

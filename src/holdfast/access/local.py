@@ -12,7 +12,7 @@ from holdfast.client import Client
 
 def at_this_machine(client: Client) -> Authenticate:
     """Everything is allowed to whoever can reach loopback, as the program's own user."""
-    identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True)
+    identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:
         return identity if is_local(request) else None

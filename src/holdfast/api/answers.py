@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+import dataclasses
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from fastapi import Path, Query
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 T = TypeVar("T")
 
@@ -18,6 +19,7 @@ After = Annotated[
 ]
 Id = Annotated[str, Path(min_length=1, max_length=100, description="A UUID.")]
 Name = Annotated[str, Path(min_length=1, max_length=255)]
+NamePath = Name  # its route says {name:path}: names may have a / in them
 
 
 class Page(BaseModel, Generic[T]):
@@ -39,6 +41,20 @@ class Problem(BaseModel):
     reason: str
     fix: str | None = None
     error: str | None = Field(None, examples=["NotFound"], description="The class that Python raises for it.")
+
+
+def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
+    """A model with the fields of a record and what else is told of it."""
+    hints = get_type_hints(record)
+    fields: dict[str, Any] = {each.name: (hints[each.name], ...) for each in dataclasses.fields(record)}
+    model: type[BaseModel] = create_model(name, **fields, **{key: (kind, ...) for key, kind in more.items()})
+    model.__doc__ = record.__doc__
+    return model
+
+
+def and_more(record: Any, **more: Any) -> dict[str, Any]:
+    """The record as such a model has it."""
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)} | more
 
 
 _anything: TypeAdapter[Any] = TypeAdapter(Any)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from holdfast.access import Identity, Scope, identity_of, require
+from holdfast.access import Identity, Scope, identity_of, require, require_one, require_whole
 from holdfast.app import App
 from holdfast.live import Live
 
@@ -26,9 +26,12 @@ async def _live(request: Request) -> Live:
     return live
 
 
-def _asks(scope: Scope) -> Callable[[Request], Awaitable[Identity]]:
+Check = Callable[[Request, Scope], Identity]
+
+
+def _asks(scope: Scope, how: Check) -> Callable[[Request], Awaitable[Identity]]:
     async def check(request: Request) -> Identity:
-        return require(request, scope)
+        return how(request, scope)
 
     check.scope = scope  # type: ignore[attr-defined]  # the matrix of roles is made from this
     return check
@@ -36,7 +39,17 @@ def _asks(scope: Scope) -> Callable[[Request], Awaitable[Identity]]:
 
 def allowed(scope: Scope) -> Any:
     """For a route: ``dependencies=[allowed(Scope.READ)]``."""
-    return Depends(_asks(scope))
+    return Depends(_asks(scope, require))
+
+
+def allowed_one(scope: Scope) -> Any:
+    """For what is made for one tenant: whoever acts for all must have named it."""
+    return Depends(_asks(scope, require_one))
+
+
+def allowed_whole(scope: Scope) -> Any:
+    """For what concerns every tenant."""
+    return Depends(_asks(scope, require_whole))
 
 
 async def _who(request: Request) -> Identity:

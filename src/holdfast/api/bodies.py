@@ -29,14 +29,14 @@ class Body(BaseModel):
 
 
 class Because(Body):
-    reason: Words | None = Field(None, description="Kept in the ledger.")
+    reason: Words | None = Field(default=None, description="Kept in the ledger.")
 
 
 class RetryPolicy(Body):
     """How often a job is begun before it is a dead letter, and how long it waits in between."""
 
-    max_attempts: int = Field(5, ge=1, le=101)
-    max_crashes: int = Field(3, ge=0, le=100)
+    max_attempts: int = Field(default=5, ge=1, le=101)
+    max_crashes: int = Field(default=3, ge=0, le=100)
     backoff: Literal["exponential", "gentle", "hourly_cap"] | BackoffRule = "exponential"
 
     def policy(self) -> Retry:
@@ -49,31 +49,31 @@ class RetryPolicy(Body):
 class BackoffRule(Body):
     """Seconds: ``base``, then ``factor`` times as long each time, up to ``cap``."""
 
-    base: float = Field(1.0, ge=0, le=2_592_000)
-    factor: float = Field(2.0, ge=1, le=1_000)
-    cap: float = Field(300.0, ge=0, le=2_592_000)
+    base: float = Field(default=1.0, ge=0, le=2_592_000)
+    factor: float = Field(default=2.0, ge=1, le=1_000)
+    cap: float = Field(default=300.0, ge=0, le=2_592_000)
     jitter: bool = True
-    head: int = Field(0, ge=0, le=100)
+    head: int = Field(default=0, ge=0, le=100)
 
 
 class JobOptions(Body):
     """How a job is enqueued; the names are those of Python."""
 
     queue: Text | None = None
-    priority: int | None = Field(None, ge=-32_768, le=32_767)
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     delay: Span | None = None
     run_at: Instant | None = None
     deadline: Instant | None = None
-    key: Text | None = Field(None, description="One job a key: asking again answers the same job.")
+    key: Text | None = Field(default=None, description="One job a key: asking again answers the same job.")
     dedupe: Literal["skip", "coalesce"] | None = None
-    tags: list[Text] | None = Field(None, max_length=50)
+    tags: list[Text] | None = Field(default=None, max_length=50)
     parent: Text | None = None
     correlation_id: Text | None = None
     causation_id: Text | None = None
     external_ref: Text | None = None
     agent: Text | None = None
     limit_key: Text | None = None
-    resources: list[Text] | None = Field(None, max_length=50)
+    resources: list[Text] | None = Field(default=None, max_length=50)
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
     retry_as: Literal["new_job"] | None = None
     source_ref: Annotated[str, Field(max_length=4_000)] | None = None
@@ -100,7 +100,7 @@ class Enqueue(JobOptions):
     )
 
     kind: Text
-    payload: Any = Field(None, description="The arguments, as an object of names and values.")
+    payload: Any = Field(default=None, description="The arguments, as an object of names and values.")
 
 
 RetryPolicy.model_rebuild()

@@ -28,8 +28,10 @@ async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Ve
 
 
 class Redrive(Because):
-    max_attempts: int | None = Field(None, ge=1, le=101, description="Another limit than it had.")
-    from_step: int | Text | None = Field(None, description="Do this step, by number or name, and those after it again.")
+    max_attempts: int | None = Field(default=None, ge=1, le=101, description="Another limit than it had.")
+    from_step: int | Text | None = Field(
+        default=None, description="Do this step, by number or name, and those after it again."
+    )
 
 
 @router.post("/redrive", response_model=Verdict)
@@ -77,7 +79,7 @@ class MoveTo(Because):
     last: bool = False
     before: Text | None = None
     after: Text | None = None
-    priority: int | None = Field(None, ge=-32_768, le=32_767)
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
 
 
 @router.post("/move", response_model=Verdict)
@@ -92,7 +94,7 @@ class Another(Because):
 
     at: Instant | None = None
     delay: Span | None = None
-    max_attempts: int | None = Field(None, ge=1, le=101)
+    max_attempts: int | None = Field(default=None, ge=1, le=101)
 
 
 @router.post("/reschedule", response_model=Verdict)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Limit, Page, as_json
-from holdfast.api.asking import TheApp, TheLive, allowed
+from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
 from holdfast.domain.job import Event
 from holdfast.live import Lagged, Live
 from holdfast.stores.base import Sent
@@ -125,11 +125,11 @@ class Tell(BaseModel):
 
     name: str = Field(max_length=255)
     data: dict[str, Any] | None = None
-    key: str | None = Field(None, max_length=255, description="It is told once, however often it is sent.")
-    job: str | None = Field(None, max_length=100, description="For this job alone.")
+    key: str | None = Field(default=None, max_length=255, description="It is told once, however often it is sent.")
+    job: str | None = Field(default=None, max_length=100, description="For this job alone.")
 
 
-@router.post("", dependencies=[allowed(Scope.ENQUEUE)], status_code=201, response_model=Sent)
+@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Sent)
 async def send_event(app: TheApp, told: Tell) -> Sent:
     """Tell of something that happened: jobs that wait for it go on."""
     return await app.asend_event(told.name, told.data, key=told.key, job=told.job)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
-from holdfast.api.asking import TheApp, allowed
+from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Enqueue, read
 from holdfast.api.linking import here
+from holdfast.api.searches import Sought
 from holdfast.app import App
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
 from holdfast.domain.ids import parse_id
@@ -25,7 +25,6 @@ from holdfast.domain.states import State
 from holdfast.handle import Handle
 from holdfast.insights import Story, Why, matching, story
 from holdfast.kind import Prepared
-from holdfast.searching import Search, moment, narrowed, parse
 from holdfast.stores.base import Counted
 from holdfast.vault import NAME
 
@@ -35,7 +34,6 @@ COUNTED = 1_000
 """How many jobs of a state are counted."""
 MANY = 1_000
 LONGEST_WAIT = 60.0
-_NEVER = datetime.min.replace(tzinfo=UTC)  # where no time is asked for
 
 Key = Annotated[str | None, Header(max_length=255, description="As `key` in the body.")]
 
@@ -52,7 +50,7 @@ class Accepted:
 
 @router.post(
     "",
-    dependencies=[allowed(Scope.ENQUEUE)],
+    dependencies=[allowed_one(Scope.ENQUEUE)],
     status_code=201,
     response_model=Accepted,
     responses={200: {"model": Accepted, "description": "There was such a job already."}},
@@ -68,9 +66,8 @@ async def enqueue_job(request: Request, app: TheApp, idempotency_key: Key = None
     another body it is refused (`idempotency_conflict`)."""
     asked = read(Enqueue, await request.body())
     options = asked.options("kind", "payload")
-    if idempotency_key is not None:
-        if options.setdefault("key", idempotency_key) != idempotency_key:
-            raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
+    if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
+        raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
     handle = await app.aenqueue(asked.kind, asked.payload, **options)
     answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
     return Response(
@@ -95,7 +92,7 @@ class Judged:
     detail: str | None
 
 
-@router.post("/batch", dependencies=[allowed(Scope.ENQUEUE)], response_model=Page[Judged])
+@router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
 async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
     """Enqueue many in one transaction; the answers are in the order of what was asked, each with a verdict."""
     calls, judged = await asyncio.to_thread(_prepared, app, many)
@@ -123,48 +120,6 @@ def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], 
             calls.append(None)
             judged.append(Judged(None, False, error.code, error.message))
     return calls, judged
-
-
-Word = Annotated[str | None, Query(max_length=255)]
-
-
-async def wanted(
-    app: TheApp,
-    q: Annotated[
-        str | None,
-        Query(max_length=1_000, examples=['state:dead_letter kind:mail since:1h "connection refused"']),
-    ] = None,
-    state: State | None = None,
-    kind: Word = None,
-    queue: Word = None,
-    agent: Word = None,
-    tag: Word = None,
-    correlation_id: Word = None,
-    parent_id: Word = None,
-    group: Word = None,
-    since: Word = None,
-    until: Word = None,
-) -> Search:
-    """What the parameters and the words of ``q`` come to together."""
-    client = app.client
-    timed = since is not None or until is not None or "since:" in (q or "").lower() or "until:" in (q or "").lower()
-    now = await client.arun(client.verbs.now()) if timed else _NEVER
-    return narrowed(
-        parse(q or "", now),
-        state=state,
-        kind=kind,
-        queue=queue,
-        agent=agent,
-        tag=tag,
-        correlation_id=correlation_id,
-        parent_id=None if parent_id is None else parse_id(parent_id),
-        fingerprint=group,
-        since=None if since is None else moment(since, now),
-        until=None if until is None else moment(until, now),
-    )
-
-
-Sought = Annotated[Search, Depends(wanted)]
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])

@@ -24,7 +24,7 @@ class OverviewReads(Reader):
 
     @flow(writes=False)
     def capped_counts(self, wanted: JobFilter, most: int) -> Steps[Counted]:
-        """By an index, and never more rows than the cap in each state: it costs the same however many jobs there are."""
+        """By an index, and never more rows than the cap in each state: it costs the same beside millions."""
         every = dataclasses.replace(wanted, state=None, before=None, payloads=True)
         if every == JobFilter(tenant=wanted.tenant, limit=wanted.limit):
             parts, params = [], {}
