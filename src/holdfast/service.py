@@ -56,5 +56,6 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     if dashboard:
         pages = make_dashboard(app)
         pages.state.live = live
+        pages.state.authenticate = authenticate  # the page to log in at opens sessions with it, if it can
         service.mount("/", pages)
     return service

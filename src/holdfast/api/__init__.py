@@ -18,6 +18,7 @@ from holdfast.api.routes import (
     gates,
     health,
     jobs,
+    leases,
     limits,
     operations,
     payload_rules,
@@ -29,15 +30,17 @@ from holdfast.api.routes import (
     switches,
     templates,
     tenants,
+    tick,
+    tokens,
     usage,
     workflows,
 )
 from holdfast.app import App
 
 ROUTES = (
-    *(jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
+    *(tick, jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
     *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
-    *(usage, health, audit),
+    *(usage, health, audit, leases, tokens),
 )
 
 
@@ -47,3 +50,4 @@ def add_api(service: FastAPI, app: App) -> None:
     for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)
     service.include_router(gates.by_token, prefix=PREFIX)
+    service.include_router(tick.router, prefix="/api", include_in_schema=False)  # where HK-1 has it

@@ -31,6 +31,7 @@ from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
+from holdfast.stores.postgres.tokens import TokenVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -56,6 +57,7 @@ class PostgresVerbs(
     RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
+    TokenVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:
