@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ class Driver:
         """The first items of what is iterated over."""
         if self.blocking:
             with_end = act(self.client)
-            found = [item for item, _ in zip(with_end, range(most), strict=False)]
+            found = list(islice(with_end, most))
             with_end.close()
             return found
         return self.loop.run_until_complete(self._take(act, most))

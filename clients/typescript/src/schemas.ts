@@ -107,3 +107,59 @@ export type Gate = z.infer<typeof gateSchema>;
 export function pageOf<Schema extends z.ZodTypeAny>(item: Schema) {
   return z.object({ items: z.array(item), next: z.string().nullish() });
 }
+
+export const outcomeSchema = z.object({
+  id: z.string(),
+  state: z.string(),
+  finished: z.boolean(),
+  value: anything,
+  ref: z.string().nullish(),
+  sealed: z.boolean().optional(),
+  error_code: z.string().nullish(),
+  error_message: z.string().nullish(),
+});
+export type Outcome = z.infer<typeof outcomeSchema>;
+
+export const sentSchema = z.object({ id: z.string(), created: z.boolean(), woke: z.number() });
+export type Sent = z.infer<typeof sentSchema>;
+
+// --- for workers ---
+
+export const leaseSchema = z.object({ lease: z.string(), until: time });
+
+export const heldSchema = z.object({ id: z.string(), attempt: z.number() });
+export const renewedSchema = z.object({ lease: z.string(), jobs: z.array(heldSchema) });
+
+export const claimSchema = z.object({
+  id: z.string(),
+  attempt: z.number(),
+  tenant: z.string(),
+  kind: z.string(),
+  queue: z.string(),
+  payload: anything,
+  retries: z.number(),
+  max_retries: z.number(),
+  crashes: z.number(),
+  max_crashes: z.number(),
+  priority: z.number(),
+  created_at: time,
+  deadline_at: time.nullable(),
+  correlation_id: z.string().nullable(),
+  parent_id: z.string().nullable(),
+  workflow_id: z.string().nullable(),
+  agent: z.string().nullable(),
+  tags: z.array(z.string()),
+  checkpoints: object,
+});
+/** A job in a worker's hands; `attempt` goes with everything that is said of it. */
+export type Claim = z.infer<typeof claimSchema>;
+export const claimedSchema = z.object({ jobs: z.array(claimSchema) });
+
+export const settledSchema = z.object({
+  job: z.string(),
+  attempt: z.number(),
+  settled: z.boolean(),
+  ending: z.string().nullish(),
+  reason: z.string().nullish(),
+});
+export type Settled = z.infer<typeof settledSchema>;

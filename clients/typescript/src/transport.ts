@@ -104,6 +104,33 @@ export class Transport {
     }
   }
 
+  /** A stream of server-sent events. */
+  async open(request: Request): Promise<Response> {
+    const response = await this.send(request);
+    if ((response.headers.get("content-type") ?? "").includes("text/event-stream")) return response;
+    const text = await this.#within(request, () => bounded(response)).catch(() => "");
+    throw unexpected(this.#strange(response, text), response.status);
+  }
+
+  /** Its bytes as they come; it ends when the connection does, or when nothing came for as long as an answer may take. */
+  async *chunks(response: Response, signal: AbortSignal): AsyncGenerator<Uint8Array, void, undefined> {
+    const reader = response.body?.getReader();
+    if (!reader) return;
+    try {
+      for (;;) {
+        const request: Request = { method: "GET", path: "", signal };
+        const { done, value } = await this.#within(request, () => reader.read());
+        if (done) return;
+        yield value as Uint8Array;
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      if (error instanceof HoldfastError) throw error; // otherwise lost: whoever follows comes back
+    } finally {
+      await reader.cancel().catch(() => undefined);
+    }
+  }
+
   async #once(request: Request): Promise<Response> {
     const url = new URL(`${this.base}/api/v1${request.path}`);
     for (const [name, value] of Object.entries(request.query ?? {})) {
@@ -132,12 +159,23 @@ export class Transport {
 
   /** Within the time an answer may take, or until the caller has had enough. */
   async #within<T>(request: Request, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    const limit = AbortSignal.timeout(this.timeout + (request.patience ?? 0));
-    const signal = request.signal ? AbortSignal.any([limit, request.signal]) : limit;
+    const limit = new AbortController();
+    const timer = setTimeout(
+      () => limit.abort(new DOMException("the time was up", "TimeoutError")),
+      this.timeout + (request.patience ?? 0),
+    );
+    const signal = request.signal ? AbortSignal.any([limit.signal, request.signal]) : limit.signal;
+    let tell = (): void => undefined;
     const over = new Promise<never>((_, reject) => {
-      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+      tell = () => reject(signal.reason);
+      signal.addEventListener("abort", tell, { once: true });
     });
-    return Promise.race([act(signal), over]);
+    try {
+      return await Promise.race([act(signal), over]);
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", tell);
+    }
   }
 
   async #failure(request: Request, response: Response): Promise<HoldfastError> {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.http.calls import Call, JobOptions
 from holdfast.http.client import AsyncClient, Client
-from holdfast.http.colours import Awaiting, Blocking
 from holdfast.http.handles import JobHandle
+from holdfast.http.runners import Awaiting, Blocking
 from holdfast.http.sending import Retrying
 from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 

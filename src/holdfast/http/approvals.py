@@ -7,8 +7,9 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.gates import Gate, GateState, VerdictWord
 from holdfast.features.approvals import Asked
-from holdfast.http.colours import Items, Noun, Runner, many, verb
+from holdfast.http.colours import Noun, many, verb
 from holdfast.http.reading import read
+from holdfast.http.runners import Items, Runner
 from holdfast.http.wire import Steps, get, given, post, segment
 
 C = TypeVar("C", bound=Runner)

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
+from datetime import date
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from holdfast import config
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.gates import GateState
+from holdfast.domain.health import Health
+from holdfast.domain.tick import TickSummary
+from holdfast.domain.usage import By, Usage
 from holdfast.domain.workflows import OnFailure
 from holdfast.http.approvals import Approvals, decided
-from holdfast.http.colours import Awaiting, Blocking, Runner, verb
-from holdfast.http.events import Events
+from holdfast.http.colours import verb
+from holdfast.http.events import Events, told
+from holdfast.http.governing import Agents, Executors, Limits, Tenants, Tokens
 from holdfast.http.jobs import Jobs
+from holdfast.http.keeping import Audit, Consumers, PayloadRules, Retentions, Subscriptions
 from holdfast.http.leases import Leases
 from holdfast.http.link import Link
 from holdfast.http.resolving import DeadLetters, Operations
+from holdfast.http.runners import Awaiting, Blocking, Runner
 from holdfast.http.scheduling import Schedules, Templates
 from holdfast.http.sending import Base, Retrying
+from holdfast.http.standing import Queues, Reservations, Switches
 from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
-from holdfast.http.wire import Steps
+from holdfast.http.wire import Steps, get, given, post
 from holdfast.http.workflows import WorkflowPlan, Workflows, more_of, new_plan
+from holdfast.stores.base import Sent
 
 C = TypeVar("C", bound=Runner)
+
+
+class Ticking(TypedDict, total=False):
+    """What a tick may be asked for; ``timeout`` is in seconds, and what runs then is handed back."""
+
+    queues: list[str]
+    concurrency: int
+    timeout: float
 
 
 class _Everything(Jobs[C], Generic[C]):
@@ -80,9 +99,99 @@ class _Everything(Jobs[C], Generic[C]):
     def events(self) -> Events[C]:
         return Events(self._runner)
 
+    @verb
+    def send_event(
+        self, name: str, data: dict[str, Any] | None = None, *, key: str | None = None, job: str | None = None
+    ) -> Steps[Sent]:
+        """Tell of something that happened: jobs that wait for it go on. With a ``key`` it is told once."""
+        return (yield from told(self, name, data, key, job))
+
     @property
     def leases(self) -> Leases[C]:
         return Leases(self._runner)
+
+    @property
+    def switches(self) -> Switches[C]:
+        return Switches(self._runner)
+
+    @property
+    def queues(self) -> Queues[C]:
+        return Queues(self._runner)
+
+    @property
+    def reservations(self) -> Reservations[C]:
+        return Reservations(self._runner)
+
+    @property
+    def agents(self) -> Agents[C]:
+        return Agents(self._runner)
+
+    @property
+    def limits(self) -> Limits[C]:
+        return Limits(self._runner)
+
+    @property
+    def tenants(self) -> Tenants[C]:
+        return Tenants(self._runner)
+
+    @property
+    def executors(self) -> Executors[C]:
+        return Executors(self._runner)
+
+    @property
+    def tokens(self) -> Tokens[C]:
+        return Tokens(self._runner)
+
+    @property
+    def payload_rules(self) -> PayloadRules[C]:
+        return PayloadRules(self._runner)
+
+    @property
+    def retention(self) -> Retentions[C]:
+        return Retentions(self._runner)
+
+    @property
+    def subscriptions(self) -> Subscriptions[C]:
+        return Subscriptions(self._runner)
+
+    @property
+    def consumers(self) -> Consumers[C]:
+        return Consumers(self._runner)
+
+    @property
+    def audit(self) -> Audit[C]:
+        return Audit(self._runner)
+
+    @verb
+    def health(self) -> Steps[Health]:
+        """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+        return (yield from self._read(Health, get("/health")))
+
+    @verb
+    def usage(
+        self,
+        *,
+        by: By | Collection[By] = ("kind", "day"),
+        since: date | None = None,
+        until: date | None = None,
+        kind: str | None = None,
+    ) -> Steps[list[Usage]]:
+        """What ran, for how long and at what cost, as far as it was counted; workers go on with that."""
+        groups = [by] if isinstance(by, str) else [*by]
+        return (yield from self._items(Usage, get("/usage", by=groups, since=since, until=until, kind=kind)))
+
+    @verb
+    def count_usage(self) -> Steps[None]:
+        """Count what has not been counted yet; the first time begins it."""
+        yield from self._ask(post("/usage/count"))
+
+    @verb
+    def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> Steps[TickSummary]:
+        """Have the service run at most ``limit`` jobs itself, here and now, and say what happened."""
+        body = given(limit=limit, **options)
+        wait = options.get("timeout", 60.0)
+        request = dataclasses.replace(post("/jobs/tick", body), patience=seconds(wait, "timeout"))
+        return (yield from self._read(TickSummary, request))
 
 
 class Client(_Everything[Blocking]):

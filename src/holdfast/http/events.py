@@ -1,4 +1,4 @@
-"""Events of jobs: page by page, or as they happen; and telling one of your own."""
+"""Events of jobs: page by page, or as they happen; and telling of one of your own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast.domain.job import Event
 from holdfast.domain.keys import check_name
-from holdfast.http.colours import Items, Noun, Runner, many, verb
+from holdfast.http.colours import Noun, many
 from holdfast.http.problems import checked, strange, unreadable
 from holdfast.http.reading import read, read_page
+from holdfast.http.runners import Items, Runner
 from holdfast.http.sending import answer_to
 from holdfast.http.sse import Message, Parser, TooLong
 from holdfast.http.wire import Emit, Pause, Read, Reply, Request, Steps, Unreachable, asked, document, get, given, post
@@ -67,14 +68,11 @@ class Events(Noun[C], Generic[C]):
             place = parser.last_id
             yield Pause(min(parser.retry or link.retrying.first, link.retrying.longest))
 
-    @verb
-    def send(
-        self, name: str, data: dict[str, Any] | None = None, *, key: str | None = None, job: str | None = None
-    ) -> Steps[Sent]:
-        """Tell of something that happened: jobs that wait for it go on. With a ``key`` it is told once."""
-        request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
-        # Told twice under the same key it is told once, so that it may be sent again.
-        return (yield from self._read(Sent, dataclasses.replace(request, repeatable=key is not None)))
+
+def told(noun: Noun[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None) -> Steps[Sent]:
+    request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
+    # Told twice under the same key it is told once, so that it may be sent again.
+    return (yield from noun._read(Sent, dataclasses.replace(request, repeatable=key is not None)))
 
 
 class _Recent:

@@ -14,8 +14,9 @@ from holdfast.domain.job import Event, Job, Verdict
 from holdfast.domain.progress import Progress
 from holdfast.domain.states import State
 from holdfast.http.calls import another_time
-from holdfast.http.colours import Awaiting, Noun, Runner, verb
+from holdfast.http.colours import Noun, verb
 from holdfast.http.reading import read
+from holdfast.http.runners import Awaiting, Runner
 from holdfast.http.wire import Pause, Steps, get, given, post, segment
 
 C = TypeVar("C", bound=Runner)

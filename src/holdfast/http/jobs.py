@@ -11,9 +11,10 @@ from holdfast.domain.errors import Conflict, NotFound
 from holdfast.domain.job import Attempt, Event, Job, Verdict
 from holdfast.domain.states import State
 from holdfast.http.calls import Call, JobOptions, another_time, aware, prepared
-from holdfast.http.colours import Items, Noun, Runner, many, verb
+from holdfast.http.colours import Noun, many, verb
 from holdfast.http.handles import JobHandle, Placed, changed, history_of, one_job
 from holdfast.http.problems import unreadable
+from holdfast.http.runners import Items, Runner
 from holdfast.http.wire import Steps, get, given, post, segment
 from holdfast.insights import Story, Why
 

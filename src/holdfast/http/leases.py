@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
-from holdfast.http.colours import Noun, Runner, verb
+from holdfast.http.colours import Noun, verb
 from holdfast.http.reading import read
+from holdfast.http.runners import Runner
 from holdfast.http.wire import Request, Steps, delete, given, post, segment
 
 C = TypeVar("C", bound=Runner)

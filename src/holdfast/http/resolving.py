@@ -13,8 +13,9 @@ from holdfast.domain.errors import NotFound, WaitTimeout
 from holdfast.domain.job import Job
 from holdfast.domain.operations import BulkVerb, Operation
 from holdfast.http.calls import aware
-from holdfast.http.colours import Items, Noun, Runner, many, verb
+from holdfast.http.colours import Noun, many, verb
 from holdfast.http.jobs import JobsWanted
+from holdfast.http.runners import Items, Runner
 from holdfast.http.wire import Pause, Steps, get, given, post, segment
 
 C = TypeVar("C", bound=Runner)

@@ -13,9 +13,10 @@ from holdfast.domain.preview import Coming
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.templates import Template
 from holdfast.http.calls import aware, new_key, policy
-from holdfast.http.colours import Noun, Runner, verb
+from holdfast.http.colours import Noun, verb
 from holdfast.http.handles import JobHandle, Placed
 from holdfast.http.reading import read
+from holdfast.http.runners import Runner
 from holdfast.http.wire import Steps, delete, get, given, patch, post, put, segment
 
 C = TypeVar("C", bound=Runner)

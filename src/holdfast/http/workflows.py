@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar, Unpack
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.workflows import Graph, OnFailure, Swept, Workflow
 from holdfast.http.calls import JobOptions, new_key, prepared
-from holdfast.http.colours import Items, Noun, Runner, many, verb
+from holdfast.http.colours import Noun, many, verb
+from holdfast.http.runners import Items, Runner
 from holdfast.http.wire import Steps, get, given, post, segment
 
 C = TypeVar("C", bound=Runner)
