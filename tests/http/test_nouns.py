@@ -17,9 +17,7 @@ pytestmark = pytest.mark.req("JF-14")
 Drive = Callable[..., Driver]
 
 here = pytest.mark.parametrize(("url", "colour"), [("sqlite", "awaiting")], indirect=["url"])
-there = pytest.mark.parametrize(
-    ("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"]
-)
+there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
 
 
 @pytest.fixture
@@ -176,7 +174,9 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     assert client.do(lambda c: c.health()).verdict == worker.health().verdict
     client.do(lambda c: c.count_usage())
     assert client.do(lambda c: c.usage(by=["kind"])) == worker.usage(by=["kind"])
-    assert client.do(lambda c: c.usage(by="day", since=(datetime.now(UTC) - timedelta(days=2)).date()))[0].succeeded == 1
+    assert (
+        client.do(lambda c: c.usage(by="day", since=(datetime.now(UTC) - timedelta(days=2)).date()))[0].succeeded == 1
+    )
     paused = client.do(lambda c: c.switches.pause(queue="mail", reason="SMTP is down", until="1h"))
     assert client.do(lambda c: c.switches.list()) == worker.switches.list() == [paused]
     client.do(lambda c: c.switches.resume(queue="mail"))

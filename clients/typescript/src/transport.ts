@@ -67,8 +67,7 @@ export class Transport {
 
   /** The answer, checked against what it should be. */
   async ask<Out>(schema: z.ZodType<Out>, request: Request): Promise<Out> {
-    const response = await this.send(request);
-    const text = await this.#within(request, () => bounded(response));
+    const [response, text] = await this.#answer(request, bounded);
     let found: unknown = null;
     if (text !== "") {
       try {
@@ -80,19 +79,21 @@ export class Transport {
     const read = schema.safeParse(found);
     if (read.success) return read.data;
     const issue = read.error.issues[0];
-    throw unexpected(`the answer to ${request.method} ${request.path} cannot be read: ${issue?.path.join(".")}: ${issue?.message}`);
+    const where = issue?.path.map(String).join(".");
+    throw unexpected(`the answer to ${request.method} ${request.path} cannot be read: ${where}: ${issue?.message}`);
   }
 
-  /** A good answer, whose body is still to be read; anything else is thrown. */
-  async send(request: Request): Promise<Response> {
+  /** A good answer, of which `read` has been read; anything else is thrown. What is safe to repeat is asked again. */
+  async #answer<T>(request: Request, read: (response: Response) => Promise<T>): Promise<[Response, T]> {
     const repeatable = request.repeatable ?? request.method === "GET";
     for (let tried = 1; ; tried++) {
       let response: Response | undefined;
       let failure: HoldfastError;
       try {
-        response = await this.#once(request);
-        if (response.ok) return response;
-        failure = await this.#failure(request, response);
+        const got = await this.#once(request);
+        if (got.ok) return [got, await this.#within(request, () => read(got))];
+        response = got;
+        failure = await this.#failure(request, got);
       } catch (error) {
         request.signal?.throwIfAborted();
         if (error instanceof HoldfastError) throw error;
@@ -106,7 +107,7 @@ export class Transport {
 
   /** A stream of server-sent events. */
   async open(request: Request): Promise<Response> {
-    const response = await this.send(request);
+    const [response] = await this.#answer(request, () => Promise.resolve());
     if ((response.headers.get("content-type") ?? "").includes("text/event-stream")) return response;
     const text = await this.#within(request, () => bounded(response)).catch(() => "");
     throw unexpected(this.#strange(response, text), response.status);
@@ -211,7 +212,7 @@ async function bounded(response: Response): Promise<string> {
   let size = 0;
   for await (const part of response.body as AsyncIterable<Uint8Array>) {
     size += part.byteLength;
-    if (size > LARGEST) throw unavailable(`the answer is larger than ${LARGEST} bytes`);
+    if (size > LARGEST) throw unexpected(`the answer is larger than ${LARGEST} bytes`);
     parts.push(part);
   }
   return Buffer.concat(parts).toString("utf8");

@@ -274,7 +274,7 @@ export class Worker {
     for (const each of left) this.#lost(each);
     try {
       if (lease !== undefined && left.length > 0) await this.#handBack(lease, left.map((each) => each.claim));
-      if (lease !== undefined) await this.#transport.send({ method: "DELETE", path: `/leases/${lease}` });
+      if (lease !== undefined) await this.#transport.ask(z.unknown(), { method: "DELETE", path: `/leases/${lease}` });
     } catch (error) {
       this.#options.onTrouble?.(error); // the lease will lapse
     }
