@@ -39,6 +39,7 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
+from tests.support.tokens import issuing
 from tests.support.ways import bring
 from tests.support.workflows import Flow as Drawn
 
@@ -74,6 +75,7 @@ READS = {
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
+    *("token_of", "token_used", "open_session", "end_session"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -94,6 +96,7 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("issue_token", "revoke_token", "tokens"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -134,6 +137,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     claim(owner, ids["lease"])
     claim(owner, ids["lease"], begin=False)
     ids["gate"] = asking(owner, quorum=100).id
+    ids["token"] = owner.run(owner.verbs.issue_token(issuing(), "ada", "default")).id
     ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
     owner.run(owner.verbs.put_template(template(), "ada", "default"))
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
@@ -316,6 +320,13 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
+        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
+        "tokens": lambda: run(v.tokens(tenant)),
+        "token_of": lambda: run(v.token_of("0" * 64)),
+        "token_used": lambda: run(v.token_used("0" * 64)),
+        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
+        "end_session": lambda: run(v.end_session("1" * 64)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

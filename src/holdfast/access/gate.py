@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.access.identity import Identity
 from holdfast.access.identity import Scope as Allowed
 from holdfast.access.origin import comes_from_here
-from holdfast.access.problems import problem, status_of
+from holdfast.access.problems import problem, refusal_of
 from holdfast.client import Client
 from holdfast.domain.errors import HoldfastError, Refused
 
@@ -58,7 +58,7 @@ class Gate:
             found = self._authenticate(request)
             identity = await found if inspect.isawaitable(found) else found
         except HoldfastError as error:  # a tenant that is none, a database that is away
-            await problem(status_of(error), error.code, error.message, fix=error.fix)(scope, receive, send)
+            await refusal_of(error)(scope, receive, send)
             return
         if identity is None:
             await self._turn_away(request, path)(scope, receive, send)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from holdfast.api.document import add_document
 from holdfast.api.linking import PREFIX
-from holdfast.api.problems import add_problems
+from holdfast.api.problems import add_problems, add_the_rest
 from holdfast.api.routes import (
     acting,
     agents,
@@ -46,8 +47,10 @@ ROUTES = (
 
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
+    add_document(service)
     service.include_router(health.probes)
     for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)
     service.include_router(gates.by_token, prefix=PREFIX)
     service.include_router(tick.router, prefix="/api", include_in_schema=False)  # where HK-1 has it
+    add_the_rest(service)  # after all others: what comes here is none of ours

@@ -47,8 +47,8 @@ def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
     """A model with the fields of a record and what else is told of it."""
     hints = get_type_hints(record)
     fields: dict[str, Any] = {each.name: (hints[each.name], ...) for each in dataclasses.fields(record)}
-    model: type[BaseModel] = create_model(name, **fields, **{key: (kind, ...) for key, kind in more.items()})
-    model.__doc__ = record.__doc__
+    fields |= {key: (kind, ...) for key, kind in more.items()}
+    model: type[BaseModel] = create_model(name, __doc__=record.__doc__, **fields)
     return model
 
 

@@ -221,8 +221,9 @@ async def _waited(
 ) -> list[dict[str, Any]]:
     loop = asyncio.get_running_loop()
     deadline, renewed = loop.time() + wanted.wait, loop.time()
+    stopping: asyncio.Event = request.app.state.stopping
     with out.listening(asked.queues) as told:
-        while (left := deadline - loop.time()) > 0:
+        while (left := deadline - loop.time()) > 0 and not stopping.is_set():
             told.clear()
             # Somebody who has gone must not be given jobs that nobody would run.
             if await request.is_disconnected():

@@ -108,7 +108,7 @@ end $$;
 create or replace trigger judge_insert before insert on api_token for each row when (new.parent_id is not null)
     execute function judge_session();
 
-create or replace function judge_token() returns trigger language plpgsql set search_path from current as $$
+create or replace function judge_api_token() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - array['last_used_at', 'revoked_at', 'revoked_by'] <> to_jsonb(old) - array['last_used_at', 'revoked_at', 'revoked_by']
        or old.revoked_at is not null and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
@@ -117,7 +117,7 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger judge_update before update on api_token for each row execute function judge_token();
+create or replace trigger judge_update before update on api_token for each row execute function judge_api_token();
 
 -- Whoever revokes a token, and by whatever way, ends its sessions.
 create or replace function end_sessions() returns trigger language plpgsql set search_path from current as $$

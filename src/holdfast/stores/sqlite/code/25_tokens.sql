@@ -1,7 +1,7 @@
 -- API tokens and sessions (rule 25): what one allows never changes, what is revoked stays so, and a session may no more
 -- than its token, and no longer.
-DROP TRIGGER IF EXISTS judge_token_insert;
-CREATE TRIGGER judge_token_insert BEFORE INSERT ON api_token
+DROP TRIGGER IF EXISTS judge_api_token_insert;
+CREATE TRIGGER judge_api_token_insert BEFORE INSERT ON api_token
 BEGIN
     SELECT RAISE(ABORT, 'CHECK constraint failed: roles_known')
      WHERE EXISTS (SELECT 1 FROM json_each(NEW.roles)
@@ -23,8 +23,8 @@ BEGIN
                       AND (t.name <> NEW.name OR t.roles <> NEW.roles OR t.scopes <> NEW.scopes OR NEW.expires_at > t.expires_at));
 END;
 
-DROP TRIGGER IF EXISTS judge_token_update;
-CREATE TRIGGER judge_token_update BEFORE UPDATE ON api_token
+DROP TRIGGER IF EXISTS judge_api_token_update;
+CREATE TRIGGER judge_api_token_update BEFORE UPDATE ON api_token
 WHEN OLD.id IS NOT NEW.id OR OLD.tenant IS NOT NEW.tenant OR OLD.name IS NOT NEW.name OR OLD.roles IS NOT NEW.roles
   OR OLD.scopes IS NOT NEW.scopes OR OLD.hash IS NOT NEW.hash OR OLD.prefix IS NOT NEW.prefix
   OR OLD.parent_id IS NOT NEW.parent_id OR OLD.created_at IS NOT NEW.created_at OR OLD.created_by IS NOT NEW.created_by
@@ -43,8 +43,8 @@ BEGIN
      WHERE parent_id = NEW.id AND revoked_at IS NULL;
 END;
 
-DROP TRIGGER IF EXISTS refuse_token_delete;
-CREATE TRIGGER refuse_token_delete BEFORE DELETE ON api_token
+DROP TRIGGER IF EXISTS refuse_api_token_delete;
+CREATE TRIGGER refuse_api_token_delete BEFORE DELETE ON api_token
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a token is revoked, never deleted');
 END;
