@@ -52,9 +52,6 @@ class Cutting:
     def _accept(self) -> None:
         while not self._over:
             client, _ = self._listening.accept()
-            if self._over:
-                client.close()
-                return
             service = socket.create_connection(self._service)
             self._sockets += [client, service]
             asked = bytearray()

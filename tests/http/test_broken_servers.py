@@ -89,9 +89,14 @@ def test_what_is_busy_or_lost_is_asked_again_and_then_given_up(drive: Drive) -> 
             error = refusal(drive, server)
             assert (type(error), error.code) == (errors.StoreUnavailable, "store_unavailable")
             assert len(server.heard) == SOON.tries
-    with hostile(problem(503, "schema_mismatch", error="SchemaMismatch")) as server:
-        assert isinstance(refusal(drive, server), errors.SchemaMismatch)
-        assert len(server.heard) == 1  # nobody migrates it in between
+    for status, code, kind in (
+        (503, "schema_mismatch", errors.SchemaMismatch),  # nobody migrates it in between
+        (503, "paused", errors.Refused),
+        (429, "tenant_full", errors.Refused),
+    ):
+        with hostile(problem(status, code, error=kind.__name__)) as server:
+            assert type(refusal(drive, server, lambda client: client.enqueue("mail"))) is kind
+            assert len(server.heard) == 1
 
 
 def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:

@@ -34,7 +34,6 @@ export interface Request {
 }
 
 const AGAIN = new Set([429, 502, 503, 504]);
-const LASTING = new Set(["schema_mismatch", "not_migrated"]);
 const FIRST_PAUSE = 250;
 const LONGEST_PAUSE = 8_000;
 const OBEYED = 60_000;
@@ -221,7 +220,8 @@ async function bounded(response: Response): Promise<string> {
 function pauseAfter(response: Response | undefined, failure: HoldfastError, tried: number): number | undefined {
   const ours = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tried - 1)) * (0.5 + randomInt(1_000) / 2_000);
   if (!response) return ours;
-  if (!AGAIN.has(response.status) || LASTING.has(failure.code)) return undefined;
+  // A rule that said no is an answer: what is paused, a tenant that has its fill.
+  if (!AGAIN.has(response.status) || failure.code !== "store_unavailable") return undefined;
   const asked = response.headers.get("retry-after");
   if (asked === null) return ours;
   const theirs = /^\d+(\.\d+)?$/.test(asked) ? Number(asked) * 1_000 : Date.parse(asked) - Date.now();

@@ -85,9 +85,7 @@ def refusal_of(error: HoldfastError) -> JSONResponse:
     return answer
 
 
-def problem(
-    status: int, code: str, reason: str, *, fix: str | None = None, error: str | None = None
-) -> JSONResponse:
+def problem(status: int, code: str, reason: str, *, fix: str | None = None, error: str | None = None) -> JSONResponse:
     """DP-3's ``refused`` and ``reason`` are in it; ``error`` is the class that Python raises for it, so that a client
     can raise the same."""
     body = {

@@ -31,6 +31,7 @@ BY_STATUS: dict[int, type[HoldfastError]] = {
     404: NotFound,
     408: WaitTimeout,
     409: Conflict,
+    410: Refused,
     413: InvalidInput,
     422: InvalidInput,
     429: StoreUnavailable,
@@ -71,9 +72,11 @@ def error_of(reply: Reply, secret: str = "") -> HoldfastError:
     )
 
 
-def code_of(reply: Reply) -> str | None:
+def may_pass(reply: Reply) -> bool:
+    """Of what says that it is busy: whether it is likely to be better in a moment. A rule that said no (what is paused,
+    a tenant that has its fill) is an answer, as it is locally; so is a database that nobody has migrated."""
     problem = _problem(reply)
-    return None if problem is None else str(problem["code"])
+    return problem is None or problem.get("error", "StoreUnavailable") == "StoreUnavailable"
 
 
 def strange(reply: Reply, secret: str = "") -> StoreError:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.domain.retry_after import asked_delay, http_date
-from holdfast.http.problems import code_of
+from holdfast.http.problems import may_pass
 from holdfast.http.wire import Open, Pause, Reply, Request, Send, Steps, Unreachable
 
 # Busy, or somebody in between has no service behind it. A 500 is a mistake there: it would only be made again.
@@ -24,8 +24,6 @@ API = "/api/v1"
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 KEEPING_THE_METHOD = frozenset({307, 308})
 MOST_HOPS = 5
-# A database that was not migrated is not there a second later either.
-LASTING = frozenset({"schema_mismatch", "not_migrated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Retrying:
         ours = min(self.longest, self.first * 2.0 ** (tried - 1)) * (0.5 + self.draw() / 2)
         if isinstance(got, Unreachable):
             return ours
-        if got.status not in AGAIN or code_of(got) in LASTING:
+        if got.status not in AGAIN or not may_pass(got):
             return None
         now = http_date(got.headers.get("date")) or datetime.now(UTC)
         theirs = asked_delay(got.headers.get("retry-after"), now, float("inf"))
