@@ -73,11 +73,12 @@ def test_problems_become_the_exceptions_that_they_are_locally(drive: Drive) -> N
         (problem(401, "unauthenticated"), errors.Refused, "unauthenticated"),
         (problem(409, "x", error="os.system"), errors.Conflict, "x"),  # a name that is none of ours is none
         (problem(500, "internal_error"), errors.StoreError, "internal_error"),
+        (problem(404, "no_such_route"), errors.StoreError, "no_such_route"),  # it is not the job that is not there
         (problem(409, "y", detail=f"you sent {TOKEN}\r\nx", fix=TOKEN), errors.Conflict, "y"),
     ]
     for script, kind, code in known:
         with hostile(script) as server:
-            error = refusal(drive, server, lambda client: client.show("7"))
+            error = refusal(drive, server, lambda client: client.get("7"))
             assert (type(error), error.code) == (kind, code)
             assert "\n" not in str(error)
             assert len(server.heard) == 1

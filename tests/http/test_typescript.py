@@ -10,15 +10,13 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, Context
-from holdfast.access.tokens import tokens_of
-from holdfast.service import make_service
-from tests.app.conftest import NewApp
-from tests.http.conftest import serving
+from tests.cli.processes import started
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -46,26 +44,36 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_the_package_against_the_real_service(package: Path, app: App, new_app: NewApp) -> None:
-    worker = new_app()
+def test_the_package_against_the_real_service(package: Path, sqlite_url: str) -> None:
+    with closing(App(sqlite_url)) as app:
 
-    @worker.job()
-    async def asks(ctx: Context) -> None:
-        await ctx.approval("ts-gate", summary="Go on?")
+        @app.job()
+        async def asks(ctx: Context) -> None:
+            await ctx.approval("ts-gate", summary="Go on?")
 
-    asks.enqueue()
-    asks.enqueue()
-    worker.run_worker(burst=True)
-    app.client.make_ready()
-    token = app.tokens.issue("node", roles=["admin"]).text
+        asks.enqueue()
+        asks.enqueue()
+        app.run_worker(burst=True)
+        token = app.tokens.issue("node", roles=["admin"]).text
     built = npm(package, "run", "build")
     assert built.returncode == 0, built.stdout + built.stderr
-    with serving(make_service(app, authenticate=tokens_of(app))) as url:
-        tested = npm(package, "test", HOLDFAST_API_URL=url, HOLDFAST_API_TOKEN=token)
+    command = ["serve", "--url", sqlite_url, "--port", "0", "--json", "--log-level", "error"]
+    with started(command, cwd=package) as server:
+        tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token)
     assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
     assert re.search(r"^# pass 1[3-9]$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
     assert token not in tested.stdout + tested.stderr
+
+
+def address_of(server: subprocess.Popen[str]) -> str:
+    """The JSON document that it prints first."""
+    assert server.stdout is not None
+    text = ""
+    for line in server.stdout:
+        text += line
+        if line.startswith("}"):
+            break
+    return str(json.loads(text)["address"])
 
 
 def test_its_lock_names_no_host_and_no_other_dependency() -> None:

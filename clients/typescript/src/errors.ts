@@ -70,6 +70,7 @@ const byStatus: Record<number, ErrorClass> = {
   404: NotFound,
   408: WaitTimeout,
   409: Conflict,
+  410: Refused,
   413: InvalidInput,
   422: InvalidInput,
   429: Unavailable,
@@ -78,7 +79,11 @@ const byStatus: Record<number, ErrorClass> = {
   504: Unavailable,
 };
 
+const noRoute = new Set(["no_such_route", "method_not_allowed"]);
+
 export function errorOf(status: number, problem: Problem): HoldfastError {
+  // That there is no such route says nothing of what was looked for there.
+  if (noRoute.has(problem.code)) return new UnexpectedAnswer(problem.detail ?? problem.code, problem.code, { status });
   const kind = (problem.error && byName[problem.error]) || byStatus[status] || HoldfastError;
   return new kind(problem.detail ?? problem.code, problem.code, { status, fix: problem.fix });
 }

@@ -39,6 +39,8 @@ BY_STATUS: dict[int, type[HoldfastError]] = {
     503: StoreUnavailable,
     504: StoreUnavailable,
 }
+# That there is no such route says nothing of what was looked for there.
+NO_ROUTE = frozenset({"no_such_route", "method_not_allowed"})
 SHOWN = 200
 LONGEST_MESSAGE = 2_000
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -63,6 +65,8 @@ def error_of(reply: Reply, secret: str = "") -> HoldfastError:
             return StoreUnavailable(f"the service is not there: status {reply.status}{_beginning(reply, secret)}")
         return strange(reply, secret)
     kind = BY_NAME.get(str(problem.get("error"))) or BY_STATUS.get(reply.status, StoreError)
+    if problem["code"] in NO_ROUTE:
+        kind = StoreError
     said = problem.get("detail") or problem.get("title") or f"status {reply.status}"
     fix = problem.get("fix")
     return kind(
