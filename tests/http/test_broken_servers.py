@@ -170,6 +170,29 @@ def test_what_the_service_asks_for_is_obeyed_within_reason(drive: Drive) -> None
         assert len(server.heard) == 1
 
 
+def test_a_stream_that_repeats_itself_is_told_once(drive: Drive) -> None:
+    def event(seq: int) -> str:
+        facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "k", "verb": "enqueue", "from_state": None}
+        facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
+        return f"event: job.enqueue\nid: c{seq}\ndata: {json.dumps(facts)}\n\n"
+
+    def stream(*parts: str) -> Script:
+        return answers(200, "retry: 1\n\n" + "".join(parts), "text/event-stream")
+
+    # Numbers are given when a row is written: what is committed later may have the smaller one.
+    script = (stream(event(5), event(3), "data: half"), BUSY, stream(event(3), "event: lagged\ndata: {}\n\n", event(6)))
+    with hostile(*script, answers(200, "[]")) as server:
+        driver = drive(server.url)
+        assert [each.seq for each in driver.take(lambda client: client.events.follow(), most=3)] == [5, 3, 6]
+        places = [
+            next((x for x in each.split(b"\r\n") if x.lower().startswith(b"last-")), b"") for each in server.heard
+        ]
+        assert [place.rpartition(b" ")[2] for place in places] == [b"", b"c3", b"c3"]
+        with pytest.raises(errors.StoreError) as raised:
+            driver.take(lambda client: client.events.follow())
+        assert raised.value.code == "unexpected_answer"
+
+
 @one_colour
 def test_pages_that_lead_nowhere_end(drive: Drive) -> None:
     with hostile(answers(200, '{"items": [], "next": "a"}')) as server:

@@ -92,7 +92,11 @@ export class Worker {
   readonly #options: Required<Omit<WorkerOptions, "onTrouble">> & Pick<WorkerOptions, "onTrouble">;
   readonly #running = new Map<string, Running>();
   #lease: string | undefined;
-  #claiming = false;
+  /** How many claims were begun, and how many of them are over. */
+  #begun = 0;
+  #over = 0;
+  /** Jobs that the lease holds and nobody here knows of, with how many claims had been begun when they were seen. */
+  readonly #strange = new Map<string, number>();
   #pause = 0;
 
   constructor(transport: Transport, options: WorkerOptions) {
@@ -156,12 +160,12 @@ export class Worker {
       patience: wait * 1_000,
       signal,
     };
-    this.#claiming = true;
+    this.#begun++;
     try {
       const { jobs } = await this.#transport.ask(schemas.claimedSchema, request);
       for (const claim of jobs) this.#begin(lease, claim);
     } finally {
-      this.#claiming = false;
+      this.#over++;
     }
   }
 
@@ -200,7 +204,7 @@ export class Worker {
     try {
       await this.#transport.ask(schemas.settledSchema, settle);
     } catch (error) {
-      this.#options.onTrouble?.(error); // the lease holds it until it lapses; then it is run again
+      this.#options.onTrouble?.(error); // nobody knows of it here any more, so that it will be handed back
     }
   }
 
@@ -223,7 +227,7 @@ export class Worker {
       await sleep(every, undefined, { signal: over }).catch(() => undefined);
       const lease = this.#lease;
       if (over.aborted || lease === undefined) continue;
-      const [before, claiming] = [new Map(this.#running), this.#claiming];
+      const before = new Map(this.#running);
       try {
         const body = { ttl: this.#options.ttl };
         const request = { method: "POST" as const, path: `/leases/${lease}/renew`, body, repeatable: true };
@@ -232,15 +236,24 @@ export class Worker {
         for (const [id, each] of before) {
           if (this.#running.get(id) === each && held.get(id) !== each.claim.attempt) this.#lost(each);
         }
-        // A claim whose answer was lost has left us jobs that we know nothing of: others are to have them.
-        const unknown = jobs.filter((job) => !before.has(job.id) && !this.#running.has(job.id));
-        if (unknown.length > 0 && !claiming && !this.#claiming) await this.#handBack(lease, unknown);
+        const orphans = this.#orphans(jobs.filter((job) => !before.has(job.id) && !this.#running.has(job.id)));
+        if (orphans.length > 0) await this.#handBack(lease, orphans);
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof StaleLease) this.#lostAll(lease);
         else this.#options.onTrouble?.(error);
       }
     }
+  }
+
+  /** Of what the lease holds and nobody here knows of: what no claim that is under way can still bring. The answer to
+   * its claim, or to its settlement, was lost; others are to have it. */
+  #orphans(unknown: readonly { id: string; attempt: number }[]): { id: string; attempt: number }[] {
+    const seen = new Map(unknown.map((job) => [`${job.id} ${job.attempt}`, job]));
+    for (const key of this.#strange.keys()) if (!seen.has(key)) this.#strange.delete(key);
+    const orphans = [...seen].filter(([key]) => (this.#strange.get(key) ?? Infinity) <= this.#over);
+    for (const key of seen.keys()) if (!this.#strange.has(key)) this.#strange.set(key, this.#begun);
+    return orphans.map(([, job]) => job);
   }
 
   #lost(each: Running): void {

@@ -12,6 +12,6 @@ const worker = new Client().worker({
     },
   },
   queues: [kind],
-  ttl: 1,
+  ttl: 4,
 });
 await worker.run(new AbortController().signal);
