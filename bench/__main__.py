@@ -173,9 +173,11 @@ def read(options: argparse.Namespace) -> None:
         print(writing.line())
     for row in (
         *(*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing),
-        *(*measured.service, *measured.pages),
+        *measured.service,
     ):
         print(row.line())
+    for screen in measured.pages:
+        print(screen.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
 
