@@ -12,10 +12,32 @@ from starlette.staticfiles import StaticFiles
 
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
-from holdfast.dashboard.pages import job, jobs, live, login, operations, overview, theme
+from holdfast.dashboard.pages import (
+    approvals,
+    audit,
+    dead_letters,
+    decide,
+    endpoints,
+    job,
+    jobs,
+    live,
+    login,
+    operations,
+    overview,
+    queues,
+    schedules,
+    system,
+    tenants,
+    theme,
+    tokens,
+    workflows,
+)
 from holdfast.dashboard.rendering import STATIC, Renderer
 
-PAGES = (overview, jobs, job, operations, live, theme, login)
+PAGES = (
+    *(overview, jobs, job, operations, live, theme, login),
+    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens, endpoints),
+)
 
 
 def make_dashboard(app: App) -> Starlette:

@@ -50,7 +50,7 @@ async def ask_first(request: Request, question: str, *, back: str, detail: str |
         "confirm.html",
         question=question,
         detail=detail,
-        action=request.scope["path"],
+        action=quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
         fields=given,
         back=root + back,
     )

@@ -1,8 +1,10 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
+from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
@@ -13,6 +15,7 @@ from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -31,9 +34,12 @@ class Reads(
     PayloadReads,
     HealthReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
     TokenReads,
+    ConnectorReads,
+    EndpointReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
