@@ -45,6 +45,16 @@ def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: Ap
         assert proxy.cuts == 1
     assert job.state() == "cancelled"  # which is what was not known
     assert [event.verb for event in job.history()] == ["enqueue", "cancel"]
+    # Nor is a claim: what it took is with the lease, which says so.
+    waits = app.enqueue("mail")
+    lease = drive(base).do(lambda c: c.leases.open()).lease
+    with Cutting(base, lambda asked, _: b"/claim" in asked) as proxy:
+        with pytest.raises(errors.StoreUnavailable):
+            drive(proxy.url).do(lambda c: c.leases.claim(lease, want=5))
+        assert proxy.cuts == 1
+    (held,) = drive(base).do(lambda c: c.leases.renew(lease)).jobs
+    assert (held.id, held.attempt) == (waits.id, 1)
+    assert drive(base).do(lambda c: c.leases.release(lease, held))[0].settled
 
 
 @there
