@@ -29,7 +29,7 @@ from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
-from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.auditing import ActionFilter, EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -68,6 +68,7 @@ READS = {
         "asks_first",
     ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
+    *("queue_standings", "worker_standings", "recent_events"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
@@ -76,7 +77,7 @@ READS = {
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions"),
+    *("sealed", "fingerprints", "actions", "pulse"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
     *("connector", "connectors"),
     *("token_of", "token_used", "open_session", "end_session"),
@@ -179,6 +180,7 @@ def verbs(
         "checkpoints": lambda: run(v.checkpoints(job, tenant)),
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
+        "pulse": lambda: run(v.pulse(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -270,6 +272,9 @@ def verbs(
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
+        "queue_standings": lambda: run(v.queue_standings(tenant)),
+        "worker_standings": lambda: run(v.worker_standings(tenant)),
+        "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
         "executors": lambda: run(v.executors()),
         "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),
@@ -392,7 +397,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(v.counts("*"), v.pulse("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

@@ -54,8 +54,9 @@ NOT_A_WORKERS |= {
 }
 NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair"}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
+READS |= {"queue_standings", "worker_standings", "recent_events"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind", "switches"}
+READS |= {"active_subscriptions", "deliveries", "behind", "switches", "pulse"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
 READS |= {"tenants", "fair_queues", "turn_of"}

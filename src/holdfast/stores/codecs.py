@@ -68,7 +68,7 @@ class Record:
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset(
         {
-            *("tags", "approvers", "escalate_to", "uses", "forbidden", "roles", "scopes"),
+            *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
             *("hosts", "secrets", "wants"),
         }
     )

@@ -74,6 +74,7 @@ class PostgresVerbs(
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",
+            minute=lambda column: f"floor(extract(epoch from {column}) / 60)::bigint",
         )
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:

@@ -12,8 +12,10 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
+from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -24,6 +26,7 @@ class Reads(
     GateReads,
     LedgerReads,
     OverviewReads,
+    PulseReads,
     AgentReads,
     ScheduleReads,
     WorkflowReads,
@@ -31,6 +34,7 @@ class Reads(
     PayloadReads,
     HealthReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
     TokenReads,

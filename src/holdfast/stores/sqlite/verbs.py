@@ -79,6 +79,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        minute=lambda column: f"({column} / 60000000)",
         by_index=lambda name: f" indexed by {name}",
     )
 
