@@ -1,8 +1,10 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
+from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
@@ -10,8 +12,10 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
+from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -22,6 +26,7 @@ class Reads(
     GateReads,
     LedgerReads,
     OverviewReads,
+    PulseReads,
     AgentReads,
     ScheduleReads,
     WorkflowReads,
@@ -29,9 +34,12 @@ class Reads(
     PayloadReads,
     HealthReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
     TokenReads,
+    ConnectorReads,
+    EndpointReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 
