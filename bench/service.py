@@ -7,7 +7,6 @@ HTTP as it takes. By turns with the library in this process on one connection.
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import statistics
@@ -60,19 +59,21 @@ def _served(url: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
 
 
 def _over_http(host: str, port: int, token: str, count: int) -> float:
-    """Enqueues a second, one after another."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    body = json.dumps({"kind": "noop", "payload": PAYLOAD}).encode()
-    with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
-        connection.connect()
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    """Enqueues a second, one after another. The least client there can be: what is measured is the service."""
+    body = json.dumps({"kind": "noop", "payload": PAYLOAD})
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = (head + body).encode()
+    with socket.create_connection((host, port), timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         began = time.perf_counter()
         for _ in range(count):
-            connection.request("POST", "/api/v1/jobs", body, headers)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 201:
-                raise RuntimeError(f"status {answer.status}: the figure would mean nothing")
+            connection.sendall(request)
+            answer = b""
+            while not answer.endswith(b"}"):  # the end of the one document there is
+                answer += connection.recv(65_536)
+            if b" 201 " not in answer[:20]:
+                raise RuntimeError(f"{answer[:20]!r}: the figure would mean nothing")
         return count / (time.perf_counter() - began)
 
 
