@@ -585,7 +585,7 @@ class App(Operating):
             owner=client.actor,
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),
-            redact=self._knowing(),
+            redact=self.knowing(),
             vault=client.vault,
         )
 
@@ -611,10 +611,10 @@ class App(Operating):
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         return Means(
-            serving, threads, children, self.schema, self._child, lent, self._knowing(), self.payload_rules.book
+            serving, threads, children, self.schema, self._child, lent, self.knowing(), self.payload_rules.book
         )
 
-    def _knowing(self) -> Redactor:
+    def knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
         self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
         return self.redactor

@@ -19,6 +19,8 @@ KEYS_VARIABLE = "HOLDFAST_KEYS"
 SECRET_PREFIX = "HOLDFAST_SECRET_"
 EGRESS_ALLOW_VARIABLE = "HOLDFAST_EGRESS_ALLOW"
 EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
+SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
+SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -31,6 +33,22 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
             fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
         )
     return url
+
+
+def service_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Where a client finds the service; no default, for the same reason."""
+    url = given or environment.get(SERVICE_URL_VARIABLE, "")
+    if not url:
+        raise InvalidSetting(
+            "no service was named",
+            code="missing_url",
+            fix=f"Pass a URL such as https://jobs.example.com, or set {SERVICE_URL_VARIABLE}.",
+        )
+    return url
+
+
+def service_token(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    return environment.get(SERVICE_TOKEN_VARIABLE, "").strip() if given is None else given
 
 
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:

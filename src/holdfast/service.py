@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -52,9 +53,11 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         ],
     )
     service.state.app, service.state.live = app, live
+    service.state.stopping = asyncio.Event()  # whoever waits for something answers when this is set
     add_api(service, app)
     if dashboard:
         pages = make_dashboard(app)
         pages.state.live = live
+        pages.state.authenticate = authenticate  # the page to log in at opens sessions with it, if it can
         service.mount("/", pages)
     return service

@@ -29,7 +29,7 @@ from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
-from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.auditing import ActionFilter, EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
@@ -41,6 +41,7 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
+from tests.support.tokens import issuing
 from tests.support.ways import bring
 from tests.support.workflows import Flow as Drawn
 
@@ -67,6 +68,7 @@ READS = {
         "asks_first",
     ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
+    *("queue_standings", "worker_standings", "recent_events"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
@@ -75,9 +77,10 @@ READS = {
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions"),
+    *("sealed", "fingerprints", "actions", "pulse"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
     *("connector", "connectors"),
+    *("token_of", "token_used", "open_session", "end_session"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -101,6 +104,7 @@ GOVERNS = {
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
     *("set_connector", "remove_connector"),
+    *("issue_token", "revoke_token", "tokens"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -141,6 +145,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     claim(owner, ids["lease"])
     claim(owner, ids["lease"], begin=False)
     ids["gate"] = asking(owner, quorum=100).id
+    ids["token"] = owner.run(owner.verbs.issue_token(issuing(), "ada", "default")).id
     ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
     owner.run(owner.verbs.put_template(template(), "ada", "default"))
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
@@ -175,6 +180,7 @@ def verbs(
         "checkpoints": lambda: run(v.checkpoints(job, tenant)),
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
+        "pulse": lambda: run(v.pulse(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -266,6 +272,9 @@ def verbs(
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
+        "queue_standings": lambda: run(v.queue_standings(tenant)),
+        "worker_standings": lambda: run(v.worker_standings(tenant)),
+        "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
         "executors": lambda: run(v.executors()),
         "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),
@@ -337,6 +346,13 @@ def verbs(
         "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
         "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
         "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
+        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
+        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
+        "tokens": lambda: run(v.tokens(tenant)),
+        "token_of": lambda: run(v.token_of("0" * 64)),
+        "token_used": lambda: run(v.token_used("0" * 64)),
+        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
+        "end_session": lambda: run(v.end_session("1" * 64)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -381,7 +397,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(v.counts("*"), v.pulse("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

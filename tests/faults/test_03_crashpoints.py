@@ -54,8 +54,9 @@ NOT_A_WORKERS |= {
 }
 NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair"}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
+READS |= {"queue_standings", "worker_standings", "recent_events"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind", "switches"}
+READS |= {"active_subscriptions", "deliveries", "behind", "switches", "pulse"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
 READS |= {"tenants", "fair_queues", "turn_of"}
@@ -71,6 +72,8 @@ DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
 NOT_A_WORKERS |= {"set_retention", "delete_retention"}
+NOT_A_WORKERS |= {"issue_token", "revoke_token", "open_session", "end_session", "token_used"}
+READS |= {"token_of", "tokens"}
 READS |= {"retentions", "preview_retention", "usage", "ledger_end", "capped_counts"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 

@@ -21,6 +21,7 @@ from holdfast.api.routes import (
     gates,
     health,
     jobs,
+    leases,
     limits,
     operations,
     payload_rules,
@@ -32,23 +33,27 @@ from holdfast.api.routes import (
     switches,
     templates,
     tenants,
+    tick,
+    tokens,
     usage,
     workflows,
 )
 from holdfast.app import App
 
 ROUTES = (
-    *(jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
+    *(tick, jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
     *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
-    *(usage, health, audit, endpoints, connectors),
+    *(usage, health, audit, leases, tokens, endpoints, connectors),
 )
 
 
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
     add_document(service)
+    service.router.routes.append(jobs.at_once)
     service.include_router(health.probes)
     for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)
     service.include_router(gates.by_token, prefix=PREFIX)
+    service.include_router(tick.router, prefix="/api", include_in_schema=False)  # where HK-1 has it
     add_the_rest(service)  # after all others: what comes here is none of ours

@@ -60,10 +60,13 @@ from holdfast.stores.connectors import ConnectorVerbs
 from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
+from holdfast.stores.looking import LookingVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
+from holdfast.stores.tokens import TokenVerbs
 
 T = TypeVar("T")
 
@@ -191,8 +194,11 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
+    StandingVerbs,
+    TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
+    LookingVerbs,
     Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
@@ -423,7 +429,10 @@ class Verbs(
         """A page, newest first; ``before`` is the id of the last one of the page before."""
         ...
 
-    def graph(self, workflow_id: str, tenant: str) -> Flow[Graph | None]: ...
+    def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
+        """With a limit so many of its jobs, the first."""
+        ...
+
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
         """The ids of jobs of a workflow by their names there, of those that there are."""
         ...

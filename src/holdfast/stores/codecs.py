@@ -67,7 +67,10 @@ class Record:
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset(
-        {"tags", "approvers", "escalate_to", "uses", "forbidden", "hosts", "secrets", "wants"}
+        {
+            *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
+            *("hosts", "secrets", "wants"),
+        }
     )
 
     @classmethod

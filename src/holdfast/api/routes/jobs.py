@@ -6,15 +6,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
+from starlette.routing import Route
 
-from holdfast.access import Scope
+from holdfast.access import Scope, require_one
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Enqueue, read
-from holdfast.api.linking import here
+from holdfast.api.linking import PREFIX, here
 from holdfast.api.searches import Sought
 from holdfast.app import App
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
@@ -35,8 +36,6 @@ COUNTED = 1_000
 MANY = 1_000
 LONGEST_WAIT = 60.0
 
-Key = Annotated[str | None, Header(max_length=255, description="As `key` in the body.")]
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -55,17 +54,27 @@ class Accepted:
     response_model=Accepted,
     responses={200: {"model": Accepted, "description": "There was such a job already."}},
     openapi_extra={
+        "parameters": [
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "As `key` in the body.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }
+        ],
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Enqueue"}}},
-        }
+        },
     },
 )
-async def enqueue_job(request: Request, app: TheApp, idempotency_key: Key = None) -> Response:
+async def enqueue_job(request: Request) -> Response:
     """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
     another body it is refused (`idempotency_conflict`)."""
+    # Whatever can be spared is: this is the one route that is asked a thousand times a second.
+    app: App = request.app.state.app
     asked = read(Enqueue, await request.body())
-    options = asked.options("kind", "payload")
+    options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
         raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
     handle = await app.aenqueue(asked.kind, asked.payload, **options)
@@ -76,6 +85,15 @@ async def enqueue_job(request: Request, app: TheApp, idempotency_key: Key = None
         {"location": here(request, f"/jobs/{handle.id}")},
         media_type="application/json",
     )
+
+
+async def _enqueue_at_once(request: Request) -> Response:
+    require_one(request, Scope.ENQUEUE)
+    return await enqueue_job(request)
+
+
+at_once = Route(f"{PREFIX}/jobs", _enqueue_at_once, methods=["POST"], include_in_schema=False)
+"""The route above without the machinery that works out parameters: a quarter of what it costs. It comes before it."""
 
 
 class EnqueueMany(Body):

@@ -33,6 +33,7 @@ from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
+from holdfast.stores.postgres.tokens import TokenVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
@@ -58,6 +59,7 @@ class PostgresVerbs(
     RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
+    TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
     Reads,
@@ -72,6 +74,7 @@ class PostgresVerbs(
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",
+            minute=lambda column: f"floor(extract(epoch from {column}) / 60)::bigint",
         )
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:

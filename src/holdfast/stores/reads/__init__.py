@@ -12,9 +12,12 @@ from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
+from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
+from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -23,6 +26,7 @@ class Reads(
     GateReads,
     LedgerReads,
     OverviewReads,
+    PulseReads,
     AgentReads,
     ScheduleReads,
     WorkflowReads,
@@ -30,8 +34,10 @@ class Reads(
     PayloadReads,
     HealthReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
+    TokenReads,
     ConnectorReads,
     EndpointReads,
 ):

@@ -33,6 +33,7 @@ from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
+from holdfast.stores.sqlite.operations.tokens import TokenVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.usage import UsageVerbs
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
@@ -66,6 +67,7 @@ class SqliteVerbs(
     DeadLetterVerbs,
     BulkVerbs,
     AuditVerbs,
+    TokenVerbs,
     ConnectorVerbs,
 ):
     dialect = Dialect(
@@ -77,6 +79,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        minute=lambda column: f"({column} / 60000000)",
         by_index=lambda name: f" indexed by {name}",
     )
 
