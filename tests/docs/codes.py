@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 HELPERS = {
     "_refusal": 0,  # domain/payload.py
     "_whole": 4,  # domain/policies.py
-    "Reject": 0,  # domain/control.py
+    "Reject": 0,  # domain/control.py: an attempt's error code, for good
     "Fate": 1,  # domain/endpoints.py
     "Failed": 0,  # domain/outcome.py: an attempt's error code
     "Crashed": 0,  # the same, where its process died
