@@ -58,6 +58,7 @@ from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec, pack_payload
+from holdfast.logs import trust
 from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
@@ -256,6 +257,11 @@ class App(Operating):
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
         for secret in secrets:
             self.redactor.register(secret)
+        self._knowing()
+
+    def keep_secrets(self) -> None:
+        """Know what is secret in the environment, and keep it out of log lines from now on; a worker does it itself."""
+        self._knowing()
 
     # --- enqueuing ---
 
@@ -576,6 +582,7 @@ class App(Operating):
     def _knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
         self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
+        trust(self.redactor)
         return self.redactor
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:

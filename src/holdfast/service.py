@@ -13,7 +13,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from holdfast.access import Authenticate, Gate
+from holdfast.access.requests import Measure, RequestLog
 from holdfast.api import add_api
+from holdfast.api.gauges import observe_queues
 from holdfast.api.limits import BodyLimit
 from holdfast.app import App
 from holdfast.dashboard import make_dashboard
@@ -25,10 +27,13 @@ OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
 
 def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
+    measures: list[Measure] = []
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.client.make_ready()
+        app.keep_secrets()
+        observe_queues(app)
         yield
         await app.store.leave_loop()
 
@@ -40,6 +45,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         redoc_url=None,
         lifespan=lifespan,
         middleware=[
+            Middleware(RequestLog, measures),
             Middleware(PageHeaders),
             Middleware(GZipMiddleware, minimum_size=1_000),
             Middleware(BodyLimit),
@@ -47,6 +53,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         ],
     )
     service.state.app = app
+    service.state.measures = measures
     add_api(service, app)
     if dashboard:
         service.mount("/", make_dashboard(app))

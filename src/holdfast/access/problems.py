@@ -21,6 +21,7 @@ BY_CODE = {
     "unauthenticated": 401,
     "missing_scope": 403,
     "cross_site": 403,
+    "missing_extra": 501,
 }
 BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
     (NotFound, 404),

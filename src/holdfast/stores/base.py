@@ -38,6 +38,7 @@ from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
 from holdfast.domain.placing import Placed
 from holdfast.domain.policies import retry_limit
+from holdfast.domain.pulse import Pulse
 from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
 from holdfast.domain.schedules import Decision, Fire, Firing, Schedule
 from holdfast.domain.settlement import Settlement
@@ -466,6 +467,9 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+    def pulse(self, tenant: str) -> Flow[Pulse]:
+        """How the work stands queue by queue, at a bounded cost."""
+        ...
 
 
 class Caller(Protocol):

@@ -4,12 +4,12 @@ from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.gates import GateReads
-from holdfast.stores.reads.health import HealthReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
 from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
+from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.tenants import TenantReads
@@ -26,7 +26,7 @@ class Reads(
     WorkflowReads,
     LimitReads,
     PayloadReads,
-    HealthReads,
+    PulseReads,
     TenantReads,
     RetentionReads,
     DeadLetterReads,

@@ -1,0 +1,191 @@
+"""How the work stands queue by queue (domain/pulse.py), at a bounded cost however many jobs there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.health import CAP
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.pulse import (
+    FAILURES,
+    LATELY,
+    MOST_FAILURES,
+    MOST_QUEUES,
+    MOST_WORKERS,
+    Failure,
+    Pulse,
+    QueuePulse,
+    Rates,
+    WorkerPulse,
+    rates_of,
+)
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
+
+# Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.
+_HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
+_EVERYWHERE = (
+    f"{_QUEUES} select q.queue,"
+    f" (select count(*) from (select 1 from {{job_state}} s where {_HERE} limit :cap) a),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE}"
+    "  order by s.priority desc, s.position limit :head) w),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE} and s.priority ="
+    f"  (select min(s.priority) from {{job_state}} s where {_HERE}) order by s.position limit 1) w)"
+    " from q where q.queue is not null limit :most"
+)
+_OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
+_OF_ONE = (
+    f"select w.queue, count(*), min(w.id) from (select s.queue, s.id, s.due_at from {{job_state}} s where {_OWN}"
+    " order by s.id limit :cap) w where w.due_at is null group by w.queue order by w.queue limit :most"
+)
+_SINCE = f"select w.id, {_READY_SINCE} from {{job_state}} w where w.id = :id"
+_LATER = (
+    "select w.queue, w.state, count(*) from (select s.queue, s.state from {job_state} s where s.due_at is not null"
+    " and s.state in ('queued', 'retry_waiting') limit :cap) w group by w.queue, w.state"
+)
+_RUNNING = (
+    "select w.queue, w.lease, count(*) from (select s.queue, s.lease from {job_state} s"
+    " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue, w.lease"
+)
+_WORKERS = (
+    "select l.id, l.holder, l.name, l.tenant, l.queues, l.slots, l.opened_at from {lease} l"
+    " where l.ended_at is null and l.until > :now and MINE order by l.opened_at, l.id limit :most"
+)
+
+
+class PulseReads(HealthReads):
+    @flow(writes=False)
+    def pulse(self, tenant: str) -> Steps[Pulse]:
+        codec = self.dialect.codec
+        present = yield from self._present()
+        now = codec.time(present)
+        waiting = yield from self._waiting_queues(tenant, present)
+        later = yield from self._later_queues(tenant)
+        running, held = yield from self._held(tenant)
+        names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
+        queues = tuple(
+            QueuePulse(
+                name,
+                waiting.get(name, (0, None))[0],
+                later[name, "queued"],
+                later[name, "retry_waiting"],
+                running[name],
+                waiting.get(name, (0, None))[1],
+            )
+            for name in names
+        )
+        workers = yield from self._workers(tenant, present, held)
+        dead = yield from self._dead(tenant)
+        gates, first_asked, *_ = yield from self._smaller(tenant, present)
+        late, latest = yield from self._lateness(tenant, present)
+        rates, failures = yield from self._lately(tenant, now)
+        most = max([dead, gates, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
+        return Pulse(
+            now,
+            queues,
+            workers,
+            gates,
+            self._age(present, first_asked),
+            dead,
+            late,
+            latest,
+            rates,
+            failures,
+            capped=most >= CAP or len(names) == MOST_QUEUES,
+        )
+
+    def _waiting_queues(self, tenant: str, now: Any) -> Steps[dict[str, tuple[int, float | None]]]:
+        found: dict[str, tuple[int, float | None]] = {}
+        if tenant == EVERY_TENANT:
+            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=20, most=MOST_QUEUES)
+            for queue, count, first, lowest in rows:
+                found[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
+            return found
+        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=MOST_QUEUES)
+        for queue, count, oldest in rows:
+            since = yield from self._ask(tenant, _SINCE, id=oldest)
+            found[queue] = count, self._age(now, since[0][1] if since else None)
+        return found
+
+    def _later_queues(self, tenant: str) -> Steps[Counter[tuple[str, str]]]:
+        if tenant == EVERY_TENANT:
+            rows = yield from self._ask(tenant, _LATER, cap=CAP)
+        else:
+            each = (
+                "select s.queue, s.state from {{job_state}} s where s.tenant = :tenant and s.state = '{state}'"
+                " and s.due_at is not null and " + _NOT_HELD + " order by s.id limit :cap"
+            )
+            both = " union all ".join(
+                f"select * from ({each.format(state=state)}) {name}"
+                for state, name in (("queued", "a"), ("retry_waiting", "b"))
+            )
+            text = f"select w.queue, w.state, count(*) from ({both}) w group by w.queue, w.state"
+            rows = yield from self._ask(tenant, text, cap=CAP)
+        return Counter({(queue, str(state)): count for queue, state, count in rows})
+
+    def _held(self, tenant: str) -> Steps[tuple[Counter[str], Counter[str]]]:
+        """By queue, and by lease."""
+        rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
+        queues, leases = Counter[str](), Counter[str]()
+        for queue, lease, count in rows:
+            queues[queue] += count
+            leases[self.dialect.codec.id(lease)] += count
+        return queues, leases
+
+    def _workers(self, tenant: str, now: Any, held: Counter[str]) -> Steps[tuple[WorkerPulse, ...]]:
+        own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
+        rows = yield from self._ask(tenant, _WORKERS.replace("MINE", own), now=now, most=MOST_WORKERS)
+        codec = self.dialect.codec
+        return tuple(
+            WorkerPulse(
+                holder,
+                label,
+                scope,
+                None if queues is None else codec.tags(queues),
+                slots,
+                held[codec.id(lease)],
+                codec.time(opened),
+            )
+            for lease, holder, label, scope, queues, slots, opened in rows
+        )
+
+    def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
+        """How many schedules are past their time, and by how much at most."""
+        text = (
+            "select count(*), min(c.next_fire_at) from (select c.next_fire_at from {schedule} c"
+            f" where c.state = 'active' and c.attend_at is not null and c.next_fire_at < :now"
+            f" and {within(tenant, 'c.tenant')} limit :cap) c"
+        )
+        rows = yield from self._ask(tenant, text, now=now, cap=CAP)
+        count, first = rows[0]
+        return count, max(0.0, self._age(now, first) or 0.0)
+
+    def _lately(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
+        """What the last events of the ledger tell. Its end is known without looking for the tenant's own."""
+        end = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
+        heads = yield from self._ask(tenant, end)
+        last = int(heads[0][0] or 0)
+        text = (
+            "select e.verb, e.at, e.kind, e.job_id, e.tenant, e.attempt from {event} e"
+            f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
+        )
+        rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
+        codec = self.dialect.codec
+        rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
+        bad = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
+        codes: dict[str, str | None] = {}
+        for row in bad:
+            job_id = codec.id(row[3])
+            if job_id not in codes:
+                said = yield from self._ask(
+                    tenant, "select s.error_code from {job_state} s where s.id = :id", id=row[3]
+                )
+                codes[job_id] = said[0][0] if said else None
+        failures = tuple(
+            Failure(codec.id(job), whose, kind, str(verb), attempt, codec.time(at), codes[codec.id(job)])
+            for verb, at, kind, job, whose, attempt in bad
+        )
+        return rates, failures
