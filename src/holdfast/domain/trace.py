@@ -17,7 +17,7 @@ STATE_TAG: Final = "tracestate:"
 STATE_LIMIT: Final = 512
 
 _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]{0,200})?")
-_STATE: Final = re.compile(r"[\x20-\x7e]{1,%d}" % STATE_LIMIT)
+_STATE: Final = re.compile(rf"[\x20-\x7e]{{1,{STATE_LIMIT}}}")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 

@@ -159,7 +159,7 @@ class Run:
 
 
 def observe_queues(read: Callable[[], Iterable[tuple[str, int, float | None]]]) -> None:
-    """Gauges of each queue: how many wait, and how long the oldest has. ``read`` is asked when metrics are collected."""
+    """Gauges of each queue: how many wait, how long the oldest has. ``read`` is asked when metrics are collected."""
     meter = metrics.get_meter("holdfast")
 
     def depths(_: Any) -> list[metrics.Observation]:
