@@ -83,8 +83,8 @@ class JsonLines(logging.Formatter):
             message = f"{record.msg!s} (its arguments do not fit: {type_name(error)})"
         values: dict[str, object] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": one_line(record.name, NAME_LIMIT),
+            "level": str(record.levelname).lower(),
+            "logger": one_line(str(record.name), NAME_LIMIT),
             "message": one_line(redact_line(message)),
             **_fields(record),
             **self._process,

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.app.conftest import app, new_app, url
+from tests.cli.conftest import bare
 
-__all__ = ["app", "new_app", "url"]
+__all__ = ["app", "bare", "new_app", "url"]

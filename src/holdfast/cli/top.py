@@ -57,9 +57,9 @@ def top(
             emit(look(client, whose))
         elif once or not (sys.stdout.isatty() and sys.stdin.isatty()):
             found = look(client, whose)
-            screen = console()
+            screen = console(soft_wrap=False)
             if screen.is_terminal:
-                screen.print(picture(found, every, screen.width, screen.height), soft_wrap=False)
+                screen.print(picture(found, every, screen.width, screen.height))
             else:
                 _lines(found)
         else:
@@ -99,14 +99,14 @@ class _Keys:
 
 
 def _live(client: Client, tenant: str, every: float) -> None:
-    screen, keys = console(), _Keys()
+    screen, keys = console(soft_wrap=False), _Keys()
     found = look(client, tenant)
-    with _unbuffered(), Live(console=screen, screen=True, auto_refresh=False) as live:
-        with contextlib.suppress(KeyboardInterrupt):
-            while not keys.over:
-                live.update(picture(found, every, screen.width, screen.height, held=keys.held), refresh=True)
-                if _waited(every, keys) and not keys.held:
-                    found = look(client, tenant)
+    live = Live(console=screen, screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), _unbuffered(), live:
+        while not keys.over:
+            live.update(picture(found, every, screen.width, screen.height, held=keys.held), refresh=True)
+            if _waited(every, keys) and not keys.held:
+                found = look(client, tenant)
 
 
 def _waited(every: float, keys: _Keys) -> bool:

@@ -92,8 +92,10 @@ Part = tuple[str, Sequence[str], Rows]
 def _head(pulse: Pulse, held: bool) -> Text:
     rates = pulse.rates
     failed = rates.finished - rates.ended.get("succeeded", 0)
-    text = Text.assemble(
+    return Text.assemble(
         ("holdfast top ", "bold"),
+        ("HELD" if held else "", "reverse"),
+        " " if held else "",
         f"{clock(pulse.at)[:8]} UTC  ",
         f"in {rates.per_second(rates.enqueued):,.1f}/s  ",
         f"done {rates.per_second(rates.ended.get('succeeded', 0)):,.1f}/s  ",
@@ -103,7 +105,6 @@ def _head(pulse: Pulse, held: bool) -> Text:
         (f"approvals {_count(pulse.gates_open)}  ", "magenta" if pulse.gates_open else ""),
         (f"late schedules {pulse.schedules_late}  " if pulse.schedules_late else "", "yellow"),
     )
-    return text + Text("HELD", style="reverse") if held else text
 
 
 def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
@@ -130,33 +131,33 @@ def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
 
 def _running(found: Look, narrow: bool) -> Part | None:
     assert found.pulse is not None
-    headers = ["running", "kind", "for", "try"] + ([] if narrow else ["queue"])
+    headers = ["kind", "for", "try"] + ([] if narrow else ["queue", "job"])
     rows = []
     for job in sorted(found.running, key=lambda one: str(one.started_at)):
         since = "–" if job.started_at is None else span(max(0.0, (found.pulse.at - job.started_at).total_seconds()))
-        row = [_plain(job.id, 36), _plain(job.kind, 30), Text(since), Text(str(job.attempt))]
-        rows.append(row + ([] if narrow else [_plain(job.queue, 20)]))
+        row = [_plain(job.kind, 30), Text(since), Text(str(job.attempt))]
+        rows.append(row + ([] if narrow else [_plain(job.queue, 20), _plain(job.id, 36)]))
     return ("Running, the newest", headers, rows) if rows else None
 
 
 def _failures(pulse: Pulse, narrow: bool) -> Part | None:
-    headers = ["failed", "kind", "error", "at"] + ([] if narrow else ["try"])
+    headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
     for each in pulse.failures:
         error = _plain(each.error_code or each.verb, 30)
-        row = [_plain(each.job_id, 36), _plain(each.kind, 30), error, Text(clock(each.at)[:8])]
-        rows.append(row + ([] if narrow else [Text(str(each.attempt))]))
+        row = [_plain(each.kind, 30), error, Text(clock(each.at)[:8])]
+        rows.append(row + ([] if narrow else [Text(str(each.attempt)), _plain(each.job_id, 36)]))
     return ("Failed of late", headers, rows) if rows else None
 
 
 def _approvals(found: Look, narrow: bool) -> Part | None:
     assert found.pulse is not None
-    headers = ["asked", "question", "for"] + ([] if narrow else ["of"])
+    headers = ["question", "for"] + ([] if narrow else ["of", "gate"])
     rows = []
     for each in found.approvals:
         waits = span(max(0.0, (found.pulse.at - each.opened_at).total_seconds()))
-        row = [_plain(each.id, 36), _plain(each.summary, 50), Text(waits)]
-        rows.append(row + ([] if narrow else [_plain(", ".join(each.approvers) or "anybody", 30)]))
+        row = [_plain(each.summary, 50), Text(waits)]
+        rows.append(row + ([] if narrow else [_plain(", ".join(each.approvers) or "anybody", 30), _plain(each.id, 36)]))
     return ("Waiting for people", headers, rows) if rows else None
 
 

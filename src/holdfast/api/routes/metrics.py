@@ -27,14 +27,14 @@ async def metrics(request: Request, app: TheApp) -> Response:
 
     state: Any = request.app.state
     own = process_metrics()  # says so where the extra is missing
-    from holdfast.api.metrics import Pulses, exposition
+    from holdfast.api.exposition import Looks, exposition
 
-    if not hasattr(state, "pulses"):
+    if not hasattr(state, "looks"):
         # From the first scrape on: whoever does not ask for metrics does not pay for them.
-        state.pulses = Pulses(app)
+        state.looks = Looks(app)
         state.measures.append(own.request)
     identity = identity_of(request)
-    text = await exposition(state.pulses, identity.tenant, own.registry if _sees_all(identity) else None)
+    text = await exposition(state.looks, identity.tenant, own.registry if _sees_all(identity) else None)
     return Response(text, headers={"Content-Type": CONTENT, "Cache-Control": "no-store"})
 
 

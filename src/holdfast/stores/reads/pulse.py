@@ -38,8 +38,9 @@ _EVERYWHERE = (
 )
 _OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
 _OF_ONE = (
-    f"select w.queue, count(*), min(w.id) from (select s.queue, s.id, s.due_at from {{job_state}} s where {_OWN}"
-    " order by s.id limit :cap) w where w.due_at is null group by w.queue order by w.queue limit :most"
+    "select w.queue, count(*), min(cast(w.id as text)) from (select s.queue, s.id, s.due_at"
+    f" from {{job_state}} s where {_OWN} order by s.id limit :cap) w"
+    " where w.due_at is null group by w.queue order by w.queue limit :most"
 )
 _SINCE = f"select w.id, {_READY_SINCE} from {{job_state}} w where w.id = :id"
 _LATER = (
