@@ -20,7 +20,7 @@ KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispa
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
-    *("active_subscriptions", "fair_queues", "turn_of"),
+    *("active_subscriptions", "fair_queues", "turn_of", "live_workers"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     "shown_payload",

@@ -51,7 +51,7 @@ AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *("health", "pulse", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
@@ -155,6 +155,7 @@ def verbs(
         "checkpoints": lambda: run(v.checkpoints(job, tenant)),
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
+        "pulse": lambda: run(v.pulse(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
@@ -346,7 +347,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(v.counts("*"), v.health("*"), v.pulse("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

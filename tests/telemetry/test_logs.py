@@ -137,9 +137,7 @@ def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> No
         root.removeHandler(own)
         root.handlers[:] = [each for each in root.handlers if each.get_name() != HANDLER]
         root.setLevel(level)
-    made: Any = logging.config.DictConfigurator({"version": 1}).configure_formatter(  # type: ignore[no-untyped-call]
-        {"()": "holdfast.logs.JsonLines"}
-    )
+    made: Any = logging.config.DictConfigurator({"version": 1}).configure_formatter({"()": "holdfast.logs.JsonLines"})
     record = logging.makeLogRecord(
         {"name": "x", "msg": "m", "level_": 1, "message_": 2, "inf": float("inf"), "odd\nname": "v" * 9_000}
     )

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast import App, Context, Retry
+from holdfast import App, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, look
 from holdfast.cli.top_view import as_lines, picture
 from holdfast.domain.pulse import LATELY, WINDOW, Pulse, rates_of
@@ -49,7 +49,7 @@ def declare(app: App) -> None:
         raise ConnectionError("busy")
 
     @app.job()
-    def asks(ctx: Context) -> None:
+    def asks(ctx: SyncContext) -> None:
         ctx.approval("go", summary=HOSTILE)
 
 
@@ -149,14 +149,14 @@ def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
 
 
 def test_keys_end_it_and_hold_it() -> None:
-    keys = _Keys()
-    keys.take("p")
-    assert keys.held
-    keys.take("px")
-    assert not keys.held
-    assert not keys.over
-    keys.take("Q")
-    assert keys.over
+    def typed(text: str) -> tuple[bool, bool]:
+        keys = _Keys()
+        keys.take(text)
+        return keys.held, keys.over
+
+    assert typed("p") == (True, False)
+    assert typed("ppx") == (False, False)
+    assert typed(" Q") == (True, True)
 
 
 def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:

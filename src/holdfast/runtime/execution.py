@@ -71,7 +71,7 @@ async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> O
 
     Who means to cancel it gives it a ``stop``, and sets that first: the handler knows then why it is interrupted.
     """
-    if watching.quiet():
+    if watching.unwatched():
         return await _execute(handler, claim, stop)
     watch = watching.Watch(claim)
     outcome: Outcome | Settled | None = None

@@ -26,8 +26,8 @@ def current_trace() -> Trace | None:
 
 
 def wanted() -> bool:
-    """Whether there may be one; a glance, for the hot path."""
-    return _given.get() is not None or API in sys.modules
+    """Whether there is one; a glance, for the hot path."""
+    return _given.get() is not None or (API in sys.modules and span_trace() is not None)
 
 
 def outgoing_headers() -> dict[str, str]:

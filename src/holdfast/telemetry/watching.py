@@ -62,9 +62,14 @@ def watched_elsewhere() -> None:
     _elsewhere = True
 
 
+def unwatched() -> bool:
+    """Nobody wants to be told of a job that is run."""
+    return not watchers and (tracing.API not in sys.modules or not active())
+
+
 def quiet() -> bool:
-    """Nobody watches, and no trace is current: nothing is to be done."""
-    return not watchers and not tracing.wanted()
+    """The same of one that is sent, and no trace is current: nothing is to be done."""
+    return unwatched() and not tracing.wanted()
 
 
 def active() -> Sequence[Watcher]:

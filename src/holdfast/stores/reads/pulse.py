@@ -37,10 +37,16 @@ _EVERYWHERE = (
     " from q where q.queue is not null limit :most"
 )
 _OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
+# Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
 _OF_ONE = (
-    "select w.queue, count(*), min(cast(w.id as text)) from (select s.queue, s.id, s.due_at"
-    f" from {{job_state}} s where {_OWN} order by s.id limit :cap) w"
-    " where w.due_at is null group by w.queue order by w.queue limit :most"
+    "select w.queue, w.later, count(*), min(cast(w.id as text)) from (select s.queue, s.id,"
+    f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
+    " order by s.id limit :cap) w"
+    " group by w.queue, w.later order by w.queue, w.later limit :most"
+)
+_RETRYING = (
+    "select w.queue, count(*) from (select s.queue from {job_state} s where s.tenant = :tenant"
+    f" and s.state = 'retry_waiting' and {_NOT_HELD} order by s.id limit :cap) w group by w.queue"
 )
 _SINCE = f"select w.id, {_READY_SINCE} from {{job_state}} w where w.id = :id"
 _LATER = (
@@ -48,13 +54,17 @@ _LATER = (
     " and s.state in ('queued', 'retry_waiting') limit :cap) w group by w.queue, w.state"
 )
 _RUNNING = (
-    "select w.queue, w.lease, count(*) from (select s.queue, s.lease from {job_state} s"
-    " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue, w.lease"
+    "select w.queue, count(*) from (select s.queue from {job_state} s"
+    " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
 )
+# The tokens by which workers hold their jobs are nobody's to read on a server, so a function counts there.
+_COUNTED = "select w.holder, w.label, w.tenant, w.queues, w.slots, w.running, w.opened_at from {live_workers}(:most, :tenant) w"
 _WORKERS = (
-    "select l.id, l.holder, l.name, l.tenant, l.queues, l.slots, l.opened_at from {lease} l"
-    " where l.ended_at is null and l.until > :now and MINE order by l.opened_at, l.id limit :most"
+    "select l.holder, l.name, l.tenant, l.queues, l.slots,"
+    " (select count(*) from {job_state} s where s.lease = l.id and s.state in ('leased', 'in_progress')), l.opened_at"
+    " from {lease} l where l.ended_at is null and l.until > :now and MINE order by l.opened_at, l.id limit :most"
 )
+Waiting = dict[str, tuple[int, float | None]]
 
 
 class PulseReads(HealthReads):
@@ -63,9 +73,8 @@ class PulseReads(HealthReads):
         codec = self.dialect.codec
         present = yield from self._present()
         now = codec.time(present)
-        waiting = yield from self._waiting_queues(tenant, present)
-        later = yield from self._later_queues(tenant)
-        running, held = yield from self._held(tenant)
+        waiting, later = yield from self._queued(tenant, present)
+        running = yield from self._held(tenant)
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
         queues = tuple(
             QueuePulse(
@@ -78,7 +87,7 @@ class PulseReads(HealthReads):
             )
             for name in names
         )
-        workers = yield from self._workers(tenant, present, held)
+        workers = yield from self._workers(tenant, present)
         dead = yield from self._dead(tenant)
         gates, first_asked, *_ = yield from self._smaller(tenant, present)
         late, latest = yield from self._lateness(tenant, present)
@@ -98,59 +107,42 @@ class PulseReads(HealthReads):
             capped=most >= CAP or len(names) == MOST_QUEUES,
         )
 
-    def _waiting_queues(self, tenant: str, now: Any) -> Steps[dict[str, tuple[int, float | None]]]:
-        found: dict[str, tuple[int, float | None]] = {}
+    def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
+        """How many may be begun in each queue and since when the oldest waits; how many wait for a time."""
+        waiting: Waiting = {}
+        later = Counter[tuple[str, str]]()
         if tenant == EVERY_TENANT:
             rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=20, most=MOST_QUEUES)
             for queue, count, first, lowest in rows:
-                found[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
-            return found
-        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=MOST_QUEUES)
-        for queue, count, oldest in rows:
-            since = yield from self._ask(tenant, _SINCE, id=oldest)
-            found[queue] = count, self._age(now, since[0][1] if since else None)
-        return found
-
-    def _later_queues(self, tenant: str) -> Steps[Counter[tuple[str, str]]]:
-        if tenant == EVERY_TENANT:
+                waiting[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
             rows = yield from self._ask(tenant, _LATER, cap=CAP)
-        else:
-            each = (
-                "select s.queue, s.state from {{job_state}} s where s.tenant = :tenant and s.state = '{state}'"
-                " and s.due_at is not null and " + _NOT_HELD + " order by s.id limit :cap"
-            )
-            both = " union all ".join(
-                f"select * from ({each.format(state=state)}) {name}"
-                for state, name in (("queued", "a"), ("retry_waiting", "b"))
-            )
-            text = f"select w.queue, w.state, count(*) from ({both}) w group by w.queue, w.state"
-            rows = yield from self._ask(tenant, text, cap=CAP)
-        return Counter({(queue, str(state)): count for queue, state, count in rows})
+            later.update({(queue, str(state)): count for queue, state, count in rows})
+            return waiting, later
+        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
+        for queue, is_later, count, oldest in rows:
+            if is_later:
+                later[queue, "queued"] = count
+            else:
+                since = yield from self._ask(tenant, _SINCE, id=oldest)
+                waiting[queue] = count, self._age(now, since[0][1] if since else None)
+        rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
+        later.update({(queue, "retry_waiting"): count for queue, count in rows})
+        return waiting, later
 
-    def _held(self, tenant: str) -> Steps[tuple[Counter[str], Counter[str]]]:
-        """By queue, and by lease."""
+    def _held(self, tenant: str) -> Steps[Counter[str]]:
         rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
-        queues, leases = Counter[str](), Counter[str]()
-        for queue, lease, count in rows:
-            queues[queue] += count
-            leases[self.dialect.codec.id(lease)] += count
-        return queues, leases
+        return Counter({queue: count for queue, count in rows})
 
-    def _workers(self, tenant: str, now: Any, held: Counter[str]) -> Steps[tuple[WorkerPulse, ...]]:
+    def _workers(self, tenant: str, now: Any) -> Steps[tuple[WorkerPulse, ...]]:
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
-        rows = yield from self._ask(tenant, _WORKERS.replace("MINE", own), now=now, most=MOST_WORKERS)
+        text = _COUNTED if self.dialect.percent else _WORKERS.replace("MINE", own)
+        rows = yield from self._ask(tenant, text, now=now, most=MOST_WORKERS)
         codec = self.dialect.codec
         return tuple(
             WorkerPulse(
-                holder,
-                label,
-                scope,
-                None if queues is None else codec.tags(queues),
-                slots,
-                held[codec.id(lease)],
-                codec.time(opened),
+                holder, label, scope, None if queues is None else codec.tags(queues), slots, count, codec.time(opened)
             )
-            for lease, holder, label, scope, queues, slots, opened in rows
+            for holder, label, scope, queues, slots, count, opened in rows
         )
 
     def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
