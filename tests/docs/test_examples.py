@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -244,3 +245,20 @@ async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
     told = capsys.readouterr().out
     assert "10 events and actions in 1 seal: whole" in told
     assert "add limit kind transfer: {'concurrency': 2}" in told
+
+
+@pytest.mark.req("JF-13")
+async def test_traced(sqlite_url: str) -> None:
+    root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
+    before, level = root.level, jobs.level
+    try:
+        told = await load("traced").main(sqlite_url)
+    finally:
+        root.handlers[:] = [each for each in root.handlers if each.get_name() != "holdfast"]
+        root.setLevel(before)
+        jobs.setLevel(level)
+    assert told[0] == "4bf92f35 order: taking order 7, card password=[redacted]"
+    assert told[2] == (
+        "4bf92f35 ship: calling the shipper with 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    )
+    assert [line.split()[-1] for line in (told[1], told[3])] == ["succeeded", "succeeded"]

@@ -58,7 +58,10 @@ _RUNNING = (
     " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
 )
 # The tokens by which workers hold their jobs are nobody's to read on a server, so a function counts there.
-_COUNTED = "select w.holder, w.label, w.tenant, w.queues, w.slots, w.running, w.opened_at from {live_workers}(:most, :tenant) w"
+_COUNTED = (
+    "select w.holder, w.label, w.tenant, w.queues, w.slots, w.running, w.opened_at"
+    " from {live_workers}(:most, :tenant) w"
+)
 _WORKERS = (
     "select l.holder, l.name, l.tenant, l.queues, l.slots,"
     " (select count(*) from {job_state} s where s.lease = l.id and s.state in ('leased', 'in_progress')), l.opened_at"
@@ -131,7 +134,7 @@ class PulseReads(HealthReads):
 
     def _held(self, tenant: str) -> Steps[Counter[str]]:
         rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
-        return Counter({queue: count for queue, count in rows})
+        return Counter({row[0]: row[1] for row in rows})
 
     def _workers(self, tenant: str, now: Any) -> Steps[tuple[WorkerPulse, ...]]:
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
