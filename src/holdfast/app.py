@@ -257,11 +257,11 @@ class App(Operating):
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
         for secret in secrets:
             self.redactor.register(secret)
-        self._knowing()
+        self.knowing()
 
     def keep_secrets(self) -> None:
         """Know what is secret in the environment, and keep it out of log lines from now on; a worker does it itself."""
-        self._knowing()
+        self.knowing()
 
     # --- enqueuing ---
 
@@ -271,8 +271,16 @@ class App(Operating):
         return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        prepared = self._prepare(kind, payload, options)
+        known = self.kinds.get(kind)
+        if known is not None and known.kind.rule.store:  # which may be slow
+            prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
+        else:
+            prepared = self._prepare(kind, payload, options)
         return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+
+    def prepare(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Prepared[Any]:
+        """A call by name that has been checked and not yet been enqueued, for ``enqueue_many``."""
+        return self._prepare(kind, payload, options)
 
     def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
         """Enqueue many in one transaction a tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
@@ -329,6 +337,9 @@ class App(Operating):
     def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
         """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
         return self.client.run(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+
+    async def achain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
+        return await self.client.arun(self.client.verbs.chain(job_id, tenant or self.client.tenant))
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
@@ -550,7 +561,7 @@ class App(Operating):
             owner=client.actor,
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),
-            redact=self._knowing(),
+            redact=self.knowing(),
             vault=client.vault,
         )
 
@@ -576,10 +587,10 @@ class App(Operating):
         serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
         lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
         return Means(
-            serving, threads, children, self.schema, self._child, lent, self._knowing(), self.payload_rules.book
+            serving, threads, children, self.schema, self._child, lent, self.knowing(), self.payload_rules.book
         )
 
-    def _knowing(self) -> Redactor:
+    def knowing(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment."""
         self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
         trust(self.redactor)

@@ -90,7 +90,7 @@ class Declared:
                 assert_never(self.way)
         return Handler(
             *(kind.name, _approved(call, kind, means), timeout, retry, kind.at_most_once, means.redact, self.cost),
-            *(means.client.vault, means.rules, _chain(means.client), kind.rule),
+            *(means.client.vault, means.rules, chain_of(means.client), kind.rule),
         )
 
 
@@ -102,7 +102,7 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
-def _chain(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
+def chain_of(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
     async def before(claim: Claim) -> list[str]:
         return [job.id for job in await client.arun(client.verbs.chain(claim.id, claim.tenant)) if job.id != claim.id]
 
@@ -115,23 +115,28 @@ def _approved(call: Call, kind: Kind[..., Any], means: Means) -> Call:
     asking = kind.approval
 
     async def gated(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        asked = asking
-        if asked is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
-            asked = Asking()
-        if asked is not None:
-            restricted = means.rules.of(claim.tenant, claim.kind, kind.rule).restricted
-            redact = JobRedactor(means.redact, claim.payload, restricted)
-            plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
-            whom = "" if claim.agent is None else f" for {claim.agent}"
-            hidden = restricted or means.client.vault.keys is not None
-            shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, means.redact)}
-            await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asked)
+        await ask_first(means, claim, asking, kind.rule, stop)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
         return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
 
     return straight_on if asking is None else gated
+
+
+async def ask_first(means: Means, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
+    """Raises ``Suspended`` until people have approved, where the kind (``asking``) or the job's agent wants that."""
+    if asking is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
+        asking = Asking()
+    if asking is None:
+        return
+    restricted = means.rules.of(claim.tenant, claim.kind, rule).restricted
+    redact = JobRedactor(means.redact, claim.payload, restricted)
+    plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
+    whom = "" if claim.agent is None else f" for {claim.agent}"
+    hidden = restricted or means.client.vault.keys is not None
+    shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, means.redact)}
+    await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asking)
 
 
 def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:

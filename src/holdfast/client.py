@@ -253,6 +253,21 @@ class Client:
     ) -> list[Verdict]:
         return await self.arun(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant))
 
+    async def aredrive(
+        self,
+        ids: Sequence[str],
+        reason: str | None = None,
+        *,
+        from_step: FromStep | None = None,
+        tenant: str | None = None,
+        max_attempts: int | None = None,
+    ) -> list[Verdict]:
+        limit, whose = retry_limit(max_attempts), tenant or self.tenant
+        if from_step is None:
+            return await self.arun(self.verbs.operate("redrive", ids, storable(reason), self.actor, whose, limit))
+        place = check_from_step(from_step)
+        return await self.arun(redriving(self.verbs, ids, place, reason, self.actor, whose, limit))
+
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:

@@ -153,10 +153,10 @@ class Handle(Generic[R]):
         return self.aresult().__await__()
 
     def cancel(self, reason: str | None = None) -> Verdict:
-        return _accepted(self.client.run(self._cancel(reason)))
+        return accepted(self.client.run(self._cancel(reason)))
 
     async def acancel(self, reason: str | None = None) -> Verdict:
-        return _accepted(await self.client.arun(self._cancel(reason)))
+        return accepted(await self.client.arun(self._cancel(reason)))
 
     def reschedule(
         self,
@@ -167,7 +167,7 @@ class Handle(Generic[R]):
         reason: str | None = None,
     ) -> Verdict:
         """Run it at another time; with neither a time nor a delay, at once. ``Conflict`` if it does not wait."""
-        return _accepted(self.client.run(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
+        return accepted(self.client.run(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
 
     async def areschedule(
         self,
@@ -177,7 +177,7 @@ class Handle(Generic[R]):
         max_attempts: int | None = None,
         reason: str | None = None,
     ) -> Verdict:
-        return _accepted(await self.client.arun(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
+        return accepted(await self.client.arun(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
 
     def move(
         self,
@@ -190,7 +190,7 @@ class Handle(Generic[R]):
         reason: str | None = None,
     ) -> Verdict:
         """Give it another place in its queue. ``Conflict`` if it does not wait."""
-        return _accepted([self.client.run(self._move(Move.of(first, last, before, after, priority), reason))])
+        return accepted([self.client.run(self._move(Move.of(first, last, before, after, priority), reason))])
 
     async def amove(
         self,
@@ -202,7 +202,7 @@ class Handle(Generic[R]):
         priority: int | None = None,
         reason: str | None = None,
     ) -> Verdict:
-        return _accepted([await self.client.arun(self._move(Move.of(first, last, before, after, priority), reason))])
+        return accepted([await self.client.arun(self._move(Move.of(first, last, before, after, priority), reason))])
 
     def progress(self) -> Progress | None:
         """How far the handler said it is, if it said anything."""
@@ -292,7 +292,7 @@ _AGAINST = {
 }
 
 
-def _accepted(verdicts: list[Verdict]) -> Verdict:
+def accepted(verdicts: list[Verdict]) -> Verdict:
     verdict = verdicts[0]
     if verdict.refused:
         if verdict.reason == "not_found":

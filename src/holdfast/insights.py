@@ -20,6 +20,7 @@ from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
 from holdfast.domain.why import Scene, reasons
 from holdfast.domain.workflows import ParentResult
+from holdfast.searching import Search
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
 
@@ -116,6 +117,43 @@ def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
         return Page(jobs, {})
     notes = yield from verbs.notes(wanted).start()
     return Page(jobs, {job.id: notes[job.id] for job in jobs if _may_wait(job) and job.id in notes})
+
+
+LOOKED_AT = 2_000
+"""Words of an error are in no index: so many jobs are looked through before the answer says where to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of what was searched for. ``next`` is where to go on: the jobs before this id."""
+
+    jobs: list[Job]
+    notes: dict[str, dict[str, Any]]
+    next: str | None
+
+
+@flow(writes=False)
+def matching(
+    verbs: Verbs, search: Search, tenant: str, limit: int, before: str | None = None, payloads: bool = False
+) -> Steps[Found]:
+    """Newest first. One more than asked for tells whether there is another page."""
+    if not search.words:
+        wanted = search.filter(tenant, limit=limit + 1, before=before, payloads=payloads)
+        found = yield from page(verbs, wanted).start()
+        jobs = found.jobs[:limit]
+        return Found(jobs, found.notes, jobs[-1].id if len(found.jobs) > limit else None)
+    jobs, place, seen = [], before, 0
+    while seen < LOOKED_AT:
+        part = yield from verbs.list_jobs(search.filter(tenant, limit=200, before=place, payloads=payloads)).start()
+        for job in part:
+            place, seen = job.id, seen + 1
+            if search.fits(job):
+                jobs.append(job)
+                if len(jobs) == limit:
+                    return Found(jobs, {}, place)
+        if len(part) < 200:
+            return Found(jobs, {}, None)
+    return Found(jobs, {}, place)
 
 
 def _may_wait(job: Job) -> bool:

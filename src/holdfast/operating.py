@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Unpack
 
 from holdfast import config
-from holdfast.client import Client
+from holdfast.client import Client, new_id
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
 from holdfast.features.switches import Switches
+from holdfast.features.tokens import Tokens
 
 log = logging.getLogger("holdfast.worker")
 
@@ -27,6 +28,11 @@ class Operating:
     def switches(self) -> Switches:
         """What is paused: ``app.switches.list()``; ``pause`` and ``resume`` are there too, in both colours."""
         return Switches(self.client)
+
+    @property
+    def tokens(self) -> Tokens:
+        """API tokens: ``app.tokens.issue("ci", roles=["producer"])``, ``.list()``, ``.revoke(id)``, in both colours."""
+        return Tokens(self.client, new_id)
 
     def pause(
         self,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,14 +21,17 @@ from holdfast.api.limits import BodyLimit
 from holdfast.app import App
 from holdfast.dashboard import make_dashboard
 from holdfast.dashboard.headers import PageHeaders
+from holdfast.live import Live
 
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
-OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/"})
+OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
 
 
 def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
     measures: list[Measure] = []
+
+    live = Live(app.client)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -35,6 +39,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         app.keep_secrets()
         observe_queues(app)
         yield
+        await live.aclose()
         await app.store.leave_loop()
 
     service = FastAPI(
@@ -43,6 +48,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
             Middleware(RequestLog, measures),
@@ -52,9 +58,13 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
             Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
         ],
     )
-    service.state.app = app
+    service.state.app, service.state.live = app, live
+    service.state.stopping = asyncio.Event()  # whoever waits for something answers when this is set
     service.state.measures = measures
     add_api(service, app)
     if dashboard:
-        service.mount("/", make_dashboard(app))
+        pages = make_dashboard(app)
+        pages.state.live = live
+        pages.state.authenticate = authenticate  # the page to log in at opens sessions with it, if it can
+        service.mount("/", pages)
     return service

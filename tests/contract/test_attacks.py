@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.states import State
+from holdfast.domain.tokens import new_token
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.attack import LATER, Attack
@@ -30,6 +31,7 @@ from tests.support.people import approve, asking, ballot, entry, keep_token, say
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
 from tests.support.subscriptions import feed_all, made_of, subscribe
+from tests.support.tokens import issuing, open_session
 from tests.support.ways import bring
 from tests.support.workflows import Flow
 
@@ -107,11 +109,22 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}})
     flow.start()
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
-    names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store)
+    names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store) | _tokens(store)
     assert store.run(store.verbs.seal_ledger("tests")) > 0
     for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
+
+
+def _tokens(store: Store) -> dict[str, str]:
+    """The small world that `tests/support/attacks_on_tokens.py` describes."""
+    text = new_token()
+    good = store.run(store.verbs.issue_token(issuing(text, expires="9d"), "ada", "default"))
+    revoked = store.run(store.verbs.issue_token(issuing(), "ada", "default"))
+    assert store.run(store.verbs.revoke_token(revoked.id, "ada", "default"))
+    _, session = open_session(store, text)
+    assert session is not None
+    return {"api_token": good.id, "revoked": revoked.id, "session": session.id}
 
 
 def _following(store: Store) -> dict[str, str]:

@@ -24,6 +24,7 @@ READS = {
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     "shown_payload",
+    *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token
 }
 PRODUCES = {
     *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -57,6 +58,7 @@ RESOLVES = {
     *("set_tenant", "remove_tenant", "set_fair"),
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("issue_token", "revoke_token"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {
@@ -150,6 +152,8 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from content",
             "select * from gate_token",
             "select hash from gate_token",
+            "select * from api_token",
+            "select hash from api_token",
             "select * from place",
             "select * from meter",
             "select payload from job",

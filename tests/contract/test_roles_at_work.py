@@ -39,6 +39,7 @@ from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
+from tests.support.tokens import issuing
 from tests.support.ways import bring
 from tests.support.workflows import Flow as Drawn
 
@@ -51,7 +52,20 @@ AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start
 
 READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
-    *("health", "pulse", "counts", "events_after", "cursor_of", "now", "watch", "agent", "agents", "asks_first"),
+    *(
+        "health",
+        "pulse",
+        "counts",
+        "capped_counts",
+        "ledger_end",
+        "events_after",
+        "cursor_of",
+        "now",
+        "watch",
+        "agent",
+        "agents",
+        "asks_first",
+    ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
@@ -62,6 +76,7 @@ READS = {
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions"),
+    *("token_of", "token_used", "open_session", "end_session"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -82,6 +97,7 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("issue_token", "revoke_token", "tokens"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -122,6 +138,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     claim(owner, ids["lease"])
     claim(owner, ids["lease"], begin=False)
     ids["gate"] = asking(owner, quorum=100).id
+    ids["token"] = owner.run(owner.verbs.issue_token(issuing(), "ada", "default")).id
     ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
     owner.run(owner.verbs.put_template(template(), "ada", "default"))
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
@@ -158,6 +175,8 @@ def verbs(
         "pulse": lambda: run(v.pulse(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
+        "ledger_end": lambda: run(v.ledger_end(tenant)),
+        "capped_counts": lambda: run(v.capped_counts(JobFilter(tenant=tenant), 10)),
         "cursor_of": lambda: run(v.cursor_of("c", tenant)),
         "now": lambda: run(v.now()),
         "enqueue": lambda: run(
@@ -303,6 +322,13 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
+        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
+        "tokens": lambda: run(v.tokens(tenant)),
+        "token_of": lambda: run(v.token_of("0" * 64)),
+        "token_used": lambda: run(v.token_used("0" * 64)),
+        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
+        "end_session": lambda: run(v.end_session("1" * 64)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 

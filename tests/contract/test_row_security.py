@@ -37,6 +37,7 @@ from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, p
 from tests.support.subscriptions import feed, subscribe
 from tests.support.switches import pause
 from tests.support.tenants import register
+from tests.support.tokens import issuing
 from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
@@ -46,7 +47,17 @@ TENANTS = ("acme", "umbrella")
 # the places in queues that tenants share, which nobody is shown.
 WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep"}
 # Nobody but the owner may look at these at all.
-UNSEEN = {"idempotency", "content", "watch", "gate_token", "place", "meter", "tenant_load", "pending_change"}
+UNSEEN = {
+    "idempotency",
+    "content",
+    "watch",
+    "gate_token",
+    "api_token",
+    "place",
+    "meter",
+    "tenant_load",
+    "pending_change",
+}
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
     *("there is no job", "it is not sealed with"),
@@ -116,6 +127,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
             store.run(store.verbs.start_operation(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
+            store.run(store.verbs.issue_token(issuing(), "ada", tenant))
         store.run(store.verbs.count_usage(begin=True))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         store.run(store.verbs.seal_ledger("tests"))

@@ -66,7 +66,9 @@ DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
 NOT_A_WORKERS |= {"set_retention", "delete_retention"}
-READS |= {"retentions", "preview_retention", "usage"}
+NOT_A_WORKERS |= {"issue_token", "revoke_token", "open_session", "end_session", "token_used"}
+READS |= {"token_of", "tokens"}
+READS |= {"retentions", "preview_retention", "usage", "ledger_end", "capped_counts"}
 VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
 
 

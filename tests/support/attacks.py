@@ -16,11 +16,12 @@ from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_subscriptions import DELIVERIES, EXECUTORS, RETRIES
 from tests.support.attacks_on_switches import SWITCHES
 from tests.support.attacks_on_tenants import TENANTS
+from tests.support.attacks_on_tokens import TOKENS
 from tests.support.attacks_on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 _ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
-_ON_GOVERNANCE = (*DEAD_LETTERS, *AUDIT, *SWITCHES, *TENANTS, *RETENTION, *PAYLOADS)
+_ON_GOVERNANCE = (*DEAD_LETTERS, *AUDIT, *SWITCHES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS)
 _ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

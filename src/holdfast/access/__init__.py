@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.access.gate import Authenticate, Gate, identity_of, require
+from holdfast.access.gate import Authenticate, Gate, identity_of, require, require_one, require_whole
 from holdfast.access.identity import EVERY_SCOPE, ROLES, Identity, Role, Scope, scopes_of
 
 __all__ = [
@@ -15,5 +15,7 @@ __all__ = [
     "Scope",
     "identity_of",
     "require",
+    "require_one",
+    "require_whole",
     "scopes_of",
 ]

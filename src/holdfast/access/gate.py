@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
@@ -17,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.access.identity import Identity
 from holdfast.access.identity import Scope as Allowed
 from holdfast.access.origin import comes_from_here
-from holdfast.access.problems import problem
+from holdfast.access.problems import problem, refusal_of
 from holdfast.client import Client
-from holdfast.domain.errors import Refused
+from holdfast.domain.errors import HoldfastError, Refused
 
 Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 
@@ -53,8 +54,12 @@ class Gate:
         if path in self._exact or path.startswith(self._below):
             await self._inner(scope, receive, send)
             return
-        found = self._authenticate(request)
-        identity = await found if inspect.isawaitable(found) else found
+        try:
+            found = self._authenticate(request)
+            identity = await found if inspect.isawaitable(found) else found
+        except HoldfastError as error:  # a tenant that is none, a database that is away
+            await refusal_of(error)(scope, receive, send)
+            return
         if identity is None:
             await self._turn_away(request, path)(scope, receive, send)
             return
@@ -70,11 +75,12 @@ class Gate:
     def _turn_away(self, request: Request, path: str) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
         if self._login is not None and wants_page and not path.startswith("/api/"):
+            login = request.scope.get("root_path", "") + self._login
             if request.headers.get("hx-request"):
-                return Response(
-                    status_code=401, headers={"HX-Redirect": request.scope.get("root_path", "") + self._login}
-                )
-            return RedirectResponse(request.scope.get("root_path", "") + self._login, status_code=303)
+                return Response(status_code=401, headers={"HX-Redirect": login})
+            there = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="/")
+            known = request.method == "GET" and path != "/"
+            return RedirectResponse(f"{login}?next={there}" if known else login, status_code=303)
         answer = problem(401, "unauthenticated", "who asks is not known", fix="Send Authorization: Bearer hf_…")
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
@@ -100,5 +106,27 @@ def require(request: HTTPConnection, scope: Allowed) -> Identity:
     if not identity.may(scope):
         raise Refused(
             f"{identity.actor} may not {scope}", code="missing_scope", fix=f"It takes a token with the scope {scope}."
+        )
+    return identity
+
+
+def require_whole(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what concerns every tenant: no single one's credentials are enough."""
+    identity = require(request, scope)
+    if not identity.runs_all:
+        raise Refused(
+            "this concerns every tenant",
+            code="not_for_a_tenant",
+            fix="It takes a token of tenant *, for those who run the whole.",
+        )
+    return identity
+
+
+def require_one(request: HTTPConnection, scope: Allowed) -> Identity:
+    """The same for what belongs to one tenant, which has to be named."""
+    identity = require(request, scope)
+    if identity.everywhere:
+        raise Refused(
+            "this is done for one tenant, and none is named", code="tenant_required", fix="Send Holdfast-Tenant: name"
         )
     return identity

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from datetime import UTC, datetime
+
 from starlette.responses import JSONResponse
 
 from holdfast.domain.errors import (
@@ -21,8 +25,40 @@ BY_CODE = {
     "unauthenticated": 401,
     "missing_scope": 403,
     "cross_site": 403,
+    "not_for_a_tenant": 403,
+    "tenant_required": 422,
+    # Not theirs to do, whatever else is so.
+    "not_allowed": 403,
+    "restricted": 403,
+    "artifact_not_yours": 403,
+    "not_an_approver": 403,
+    "requester_may_not_decide": 403,
+    "generator_only": 403,
+    "executor_refused": 403,
+    # What was asked for is there no more, or never was.
+    "token_used": 410,
+    "token_expired": 410,
+    "gate_expired": 410,
+    "target_not_found": 404,
+    "no_such_step": 404,
+    # Too large, or not to be said at all.
+    "payload_too_large": 413,
+    "payload_over_limit": 413,
+    "agent_payload_limit": 413,
+    "payload_forbidden": 422,
+    "person_required": 422,
+    "agent_kind_mismatch": 422,
+    "step_ambiguous": 422,
+    # Not now.
+    "tenant_full": 429,
+    "paused": 503,
+    # Nothing that whoever asks could change.
     "missing_extra": 501,
+    "no_artifact_store": 501,
+    "no_keys": 501,
+    "internal_error": 500,
 }
+_UNTIL = re.compile(r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
 BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
     (NotFound, 404),
     (Conflict, 409),
@@ -38,6 +74,15 @@ BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
 def status_of(error: HoldfastError) -> int:
     known = BY_CODE.get(error.code)
     return known or next((status for kind, status in BY_CLASS if isinstance(error, kind)), 500)
+
+
+def refusal_of(error: HoldfastError) -> JSONResponse:
+    answer = problem(status_of(error), error.code, error.message, fix=error.fix)
+    until = _UNTIL.search(error.message) if error.code == "paused" else None
+    if until is not None:
+        left = datetime.fromisoformat(until[1]) - datetime.now(UTC)
+        answer.headers["retry-after"] = str(max(1, math.ceil(left.total_seconds())))
+    return answer
 
 
 def problem(status: int, code: str, reason: str, *, fix: str | None = None) -> JSONResponse:

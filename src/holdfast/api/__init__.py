@@ -4,16 +4,55 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from holdfast.api.problems import add_problems
-from holdfast.api.routes import health, jobs, metrics
+from holdfast.api.document import add_document
+from holdfast.api.linking import PREFIX
+from holdfast.api.problems import add_problems, add_the_rest
+from holdfast.api.routes import (
+    acting,
+    agents,
+    artifacts,
+    audit,
+    consumers,
+    dead_letters,
+    events,
+    executors,
+    gates,
+    health,
+    jobs,
+    leases,
+    limits,
+    metrics,
+    operations,
+    payload_rules,
+    queues,
+    reservations,
+    retention,
+    schedules,
+    subscriptions,
+    switches,
+    templates,
+    tenants,
+    tick,
+    tokens,
+    usage,
+    workflows,
+)
 from holdfast.app import App
 
-PREFIX = "/api/v1"
+ROUTES = (
+    *(tick, jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
+    *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
+    *(usage, health, audit, leases, tokens),
+)
 
 
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
+    add_document(service)
     service.include_router(health.probes)
     service.include_router(metrics.probes)
-    for routes in (jobs,):
+    for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)
+    service.include_router(gates.by_token, prefix=PREFIX)
+    service.include_router(tick.router, prefix="/api", include_in_schema=False)  # where HK-1 has it
+    add_the_rest(service)  # after all others: what comes here is none of ours

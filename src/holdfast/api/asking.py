@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from holdfast.access import Identity, Scope, require
+from holdfast.access import Identity, Scope, identity_of, require, require_one, require_whole
 from holdfast.app import App
+from holdfast.live import Live
+
+# All are coroutines: what is not, FastAPI runs in a thread.
 
 
-def _app(request: Request) -> App:
+async def _app(request: Request) -> App:
     app = request.app.state.app
     assert isinstance(app, App)
     return app
 
 
-def _asks(scope: Scope) -> Callable[[Request], Identity]:
-    def check(request: Request) -> Identity:
-        return require(request, scope)
+async def _live(request: Request) -> Live:
+    live = request.app.state.live
+    assert isinstance(live, Live)
+    return live
+
+
+Check = Callable[[Request, Scope], Identity]
+
+
+def _asks(scope: Scope, how: Check) -> Callable[[Request], Awaitable[Identity]]:
+    async def check(request: Request) -> Identity:
+        return how(request, scope)
 
     check.scope = scope  # type: ignore[attr-defined]  # the matrix of roles is made from this
     return check
@@ -27,7 +39,23 @@ def _asks(scope: Scope) -> Callable[[Request], Identity]:
 
 def allowed(scope: Scope) -> Any:
     """For a route: ``dependencies=[allowed(Scope.READ)]``."""
-    return Depends(_asks(scope))
+    return Depends(_asks(scope, require))
+
+
+def allowed_one(scope: Scope) -> Any:
+    """For what is made for one tenant: whoever acts for all must have named it."""
+    return Depends(_asks(scope, require_one))
+
+
+def allowed_whole(scope: Scope) -> Any:
+    """For what concerns every tenant."""
+    return Depends(_asks(scope, require_whole))
+
+
+async def _who(request: Request) -> Identity:
+    return identity_of(request)
 
 
 TheApp = Annotated[App, Depends(_app)]
+TheLive = Annotated[Live, Depends(_live)]
+Who = Annotated[Identity, Depends(_who)]

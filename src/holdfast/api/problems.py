@@ -10,8 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
-from holdfast.access.problems import problem, status_of
+from holdfast.access.problems import problem, refusal_of
 from holdfast.domain.errors import HoldfastError
 
 log = logging.getLogger("holdfast.api")
@@ -20,7 +21,7 @@ log = logging.getLogger("holdfast.api")
 def add_problems(service: FastAPI) -> None:
     @service.exception_handler(HoldfastError)
     async def refused(_: Request, error: HoldfastError) -> Response:
-        return problem(status_of(error), error.code, error.message, fix=error.fix)
+        return refusal_of(error)
 
     @service.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
@@ -40,3 +41,18 @@ def add_problems(service: FastAPI) -> None:
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem(500, "internal_error", "something went wrong here; the log of the service says what")
+
+
+def add_the_rest(service: FastAPI) -> None:
+    """What is below /api and no route of ours is a problem, too, and not a page of the dashboard."""
+
+    async def nothing(request: Request) -> Response:
+        others = [route for route in service.routes if route is not here]
+        known = any(route.matches(request.scope)[0] is Match.PARTIAL for route in others)
+        raise HTTPException(405 if known else 404)
+
+    here = Route("/api/{rest:path}", nothing, methods=[*METHODS], include_in_schema=False)
+    service.router.routes.append(here)
+
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

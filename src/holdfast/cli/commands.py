@@ -15,6 +15,7 @@ from holdfast.cli import (
     approvals,
     audit,
     decide,
+    dev,
     enqueue,
     events,
     executors,
@@ -31,10 +32,12 @@ from holdfast.cli import (
     retention,
     rules,
     send_event,
+    serve,
     subscriptions,
     switches,
     tenants,
     tick,
+    tokens,
     top,
     usage,
     why,
@@ -125,6 +128,17 @@ app.command(
     ),
 )(worker.worker)
 app.command(
+    "serve",
+    epilog=examples(
+        "holdfast serve shop.jobs:app",
+        "holdfast serve --url postgresql://app@db/app --host 0.0.0.0 --port 8080",
+        "holdfast serve shop.jobs:app --root-path /jobs --trust-proxy 10.0.0.7",
+    ),
+)(serve.serve)
+app.command("dev", epilog=examples("holdfast dev shop.jobs:app", "holdfast dev examples/dev_shop.py --port 9000"))(
+    dev.dev
+)
+app.command(
     "tick",
     epilog=examples(
         "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
@@ -173,6 +187,19 @@ app.command(
     epilog=examples("holdfast bench --url sqlite:///scratch.db", "holdfast bench --url postgresql://app@db/app --json"),
 )(bench.bench)
 app.command("demo", epilog=examples("holdfast demo", "holdfast demo --json", "holdfast demo --keep"))(demo.demo)
+
+keyed = typer.Typer(help="Who may ask over HTTP: issue, list and revoke API tokens.", no_args_is_help=True)
+app.add_typer(keyed, name="tokens")
+keyed.command(
+    "issue",
+    epilog=examples(
+        "holdfast tokens issue ci --role producer --expires 90d",
+        "holdfast tokens issue ada --role operator --role approver --tenant acme",
+        "holdfast tokens issue ops --role admin --all-tenants",
+    ),
+)(tokens.issue)
+keyed.command("list", epilog=examples("holdfast tokens list --all-tenants"))(tokens.list_tokens)
+keyed.command("revoke", epilog=examples("holdfast tokens revoke 01a1de74-eb8c-70f1-843b-cac5f6817387"))(tokens.revoke)
 
 looking = typer.Typer(help="Look at jobs, and put them right.", no_args_is_help=True)
 app.add_typer(looking, name="jobs")

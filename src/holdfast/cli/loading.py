@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from holdfast import config
 from holdfast.app import App
@@ -17,12 +18,28 @@ def load_app(name: str, url: str | None = None) -> App:
     environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    name = module_of(name)
     if url is not None:
         os.environ[config.URL_VARIABLE] = url
     app = find_app(name)
     if url is not None and app.store.url != url:
         raise InvalidSetting(f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url.")
     return app
+
+
+def module_of(name: str) -> str:
+    """A file (``examples/shop.py``, ``examples/shop.py:app``) as the module it is, found beside itself."""
+    path, _, attribute = name.partition(":")
+    if not path.endswith(".py"):
+        return name
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise InvalidSetting(f"there is no file {path}", code="module_not_found")
+    if not file.stem.isidentifier():
+        raise InvalidSetting(f"{file.name} cannot be imported by that name", code="invalid_app")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return f"{file.stem}:{attribute}" if attribute else file.stem
 
 
 def load_runnable(name: str, url: str | None) -> App:

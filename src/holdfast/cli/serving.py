@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from holdfast.app import App
@@ -75,8 +76,9 @@ async def serve(
     settings: WorkerOptions,
     tell: Callable[[str], None],
     begun: Callable[[Stopper], None] = lambda stopper: None,
+    beside: AbstractAsyncContextManager[object] | None = None,
 ) -> Stopper:
-    """Run a worker until it ends. ``begun`` is called when it has everything it needs."""
+    """Run a worker until it ends. ``begun`` is called when it has everything it needs; ``beside`` lasts as long."""
     serving = app.worker(settings)
     stopper = Stopper(serving, tell)
     loop = asyncio.get_running_loop()
@@ -86,7 +88,8 @@ async def serve(
     tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app.kinds)))}")
     begun(stopper)
     try:
-        await serving.run()
+        async with beside or contextlib.nullcontext():
+            await serving.run()
     finally:
         await app.aclose()
     tell(f"{serving.name} has ended after {serving.taken} jobs.")

@@ -14,11 +14,11 @@ from starlette.staticfiles import StaticFiles
 
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
-from holdfast.dashboard.pages import overview
+from holdfast.dashboard.pages import login, overview
 from holdfast.dashboard.rendering import Renderer
 
 STATIC = Path(__file__).parent / "static"
-PAGES = (overview,)
+PAGES = (overview, login)
 
 
 def make_dashboard(app: App) -> Starlette:

@@ -133,6 +133,13 @@ class Check:
         checked = (counts["seals"], counts["event"], counts["action"], counts["purged"])
         return Report(not flaws, *checked, unsealed, newest_seal, flaws, self._more)
 
+    def part(self) -> Report:
+        """What can be said before its end: what is missing so far may still be excused, and anchors may still come."""
+        self._gone.clear()
+        self._extra.clear()
+        self._anchored.clear()
+        return self.end()
+
     def _hold_to_anchor(self, seal: Seal) -> None:
         anchor = self._anchored.pop(seal.number, None)
         if anchor is not None and anchor.digest != seal.digest:

@@ -25,6 +25,7 @@ _SHAPES: Final = (
         r"()((?<![A-Za-z0-9_\-])(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk_live_|rk_live_|sk-|AIza|whsec_)"
         r"[A-Za-z0-9_\-]{16,})()"
     ),
+    re.compile(r"()((?<![A-Za-z0-9_\-])hf[as]?_[A-Za-z0-9_\-]{40,})()"),  # our own: of the API, of gates, of sessions
 )
 
 _HEADER: Final = re.compile(r"(?i:authorization|cookie)")

@@ -125,6 +125,20 @@ def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
     return Asked(gate, votes, job)
 
 
+@flow(writes=False)
+def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
+    """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
+    token itself says whose it is."""
+    gate_id = gate_of_token(token)
+    gate = None if gate_id is None else (yield from verbs.gate(gate_id, tenant).start())
+    if gate is None:
+        return None
+    stored = yield from verbs.gate_hashes(gate.id, gate.tenant).start()
+    if find_hash(token_hash(token, gate), stored) is None:
+        return None
+    return (yield from asked(verbs, gate.id, gate.tenant).start())
+
+
 class Approvals:
     """``app.approvals``: list and show what waits for people, issue tokens, decide."""
 
@@ -144,6 +158,14 @@ class Approvals:
 
     async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
         return _found(await self._caller.arun(self._asked(gate, tenant)))
+
+    async def ashow_with(self, token: str, *, tenant: str) -> Asked:
+        """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
+        from one that there never was."""
+        found = await self._caller.arun(asked_with(self._caller.verbs, token, tenant))
+        if found is None:
+            raise NotFound("there is nothing to decide with this token", code="token_unknown")
+        return found
 
     def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
         """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""

@@ -74,6 +74,23 @@ class Audit:
                 progress(check.seals, check.events)
         return check.end(self._caller.run(self._caller.verbs.unsealed(check.last)))
 
+    def verify_some(
+        self, most: int, *, anchors: Sequence[Anchor | str] = (), begin: int = 1
+    ) -> tuple[Report, int | None]:
+        """The same, of at most so many seals; also answers with which one to go on, if there are more. Of the anchors
+        those count that it has come by."""
+        check = Check(self._before(begin), [Anchor.of(a) if isinstance(a, str) else a for a in anchors])
+        more = False
+        for block in self._blocks(check.start):
+            if check.seals == most:
+                more = True
+                break
+            check.add(block)
+        if not more:
+            return check.end(self._caller.run(self._caller.verbs.unsealed(check.last))), None
+        following = begin if check.last is None else check.last.number + 1
+        return check.part(), following
+
     def show(self, job_id: str) -> list[Witnessed]:
         """The events of a job, each with the seal it is in and whether it is still what was sealed."""
         caller, tenant = self._caller, self._caller.tenant

@@ -95,13 +95,13 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
             stop.spend(handler.cost)
         try:
             if is_packed(claim.payload):
-                claim = await _unpacked(handler, claim)
+                claim = await unpacked(handler, claim)
         except Exception as error:  # a key or a blob that is not here: tried again, and told
             outcome = failure(error, handler.redact)
         else:
             outcome = charged(await _attempt(handler, claim, stop), stop)
             if isinstance(outcome, Succeeded) and outcome.result is not None:
-                outcome = await _packed(handler, claim, outcome)
+                outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
     _report(claim, outcome, time.perf_counter() - begun)
@@ -168,7 +168,7 @@ async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Succeeded |
         raise
 
 
-async def _unpacked(handler: Handler, claim: Claim) -> Claim:
+async def unpacked(handler: Handler, claim: Claim) -> Claim:
     """The claim with its payload as it was before it was sealed or stored. A retry that is a job of its own has the
     payload of the first one, sealed for that."""
 
@@ -189,7 +189,7 @@ async def _unpacked(handler: Handler, claim: Claim) -> Claim:
         raise
 
 
-async def _packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
+async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
     """The result sealed, or stored elsewhere if it is too large to lie with the job; nearly always as it is."""
     rule = handler.rule_for(claim)
     if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:

@@ -63,6 +63,7 @@ from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
+from holdfast.stores.tokens import TokenVerbs
 
 T = TypeVar("T")
 
@@ -123,6 +124,18 @@ class JobFilter:
     until: datetime | None = None
     before: str | None = None
     limit: int = 50
+    payloads: bool = True
+    """Without them a long page stays small: each is None then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many jobs there are in each state. A count of ``most`` means so many or more; ``of_newest`` says that no more
+    than so many of the newest were looked at."""
+
+    counts: dict[State, int]
+    most: int
+    of_newest: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +184,7 @@ class Sent:
     woke: int
 
 
-class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, Protocol):
+class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, TokenVerbs, Protocol):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -266,6 +279,10 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
         ...
 
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
+    def ledger_end(self, tenant: str) -> Flow[str]:
+        """Where the ledger ends now, as a cursor: what is committed from now on lies after it."""
+        ...
+
     def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
         """What applications told, in commit order; its cursors are of another kind than the ledger's."""
         ...
@@ -469,6 +486,10 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
     def pulse(self, tenant: str) -> Flow[Pulse]:
         """How the work stands queue by queue, at a bounded cost."""
+        ...
+
+    def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
+        """Of those that the filter chooses, in each state; its own state is not looked at."""
         ...
 
 

@@ -66,7 +66,9 @@ class Record:
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
-    lists: ClassVar[frozenset[str]] = frozenset({"tags", "approvers", "escalate_to", "uses", "forbidden"})
+    lists: ClassVar[frozenset[str]] = frozenset(
+        {"tags", "approvers", "escalate_to", "uses", "forbidden", "roles", "scopes"}
+    )
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:

@@ -21,7 +21,7 @@ from holdfast.stores.reads import Reads
 from holdfast.stores.reads.pages import ids, page
 
 _SPAN = ("since", "until")
-_NOT_KEPT = ("tenant", "before", "limit")
+_NOT_KEPT = ("tenant", "before", "limit", "payloads")
 
 
 def as_wanted(wanted: JobFilter) -> str:

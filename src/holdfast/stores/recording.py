@@ -65,6 +65,7 @@ RECORDED = (
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
     Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
+    Recorded("api_token", "token", "id", "name roles scopes prefix parent_id revoked_by", "revoked_at"),
 )
 
 
@@ -116,7 +117,11 @@ def _changed(each: Recorded) -> str:
         if not c.endswith("_at")
     ]
     verb = ""
-    for column, did, undid in (("disabled_at", "disable", "enable"), ("paused_at", "pause", "resume")):
+    for column, did, undid in (
+        ("disabled_at", "disable", "enable"),
+        ("paused_at", "pause", "resume"),
+        ("revoked_at", "revoke", "restore"),
+    ):
         if column in each.watched:
             verb += (
                 f" WHEN (OLD.{column} IS NULL) <> (NEW.{column} IS NULL)"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidSetting, StoreUnavailable
 from holdfast.domain.job import Claim, JobSpec
 from holdfast.domain.outcome import Outcome, Settled, outcome_word
 from holdfast.domain.redaction import one_line
@@ -145,9 +145,9 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> Any:
     try:
         server, _ = start_http_server(port, addr=host, registry=process_metrics().registry)
     except OSError as error:
-        raise InvalidSetting(
-            f"metrics cannot be served on {host}:{port}: {error.strerror or error}",
-            code="address_in_use",
-            fix="Give another --metrics-port; 0 takes any that is free.",
+        raise StoreUnavailable(
+            f"metrics cannot be served on {host}, port {port}: {error.strerror or error}",
+            code="address_unusable",
+            fix="Name another with --metrics-host and --metrics-port; port 0 takes any that is free.",
         ) from error
     return server

@@ -7,9 +7,11 @@ import asyncio
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
+from holdfast.access import Scope
 from holdfast.access.problems import problem
-from holdfast.api.asking import TheApp
+from holdfast.api.asking import TheApp, allowed
 from holdfast.domain.errors import HoldfastError
+from holdfast.domain.health import Health
 
 probes = APIRouter(tags=["health"])
 
@@ -28,3 +30,12 @@ async def readyz(app: TheApp) -> Response:
     if not status.current:
         return problem(503, "not_migrated", "the database is not at this release's schema", fix="Run: holdfast migrate")
     return PlainTextResponse("ready\n")
+
+
+router = APIRouter(prefix="/health", tags=["health"])
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
+async def show_health(app: TheApp) -> Health:
+    """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+    return await app.ahealth()

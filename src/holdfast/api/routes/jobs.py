@@ -1,7 +1,263 @@
-"""Jobs: enqueue, list, show, and what is done to them."""
+"""Jobs: enqueue them, look for them, look at one."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from holdfast.access import Scope
+from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
+from holdfast.api.asking import TheApp, allowed, allowed_one
+from holdfast.api.bodies import Body, Enqueue, read
+from holdfast.api.linking import here
+from holdfast.api.searches import Sought
+from holdfast.app import App
+from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
+from holdfast.domain.ids import parse_id
+from holdfast.domain.job import Attempt, Event, Job
+from holdfast.domain.rules import HIDDEN
+from holdfast.domain.states import State
+from holdfast.handle import Handle
+from holdfast.insights import Story, Why, matching, story
+from holdfast.kind import Prepared
+from holdfast.stores.base import Counted
+from holdfast.vault import NAME
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+COUNTED = 1_000
+"""How many jobs of a state are counted."""
+MANY = 1_000
+LONGEST_WAIT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The job that stands for what was asked; ``reason`` says why that is not a new one."""
+
+    id: str
+    tenant: str
+    created: bool
+    reason: str | None
+
+
+@router.post(
+    "",
+    dependencies=[allowed_one(Scope.ENQUEUE)],
+    status_code=201,
+    response_model=Accepted,
+    responses={200: {"model": Accepted, "description": "There was such a job already."}},
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "As `key` in the body.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Enqueue"}}},
+        },
+    },
+)
+async def enqueue_job(request: Request) -> Response:
+    """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
+    another body it is refused (`idempotency_conflict`)."""
+    # Whatever can be spared is: this is the one route that is asked thousands of times a second.
+    app: App = request.app.state.app
+    asked = read(Enqueue, await request.body())
+    options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
+    if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
+        raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
+    handle = await app.aenqueue(asked.kind, asked.payload, **options)
+    answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
+    return Response(
+        as_json(answer),
+        201 if handle.created else 200,
+        {"location": here(request, f"/jobs/{handle.id}")},
+        media_type="application/json",
+    )
+
+
+class EnqueueMany(Body):
+    jobs: list[Enqueue] = Field(min_length=1, max_length=MANY)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of one of many: without an ``id`` it was refused, for ``reason``."""
+
+    id: str | None
+    created: bool
+    reason: str | None
+    detail: str | None
+
+
+@router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
+async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
+    """Enqueue many in one transaction; the answers are in the order of what was asked, each with a verdict."""
+    calls, judged = await asyncio.to_thread(_prepared, app, many)
+    handles = await app.aenqueue_many([call for call in calls if call is not None])
+    made = iter(handles)
+    items = []
+    for call, refused in zip(calls, judged, strict=True):
+        if call is None:
+            items.append(refused)
+        else:
+            handle = next(made)
+            items.append(Judged(handle.id or None, handle.created, handle.reason, handle.detail))
+    return Response(as_json({"items": items, "next": None}), media_type="application/json")
+
+
+def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], list[Judged | None]]:
+    """In a thread: a thousand payloads are checked, and some kinds store theirs elsewhere."""
+    calls: list[Prepared[Any] | None] = []
+    judged: list[Judged | None] = []
+    for asked in many.jobs:
+        try:
+            calls.append(app.prepare(asked.kind, asked.payload, **asked.options("kind", "payload")))
+            judged.append(None)
+        except HoldfastError as error:
+            calls.append(None)
+            judged.append(Judged(None, False, error.code, error.message))
+    return calls, judged
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
+async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Limit = PAGE) -> Response:
+    """Newest first, without their payloads (null). `q` has qualifiers (state: kind: queue: agent: tag: correlation:
+    parent: group: since: until:) and words of the error; the parameters say the same. Where few jobs have such an
+    error a page may be short, or empty, and still say in `next` where to go on."""
+    client = app.client
+    before = None if after is None else parse_id(after)
+    found = await client.arun(matching(client.verbs, search, client.tenant, limit, before))
+    return Response(as_json({"items": found.jobs, "next": found.next}), media_type="application/json")
+
+
+@router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
+async def count_jobs(app: TheApp, search: Sought) -> Counted:
+    """How many there are in each state, counted up to `most`. The state and the words of a search do not count."""
+    client = app.client
+    return await client.arun(client.verbs.capped_counts(search.filter(client.tenant), COUNTED))
+
+
+@router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
+async def show_job(app: TheApp, job_id: Id) -> Response:
+    """Everything about a job: its facts, history, attempts, steps, result, gate, workflow, group."""
+    return Response(as_json(await _story(app, job_id)), media_type="application/json")
+
+
+@router.get("/{job_id}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
+async def job_history(
+    app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
+) -> Page[Event]:
+    """Its events, oldest first; `after` is the `seq` of the last one seen."""
+    client, place = app.client, -1 if after is None else after
+    events = await client.arun(client.verbs.history(job_id, client.tenant))
+    if not events:
+        raise _missing(job_id)
+    return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)
+
+
+@router.get("/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
+async def job_attempts(
+    app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
+) -> Page[Attempt]:
+    """Each execution: who, when, how it ended, its log and traceback. `after` is the number of the last one seen."""
+    client, place = app.client, -1 if after is None else after
+    await _job(app, job_id)
+    found = await client.arun(client.verbs.attempts(job_id, client.tenant))
+    return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
+
+
+@router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
+async def job_chain(app: TheApp, job_id: Id) -> Page[Job]:
+    """The job and its retries, where each is a job of its own: the first first."""
+    return Page(items=await app.achain(job_id))
+
+
+@router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
+async def why_job(app: TheApp, job_id: Id) -> Why:
+    """Why it is where it is: every reason that holds, and what would change it."""
+    return await app.awhy(job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended, if it has. ``id`` is that of its last try, where each is a job of its own. ``sealed`` says that
+    there is a value, which only the program can open."""
+
+    id: str
+    state: State
+    finished: bool
+    value: Any = None
+    ref: str | None = None
+    sealed: bool = False
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@router.get(
+    "/{job_id}/result",
+    dependencies=[allowed(Scope.READ)],
+    response_model=Outcome,
+    responses={202: {"model": Outcome, "description": "It has not ended yet."}},
+)
+async def job_result(
+    app: TheApp, job_id: Id, wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0
+) -> Response:
+    """What it returned. With `wait` the answer comes when it has ended (a dead letter has), or when the time is up."""
+    client = app.client
+    job = await _job(app, job_id)
+    if wait > 0 and (job.retried or not job.state.finished):
+        handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
+        try:
+            job = await handle.await_end(wait)
+        except WaitTimeout:
+            job = await _job(app, job_id)
+    outcome = await _outcome(app, job)
+    return Response(as_json(outcome), 200 if outcome.finished else 202, media_type="application/json")
+
+
+async def _outcome(app: App, job: Job) -> Outcome:
+    client = app.client
+    if job.state is not State.SUCCEEDED:
+        over = job.state.finished and not job.retried
+        return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
+    found = await client.arun(client.verbs.result(job.id, job.tenant))
+    if found is None:
+        return Outcome(job.id, job.state, True)
+    if job.payload == HIDDEN:
+        return Outcome(job.id, job.state, True, HIDDEN, found.ref)
+    value = found.value
+    inside = value.get(NAME) if isinstance(value, dict) and value.keys() == {NAME} else None
+    if isinstance(inside, dict) and "key" in inside:
+        return Outcome(job.id, job.state, True, None, found.ref, sealed=True)
+    if inside is not None or found.ref is not None:
+        value = await asyncio.to_thread(client.vault.open_value, value, found.ref, tenant=job.tenant, job_id=job.id)
+    return Outcome(job.id, job.state, True, value, found.ref)
+
+
+async def _job(app: App, job_id: str) -> Job:
+    job = await app.aget(job_id)
+    if job is None:
+        raise _missing(job_id)
+    return job
+
+
+async def _story(app: App, job_id: str) -> Story:
+    found = await app.client.arun(story(app.client.verbs, job_id, app.client.tenant))
+    if found is None:
+        raise _missing(job_id)
+    return found
+
+
+def _missing(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {parse_id(job_id)} in this tenant")

@@ -10,8 +10,10 @@ import socket
 import sys
 import threading
 import time
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn
 
+from holdfast.app import App
 from holdfast.cli import logs
 from holdfast.cli.failures import FAILED, OK, guarded
 from holdfast.cli.loading import load_runnable
@@ -20,6 +22,7 @@ from holdfast.cli.output import say
 from holdfast.cli.serving import Stopper, run_to_end, serve, serve_metrics
 from holdfast.cli.supervision.plan import MARGIN, STOP_NOW, Plan
 from holdfast.cli.supervision.watching import files_of, imported_files
+from holdfast.cli.web import make_web, serving
 
 REPORT_EVERY = 1.0
 
@@ -93,12 +96,19 @@ def _work(line: Line, plan: Plan) -> None:
             line.report(up=True)
             reporting = asyncio.create_task(_report(line, stopper))
 
-        stopper = await serve(app, plan.options, tell, begun)
+        stopper = await serve(app, plan.options, tell, begun, beside=_web(plan, app))
         if reporting is not None:
             reporting.cancel()
         line.report(taken=stopper.worker.taken, done=not stopper.asked)
 
     run_to_end(work())
+
+
+def _web(plan: Plan, app: App) -> AbstractAsyncContextManager[object]:
+    """The API and the dashboard beside the worker, where that was asked for."""
+    if plan.listen is None:
+        return contextlib.nullcontext()
+    return serving(make_web(app, local=True), socket.socket(fileno=plan.listen))
 
 
 async def _report(line: Line, stopper: Stopper) -> None:

@@ -23,7 +23,8 @@ MARGIN: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``number`` is the child's place, from 1; ``watch`` asks it to report the project's files that it imports."""
+    """``number`` is the child's place, from 1; ``watch`` asks it to report the project's files that it imports;
+    ``listen`` is a socket on which it serves the API and the dashboard as well."""
 
     app: str
     url: str | None
@@ -36,6 +37,7 @@ class Plan:
     metrics_port: int | None = None
     number: int = 1
     watch: bool = False
+    listen: int | None = None
 
     def to_line(self) -> bytes:
         values = dataclasses.asdict(self)

@@ -49,7 +49,7 @@ class ChildProcess:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", MODULE, str(theirs.fileno()), plan.app, f"worker-{plan.number}"),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *(() if plan.listen is None else (plan.listen,))),
                     start_new_session=True,  # Ctrl-C is for the supervisor, which then says what is to be done
                 )
             except OSError:

@@ -39,7 +39,10 @@ def files_of(error: BaseException) -> set[str]:
 
 def expected_files(app: str, folder: Path) -> set[str]:
     """Where the app's module should be, whether or not it is there: ``shop.jobs:app`` is shop/jobs.py or a package."""
-    module = folder.joinpath(*app.partition(":")[0].split("."))
+    name = app.partition(":")[0]
+    if name.endswith(".py"):
+        return {str((folder / name).resolve())}
+    module = folder.joinpath(*name.split("."))
     return {str(module.with_suffix(".py")), str(module / "__init__.py")}
 
 

@@ -35,6 +35,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH053": (Conflict, "no_batch_due"),
     "ZH059": (Conflict, "chain_broken"),
     "ZH060": (Refused, "paused"),
+    "ZH062": (Refused, "token_ended"),
+    "ZH063": (Refused, "session_too_wide"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
+from holdfast.domain.errors import InvalidInput, InvalidSetting, StoreError, StoreUnavailable
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
@@ -349,6 +349,8 @@ def translate(error: Exception) -> Exception:
     ours = refusal(state, message)
     if ours is not None:
         return ours
+    if isinstance(error, psycopg.DataError):  # refused by the driver already: a character that text cannot have
+        return InvalidInput(message, code="invalid_input")
     if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
         return StoreUnavailable(f"the database cannot be reached: {message}")
     return StoreError(message, code="store_error")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Holding, JobSpec, Lease, Sweep, Turn, Verdict
 from holdfast.domain.order import Move
@@ -29,11 +31,15 @@ from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
+from holdfast.stores.postgres.tokens import TokenVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
+
+# floor, snapshot, next snapshot, place: what is between them only the server can read.
+_CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 
 
 class PostgresVerbs(
@@ -51,6 +57,7 @@ class PostgresVerbs(
     RetentionVerbs,
     DeadLetterVerbs,
     AuditVerbs,
+    TokenVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:
@@ -308,9 +315,17 @@ class PostgresVerbs(
 
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+        if cursor and not _CURSOR.fullmatch(cursor):
+            raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
         decode = Record.decoder(Event, self.dialect.codec)
         rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def ledger_end(self, tenant: str) -> Steps[str]:
+        text = "select s.last_value || ';' || pg_current_snapshot()::text from {event_seq} s"
+        rows = yield from self._ask(tenant, text)
+        return str(rows[0][0])
 
     @flow(single=True)
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:

@@ -13,6 +13,7 @@ from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
 from holdfast.stores.reads.tenants import TenantReads
+from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
 
 
@@ -30,6 +31,7 @@ class Reads(
     TenantReads,
     RetentionReads,
     DeadLetterReads,
+    TokenReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 

@@ -46,6 +46,10 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="retried_in_place")
     if message.startswith("paused"):
         return Refused(message, code="paused", fix=LATER)
+    if message.startswith("token ended"):
+        return Refused(message, code="token_ended")
+    if message.startswith("session too wide"):
+        return Refused(message, code="session_too_wide")
     if message.startswith("generator only"):
         return Refused(message, code="generator_only")
     if message.startswith("payload forbidden"):

@@ -32,6 +32,7 @@ from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
+from holdfast.stores.sqlite.operations.tokens import TokenVerbs
 from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.usage import UsageVerbs
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
@@ -65,6 +66,7 @@ class SqliteVerbs(
     DeadLetterVerbs,
     BulkVerbs,
     AuditVerbs,
+    TokenVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),

@@ -77,6 +77,7 @@ begin
             then case when v_new ->> 'disabled_at' is null then 'enable' else 'disable' end
         when (v_old ->> 'paused_at' is null) <> (v_new ->> 'paused_at' is null)
             then case when v_new ->> 'paused_at' is null then 'resume' else 'pause' end
+        when v_old ->> 'revoked_at' is null and v_new ->> 'revoked_at' is not null then 'revoke'
         when v_old ->> 'state' <> v_new ->> 'state'
             then case when v_new ->> 'state' = 'paused' then 'pause'
                       when v_new ->> 'state' = 'deleted' then 'remove'

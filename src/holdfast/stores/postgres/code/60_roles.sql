@@ -23,7 +23,8 @@ declare
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances', 'live_workers',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
-                              'seals_of', 'fair_queues', 'turn_of', 'shown_payload'];
+                              'seals_of', 'fair_queues', 'turn_of', 'shown_payload',
+                              'token_of', 'token_used', 'open_session', 'end_session'];   -- each needs the hash of a token
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
@@ -43,7 +44,8 @@ declare
                               'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'set_retention', 'delete_retention',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
-                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal'];
+                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal',
+                              'issue_token', 'revoke_token'];
     v_routine record;
     v_role    text;
 begin
@@ -84,6 +86,10 @@ begin
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
         if v_role in ('holdfast_executor', 'holdfast_admin') then
             execute format('grant select on seal to %I', v_role);
+        end if;
+        if v_role = 'holdfast_admin' then   -- who may do what over HTTP, without the hashes
+            execute format('grant select (id, tenant, name, roles, scopes, prefix, parent_id, created_at, created_by, expires_at,'
+                ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
         end if;
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Event
 from holdfast.domain.subscriptions import SentEvent
@@ -26,12 +28,13 @@ _MOVE_CURSOR = (
     "UPDATE consumer SET cursor = :cursor, updated_at = :now"
     " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
 )
+_CURSOR = re.compile(r"[0-9]{1,18}")
 
 
 class LedgerVerbs:
     @flow(writes=False)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        if cursor and not cursor.isdigit():
+        if cursor and not _CURSOR.fullmatch(cursor):
             raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
         rows = yield Statement(
             _AFTER, {"seq": int(cursor or 0), "any": any_tenant(tenant), "tenant": tenant, "want": want}
@@ -40,9 +43,14 @@ class LedgerVerbs:
         return [decode((*row[:-1], str(row[-1]))) for row in rows]
 
     @flow(writes=False)
+    def ledger_end(self, tenant: str) -> Steps[str]:
+        rows = yield Statement("SELECT coalesce(max(seq), 0) FROM event")
+        return str(rows[0][0])
+
+    @flow(writes=False)
     def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
         """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
-        if cursor and not (cursor[0] == "a" and cursor[1:].isdigit()):
+        if cursor and not (cursor[0] == "a" and _CURSOR.fullmatch(cursor[1:])):
             raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")
         seq = int(cursor[1:]) if cursor else 0
         rows = yield Statement(_TOLD_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})

@@ -1,0 +1,95 @@
+"""The document of the API (OpenAPI 3.1): what FastAPI makes of the routes, with what they all have in common.
+
+Every refusal is a problem document; every route says which scope it asks for; a token is how one shows who one is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, routing
+from fastapi.openapi.utils import get_openapi
+
+from holdfast.access import Scope
+from holdfast.api.answers import Problem
+from holdfast.api.linking import PREFIX
+
+PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+SAID = {
+    "401": "Nobody is known by what was sent.",
+    "403": "The scope that the route asks for is not there.",
+    "404": "There is none, in this tenant.",
+    "409": "Refused: its state, or a rule, is against it.",
+    "413": "Larger than a request may be.",
+    "422": "The request does not fit.",
+    "429": "Too many for now; `Retry-After` says when, where that is known.",
+    "503": "The database is away, or the work is paused.",
+}
+ABOUT = (
+    "Durable jobs over HTTP. Bodies and answers are JSON; times are RFC 3339 in UTC; a list answers `items` and `next`,"
+    " which is the `after` of the next page. A refusal is a problem document (RFC 9457) with a stable `code`."
+)
+
+
+def add_document(service: FastAPI) -> None:
+    def document() -> dict[str, Any]:
+        if service.openapi_schema is None:
+            service.openapi_schema = _document(service)
+        return service.openapi_schema
+
+    service.openapi = document  # type: ignore[method-assign]
+
+
+def scope_of(route: Any) -> Scope | None:
+    """What it asks for; None for what is open to everybody."""
+    found = [getattr(each.call, "scope", None) for each in route.dependant.dependencies]
+    scopes = [scope for scope in found if isinstance(scope, Scope)]
+    assert len(scopes) <= 1, f"{route.name} asks for more than one scope"
+    return scopes[0] if scopes else None
+
+
+def every_route(service: FastAPI) -> list[Any]:
+    """With what they were included under. Newer releases of FastAPI keep the routes of routers to themselves."""
+    unfold = getattr(routing, "iter_route_contexts", iter)
+    return [route for route in unfold(service.routes) if getattr(route, "dependant", None) is not None]
+
+
+def _document(service: FastAPI) -> dict[str, Any]:
+    found = get_openapi(
+        title=service.title,
+        version=service.version,
+        openapi_version="3.1.0",
+        description=ABOUT,
+        routes=service.routes,
+    )
+    parts = found.setdefault("components", {})
+    schemas = parts.setdefault("schemas", {})
+    schemas["Problem"] = Problem.model_json_schema()
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_…"}}
+    for route in every_route(service):
+        if not route.include_in_schema:
+            continue
+        for method in route.methods:
+            _complete(found["paths"][route.path_format][method.lower()], route, method)
+    return found
+
+
+def _complete(operation: dict[str, Any], route: Any, method: str) -> None:
+    scope = scope_of(route)
+    statuses = {"422", "503"} if route.path_format.startswith(PREFIX) else set[str]()
+    if scope is not None:
+        statuses |= {"401", "403"}
+        operation["security"] = [{"token": []}]
+        operation["x-holdfast-scope"] = scope.value
+    if "{" in route.path_format:
+        statuses.add("404")
+    if method != "GET":
+        statuses |= {"409", "413", "429"}
+    answers = operation["responses"]
+    answers.pop("422", None)
+    for status in sorted(statuses):
+        answers[status] = {"description": SAID[status], "content": PROBLEM}
+    if statuses:
+        answers["4XX"] = {"description": "Another refusal.", "content": PROBLEM}

@@ -1,0 +1,202 @@
+"""Jobs for workers of other languages: handed out as our own worker would take them up.
+
+Before a job leaves: people are asked where its kind or its agent wants that, and its payload is opened where it is
+sealed or lies elsewhere. A job that comes no further is settled here, and the caller never hears of it. Somebody has
+to promote, reap and fire schedules where no worker of ours runs: whoever claims sees to it, now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.app import App
+from holdfast.calling import ask_first, chain_of
+from holdfast.client import Client
+from holdfast.domain.control import Reject
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Outcome
+from holdfast.domain.payload import decode
+from holdfast.domain.policies import as_policy
+from holdfast.domain.progress import RESERVED
+from holdfast.domain.redaction import Redactor
+from holdfast.domain.rules import NO_RULE
+from holdfast.domain.settlement import MESSAGE_LIMIT, decide
+from holdfast.durable.approvals import Asking
+from holdfast.kind import Kind
+from holdfast.runtime.duties import Duty, run_once, standard_duties
+from holdfast.runtime.ending import Suspended
+from holdfast.runtime.execution import Handler, unpacked
+from holdfast.runtime.failures import failure
+from holdfast.runtime.rulebook import RuleBook
+from holdfast.runtime.stopping import Stop
+from holdfast.stores.base import ClaimRequest
+from holdfast.vault import is_packed
+
+LOOK_EVERY = 1.0
+ATTEND_EVERY = 0.5
+SWEEP_EVERY = 5.0
+RULES_EVERY = 5.0
+MOST_TENANTS = 1_000
+
+
+class HandingOut:
+    """One a service."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._attended: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._books: OrderedDict[str, tuple[float, RuleBook]] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def client(self) -> Client:
+        return self._app.client
+
+    async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
+        """Up to so many jobs, as they are handed out."""
+        await self._attend(request.tenant)
+        claims = await self.client.arun(self.client.verbs.claim(request))
+        ready = [await self._prepared(claim, request.tenant) for claim in claims]
+        return [job for job in ready if job is not None]
+
+    @contextlib.contextmanager
+    def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
+        """Set when there may be something to take."""
+        told, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def heard(what: str) -> None:
+            if what == "" or what.lstrip(" ") in queues:
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(told.set)
+
+        hush = self.client.store.listen(heard)
+        try:
+            yield told
+        finally:
+            hush()
+
+    async def handler_for(self, claim: Claim) -> Handler:
+        """What our own worker would know of this kind; most that others run are declared nowhere here."""
+        declared = self._app.kinds.get(claim.kind)
+        kind: Kind[..., Any] | None = None if declared is None else declared.kind
+        vault, book = self.client.vault, await self.book(claim.tenant)
+        common = {"redact": self.redactor(), "vault": vault, "rules": book, "chain": chain_of(self.client)}
+        if kind is None:
+            return Handler(claim.kind, _nobody, **common)  # type: ignore[arg-type]
+        retry = as_policy(kind.defaults["retry"]) if "retry" in kind.defaults else None
+        known = {"at_most_once": kind.at_most_once, "rule": kind.rule} | ({} if retry is None else {"retry": retry})
+        return Handler(claim.kind, _nobody, **common, **known)  # type: ignore[arg-type]
+
+    def redactor(self) -> Redactor:
+        return self._app.knowing()
+
+    async def book(self, tenant: str) -> RuleBook:
+        """The rules for this tenant's payloads, at most a few seconds old."""
+        until, book = self._books.get(tenant, (0.0, RuleBook()))
+        if until <= time.monotonic():
+            book.load(await self.client.arun(self.client.verbs.payload_rules(tenant)))
+            self._books[tenant] = (time.monotonic() + RULES_EVERY, book)
+            if len(self._books) > MOST_TENANTS:
+                self._books.popitem(last=False)
+        return book
+
+    async def _prepared(self, claim: Claim, scope: str) -> dict[str, Any] | None:
+        handler = await self.handler_for(claim)
+        outcome: Outcome | None = None
+        try:
+            if handler.at_most_once and (claim.retries or claim.crashes):
+                outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+            else:
+                if is_packed(claim.payload):
+                    claim = await unpacked(handler, claim)
+                await self._asked(claim, scope)
+        except Suspended as wait:
+            outcome = wait.outcome
+        except Reject as error:
+            outcome = Failed(error.code, handler.redactor(claim)(str(error), MESSAGE_LIMIT), final=True)
+        except Exception as error:  # a key or a blob that is not here: tried again, and told
+            outcome = failure(error, handler.redact)
+        if outcome is not None:
+            settlement = decide(claim, outcome, random.random())
+            await self.client.arun(self.client.verbs.settle(claim.lease, [settlement], scope))
+            return None
+        return await self._handed_out(claim)
+
+    async def _asked(self, claim: Claim, scope: str) -> None:
+        declared = self._app.kinds.get(claim.kind)
+        asking: Asking | None = None if declared is None else declared.kind.approval
+        if asking is None and claim.agent is None:
+            return
+        means = self._app.means(scope, 1)
+        try:
+            rule = NO_RULE if declared is None else declared.kind.rule
+            await ask_first(means, claim, asking, rule, Stop())
+        finally:
+            await means.aclose()
+
+    async def _handed_out(self, claim: Claim) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        if claim.attempt > 1:
+            kept = await self.client.arun(self.client.verbs.checkpoints(claim.id, claim.tenant))
+        return {
+            "id": claim.id,
+            "attempt": claim.attempt,
+            "tenant": claim.tenant,
+            "kind": claim.kind,
+            "queue": claim.queue,
+            "payload": decode(claim.payload),
+            "retries": claim.retries,
+            "max_retries": claim.max_retries,
+            "crashes": claim.crashes,
+            "max_crashes": claim.max_crashes,
+            "priority": claim.priority,
+            "created_at": claim.created_at,
+            "deadline_at": claim.deadline_at,
+            "correlation_id": claim.correlation_id,
+            "parent_id": claim.parent_id,
+            "workflow_id": claim.workflow_id,
+            "agent": claim.agent,
+            "tags": list(claim.tags),
+            "checkpoints": {name: value for name, value in kept.items() if name != RESERVED},
+        }
+
+    async def _attend(self, tenant: str) -> None:
+        """What every worker does on the side: what may bring a job to this very caller at once, the rest beside it."""
+        now = time.monotonic()
+        attended, swept = self._attended.get(tenant, (0.0, 0.0))
+        if now - attended < ATTEND_EVERY:
+            return
+        sweeps = now - swept >= SWEEP_EVERY
+        self._attended[tenant] = (now, now if sweeps else swept)
+        self._attended.move_to_end(tenant)
+        if len(self._attended) > MOST_TENANTS:
+            self._attended.popitem(last=False)
+        verbs = self.client.verbs
+        await self.client.arun(verbs.promote_due(tenant=tenant))
+        await self.client.arun(verbs.reap_lapsed(tenant=tenant))
+        if sweeps:
+            task = asyncio.get_running_loop().create_task(self._sweep(tenant), context=contextvars.Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _sweep(self, tenant: str) -> None:
+        duties = standard_duties(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
+        for duty in (*duties, self._app.scheduler.duty(tenant, SWEEP_EVERY)):
+            each: Duty | None = duty
+            while each is not None:
+                await run_once(each, self.client.store)
+                each = each.then
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _nobody(claim: Claim, stop: Stop) -> None:
+    raise AssertionError("it is run elsewhere")

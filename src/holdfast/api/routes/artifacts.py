@@ -1,0 +1,63 @@
+"""Artifacts: what attempts of a job left behind, to be looked at and downloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast.access import Scope
+from holdfast.api.answers import Id, Name, Page
+from holdfast.api.asking import TheApp, allowed
+from holdfast.artifacts.base import SCHEME
+from holdfast.domain.errors import NotFound, Refused
+from holdfast.domain.job import Artifact
+from holdfast.domain.rules import HIDDEN
+
+router = APIRouter(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])
+
+
+@router.get("", response_model=Page[Artifact])
+async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
+    client = app.client
+    return Page(items=await client.arun(client.verbs.artifacts(job_id, client.tenant)))
+
+
+@router.get(
+    "/{name:path}",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def download_artifact(
+    app: TheApp, job_id: Id, name: Name, attempt: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
+) -> Response:
+    """The bytes, always as an attachment and never as something that a browser would show; without an attempt, the
+    last that has one of this name."""
+    client = app.client
+    job = await app.aget(job_id)
+    those = await client.arun(client.verbs.artifacts(job_id, client.tenant))
+    fits = [each for each in those if each.name == name and attempt in (None, each.attempt)]
+    if job is None or not fits:
+        raise NotFound(f"the job has no artifact {name!r}", code="artifact_not_found")
+    if job.payload == HIDDEN:
+        raise Refused("what jobs of a restricted kind make is not shown", code="restricted")
+    ref = fits[-1].ref
+    if app.artifacts is None or not ref.startswith(SCHEME):
+        raise Refused(
+            "it does not lie in the artifact store of this service", code="artifact_elsewhere", fix=f"It is at {ref}."
+        )
+    data = await asyncio.to_thread(app.artifacts.get, ref, tenant=job.tenant)
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name.rsplit("/", 1)[-1]) or "artifact"
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers={
+            "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+            "x-content-type-options": "nosniff",
+            "content-security-policy": "default-src 'none'; sandbox",
+        },
+    )

@@ -1,0 +1,135 @@
+"""Events: the ledger of jobs, by cursor or as it is written; and telling one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
+
+from holdfast.access import Scope
+from holdfast.api.answers import PAGE, After, Limit, Page, as_json
+from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
+from holdfast.domain.job import Event
+from holdfast.live import Lagged, Live
+from holdfast.stores.base import Sent
+
+router = APIRouter(prefix="/events", tags=["events"])
+
+KEEP_ALIVE = 15
+PAGES = 20
+"""Where few events fit what is asked for, so many pages are looked at before the answer says where to go on."""
+
+Several = Annotated[list[str] | None, Query(max_length=20)]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events: those for which all of it holds. Of each, several are alternatives."""
+
+    kind: frozenset[str]
+    verb: frozenset[str]
+    job: frozenset[str]
+
+    @classmethod
+    def of(cls, kind: list[str] | None, verb: list[str] | None, job: list[str] | None) -> Wanted:
+        return cls(frozenset(kind or ()), frozenset(verb or ()), frozenset(job or ()))
+
+    def fits(self, event: Event) -> bool:
+        return (
+            (not self.kind or event.kind in self.kind)
+            and (not self.verb or event.verb in self.verb)
+            and (not self.job or event.job_id in self.job)
+        )
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
+async def list_events(
+    app: TheApp,
+    after: After = None,
+    limit: Limit = PAGE,
+    kind: Several = None,
+    verb: Several = None,
+    job: Several = None,
+) -> Response:
+    """Events in the order of their commits. `next` is where to go on, also when there is nothing more for now: asking
+    again from there answers what came since."""
+    wanted, client = Wanted.of(kind, verb, job), app.client
+    found: list[Event] = []
+    place = after
+    for _ in range(PAGES):
+        page = await client.arun(client.verbs.events_after(place, limit, client.tenant))
+        for event in page:
+            place = event.cursor
+            if wanted.fits(event):
+                found.append(event)
+            if len(found) == limit:
+                break
+        if len(page) < limit or len(found) == limit:
+            break
+    return Response(as_json({"items": found, "next": place}), media_type="application/json")
+
+
+@router.get(
+    "/stream",
+    dependencies=[allowed(Scope.READ)],
+    response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def stream_events(
+    request: Request,
+    app: TheApp,
+    live: TheLive,
+    after: After = None,
+    last_event_id: Annotated[str | None, Header(max_length=8_000)] = None,
+    kind: Several = None,
+    verb: Several = None,
+    job: Several = None,
+) -> Response:
+    """Events as they are committed (server-sent). `event:` is the verb as `job.succeeded`, `data:` the event as JSON,
+    `id:` its cursor: a client that comes back with it in `Last-Event-ID` (or `after`) misses nothing, and may be told
+    one twice. Without either it hears of what happens from now on. `lagged` says that it was too slow, and that what
+    follows was read for it from its own place on."""
+    place = last_event_id or after
+    tenant = app.client.tenant
+    if place is None:
+        place = await live.place(tenant)
+    else:  # one that is none is refused now, not in the midst of the stream
+        await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
+    wanted = Wanted.of(kind, verb, job)
+    return EventSourceResponse(_told(live, tenant, place, wanted), ping=KEEP_ALIVE, sep="\n")
+
+
+async def _told(live: Live, tenant: str, place: str, wanted: Wanted) -> AsyncIterator[ServerSentEvent]:
+    yield ServerSentEvent(comment="following", retry=2_000, id=place)
+    async with aclosing(live.follow(tenant, after=place)) as events:
+        async for event in events:
+            if isinstance(event, Lagged):
+                yield ServerSentEvent(event="lagged", data="{}")
+            elif wanted.fits(event):
+                yield ServerSentEvent(event=event.name, data=as_json(event).decode(), id=event.cursor)
+
+
+class Tell(BaseModel):
+    """An event of an application's own."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "order.paid", "data": {"order": 7}, "key": "order-7-paid"}]},
+    )
+
+    name: str = Field(max_length=255)
+    data: dict[str, Any] | None = None
+    key: str | None = Field(default=None, max_length=255, description="It is told once, however often it is sent.")
+    job: str | None = Field(default=None, max_length=100, description="For this job alone.")
+
+
+@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Sent)
+async def send_event(app: TheApp, told: Tell) -> Sent:
+    """Tell of something that happened: jobs that wait for it go on."""
+    return await app.asend_event(told.name, told.data, key=told.key, job=told.job)

@@ -1,0 +1,124 @@
+"""Schedules: when jobs are made by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import ConfigDict, Field
+
+from holdfast.access import Scope
+from holdfast.api.answers import PAGE, Limit, NamePath, Page, paged
+from holdfast.api.asking import TheApp, allowed, allowed_one
+from holdfast.api.bodies import Instant, Span, Text
+from holdfast.api.routes.templates import KeptOptions
+from holdfast.domain.errors import NotFound
+from holdfast.domain.preview import Coming
+from holdfast.domain.schedules import Fire, Schedule
+
+router = APIRouter(prefix="/schedules", tags=["schedules"])
+
+
+class Definition(KeptOptions):
+    """What is made, and how: what is left out of a change stays."""
+
+    timing: Annotated[str, Field(max_length=200, examples=["0 9 * * MON-FRI", "@daily", "every 15m"])] | None = None
+    tz: Text | None = None
+    kind: Text | None = None
+    template: Text | None = None
+    payload: dict[str, Any] | None = None
+    missed: Literal["skip", "once", "all"] | None = None
+    overlap: Literal["allow", "skip", "queue"] | None = None
+    jitter: Span | None = None
+
+
+class CreateSchedule(Definition):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "nightly", "timing": "0 3 * * *", "tz": "Europe/Paris", "kind": "report"}]
+        },
+    )
+
+    name: Text
+    timing: Annotated[str, Field(max_length=200)]
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Schedule])
+async def list_schedules(
+    app: TheApp,
+    state: Literal["active", "paused", "ended"] | None = None,
+    kind: Annotated[str | None, Query(max_length=255)] = None,
+    after: Annotated[str | None, Query(max_length=255, description="The name of the last one seen.")] = None,
+    limit: Limit = PAGE,
+) -> Page[Schedule]:
+    """By their names."""
+    found = sorted(await app.schedules.alist(state=state, kind=kind), key=lambda each: each.name)
+    rest = [each for each in found if after is None or each.name > after]
+    return paged(rest, limit, lambda each: each.name)
+
+
+@router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)
+async def create_schedule(app: TheApp, body: CreateSchedule) -> Schedule:
+    """Make a schedule of a kind or a template."""
+    definition = body.options("name", "timing")
+    return await app.schedules.acreate(body.name, body.timing, **definition)
+
+
+@router.get("/{name:path}/next", dependencies=[allowed(Scope.READ)], response_model=Page[Coming])
+async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Page[Coming]:
+    """Its next times, here and in its zone, with a warning where a change of the clock touches one."""
+    return Page(items=await app.schedules.apreview(name, count))
+
+
+@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Fire])
+async def schedule_history(
+    app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
+) -> Page[Fire]:
+    """What became of its times, the latest first; `before` is the `due_at` of the last one seen."""
+    found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
+    return paged(found, limit, lambda fire: fire.due_at.isoformat())
+
+
+@router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def pause_schedule(app: TheApp, name: NamePath) -> Schedule:
+    """Fire nothing until it is resumed."""
+    return await app.schedules.apause(name)
+
+
+@router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def resume_schedule(app: TheApp, name: NamePath) -> Schedule:
+    return await app.schedules.aresume(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    job_id: str
+
+
+@router.post("/{name:path}/run-now", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Ran)
+async def run_schedule_now(app: TheApp, name: NamePath, anyway: bool = False) -> Ran:
+    """Run it now, besides its times. One that does not allow two at once is refused while a job of it runs, unless
+    `anyway`."""
+    return Ran(await app.schedules.arun(name, anyway=anyway))
+
+
+@router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Schedule)
+async def show_schedule(app: TheApp, name: NamePath) -> Schedule:
+    found = await app.schedules.aget(name)
+    if found is None:
+        raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
+    return found
+
+
+@router.patch("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def edit_schedule(app: TheApp, name: NamePath, body: Definition) -> Schedule:
+    """Change what is named; an option that is null is taken away."""
+    return await app.schedules.aedit(name, **body.changes())
+
+
+@router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+async def delete_schedule(app: TheApp, name: NamePath) -> None:
+    """It fires no more and its name is free; jobs and history stay."""
+    await app.schedules.adelete(name)

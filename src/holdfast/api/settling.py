@@ -1,0 +1,141 @@
+"""How an attempt that ran elsewhere has ended: from what its worker says to a settlement, by the same rules as ours.
+
+The policy is ``domain/settlement.decide``, the fence is the store's, and what is said of a failure is cut to length and
+redacted as if it had happened here.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from holdfast.api.handing_out import HandingOut
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Claim, Job
+from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
+from holdfast.domain.payload import encode
+from holdfast.domain.redaction import JobRedactor, Redact
+from holdfast.domain.rules import HIDDEN
+from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide
+from holdfast.domain.usage import check_cost
+from holdfast.runtime.execution import Handler, packed
+from holdfast.transaction import RESULT_LIMIT
+
+Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
+VERBS = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
+WITHHELD = "what is said of a restricted job's failure is not kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a worker says of one attempt."""
+
+    job: str
+    attempt: int
+    outcome: Word
+    result: Any = None
+    type: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    code: str | None = None
+    after: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of it: ``ending`` is what was decided, ``reason`` why nothing was written."""
+
+    job: str
+    attempt: int
+    settled: bool
+    ending: str | None = None
+    reason: str | None = None
+
+
+async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: str) -> list[Verdict]:
+    """In one transaction, whatever comes of each; said twice, it is answered as the first time."""
+    client = out.client
+    decided: list[tuple[Settlement | None, str | None]] = []
+    wanted: dict[str, Settlement] = {}
+    for each in said:
+        job = await client.arun(client.verbs.get(each.job, tenant))
+        if job is None:
+            decided.append((None, "not_found"))
+            continue
+        settlement = await _settlement(out, lease, each, job)
+        reason: str | None = "said_twice" if job.id in wanted else "stale_lease"
+        if each.attempt == job.attempt and job.id not in wanted:
+            wanted[job.id], reason = settlement, None
+        decided.append((settlement, reason))
+    stale = await client.arun(client.verbs.settle(lease, list(wanted.values()), tenant)) if wanted else []
+    return [
+        await _verdict(out, each, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
+        if settlement is not None
+        else Verdict(each.job, each.attempt, False, reason=reason)
+        for each, (settlement, reason) in zip(said, decided, strict=True)
+    ]
+
+
+async def _verdict(out: HandingOut, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
+    if reason == "stale_lease" and await _was_so(out, found, tenant):
+        reason = None
+    return Verdict(found.id, said.attempt, reason is None, found.ending if reason is None else None, reason)
+
+
+async def _was_so(out: HandingOut, found: Settlement, tenant: str) -> bool:
+    """Whether this very attempt has ended so already, by the ledger: the answer was lost, and it is said again."""
+    events = await out.client.arun(out.client.verbs.history(found.id, tenant))
+    verb = VERBS.get(found.ending, "fail")
+    return any(
+        (event.attempt, event.from_state, event.verb) == (found.attempt, "in_progress", verb) for event in events
+    )
+
+
+async def _settlement(out: HandingOut, lease: str, said: Said, job: Job) -> Settlement:
+    claim = _claim(job, lease, said.attempt)
+    handler = await out.handler_for(claim)
+    outcome = _outcome(said, handler, claim, hidden=job.payload == HIDDEN)
+    if isinstance(outcome, Succeeded) and outcome.result is not None:
+        outcome = await packed(handler, claim, outcome)
+    if handler.at_most_once and isinstance(outcome, Failed):
+        outcome = replace(outcome, final=True)
+    return decide(claim, outcome, random.random())
+
+
+def _claim(job: Job, lease: str, attempt: int) -> Claim:
+    """As far as deciding needs it: if it is not this attempt any more, nothing will be written."""
+    return Claim(
+        *(job.id, lease, attempt, job.tenant, job.kind, job.queue, json.dumps(job.payload), job.retries, job.crashes),
+        *(job.max_retries, job.max_crashes, job.backoff, job.priority, job.position, job.deadline_at, job.created_at),
+        *(job.correlation_id, job.parent_id, job.workflow_id, job.agent, job.tags),
+    )
+
+
+def _outcome(said: Said, handler: Handler, claim: Claim, *, hidden: bool) -> Outcome:
+    cost = None if said.cost is None else check_cost(said.cost)
+    redact: Redact = JobRedactor(handler.redact, claim.payload, handler.rule_for(claim).restricted)
+    # Of a restricted payload every value is a secret, and it is not to be had here to compare with.
+    message = WITHHELD if hidden and said.message else redact(said.message or "", MESSAGE_LIMIT)
+    trace = None if said.traceback is None or hidden else redact(said.traceback, TRACEBACK_LIMIT)
+    code = said.code or said.type
+    match said.outcome:
+        case "succeeded":
+            try:
+                text = None if said.result is None else encode(said.result, limit=RESULT_LIMIT, what="result")
+            except HoldfastError as error:  # it will be so next time, too
+                return Failed(error.code, error.message, final=True, cost=cost)
+            return Succeeded(text, cost=cost)
+        case "failed":
+            return Failed(code or "failed", message or code or "failed", trace, cost=cost)
+        case "retry":
+            return Failed(code or "retry_asked", message or "asked for", trace, after=said.after, cost=cost)
+        case "reject":
+            return Failed(code or "rejected", message or code or "rejected", trace, final=True, cost=cost)
+        case "snooze":
+            return Snoozed(said.after or 0.0, message or None, cost=cost)
+        case "cancel":
+            return Cancelled(message or None, cost=cost)

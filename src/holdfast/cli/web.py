@@ -1,0 +1,157 @@
+"""The web server of ``serve`` and ``dev``: uvicorn on a socket of ours, stopped so that no open stream holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.app import App
+from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+GRACE = 10
+"""Seconds for requests that are under way."""
+
+
+def make_web(app: App, *, local: bool, dashboard: bool = True) -> FastAPI:
+    """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
+    try:
+        from holdfast.access.local import at_this_machine
+        from holdfast.access.tokens import tokens_of
+        from holdfast.service import make_service
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "holdfast":
+            raise
+        raise _missing() from error
+    authenticate = at_this_machine(app.client) if local else tokens_of(app)
+    return make_service(app, authenticate=authenticate, dashboard=dashboard)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound already: what is wrong with the address is said at once, and port 0 has a number."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(2048)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}",
+            code="address_unusable",
+            fix="Name another with --host and --port.",
+        ) from error
+    return listening
+
+
+def refuse_unsafe(host: str, *, local: bool) -> None:
+    """Without a log-in only on loopback (rule 19)."""
+    if local and not is_loopback(host):
+        raise Refused(
+            f"nobody would have to say who they are, and {host} can be reached from elsewhere",
+            code="unsafe_address",
+            fix="Leave out --no-auth and issue tokens (holdfast tokens issue), or listen on 127.0.0.1.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        found = {str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
+
+
+def address_of(listening: socket.socket, root_path: str = "") -> str:
+    host, port = listening.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}{root_path}/"
+
+
+@asynccontextmanager
+async def serving(
+    web: FastAPI, listening: socket.socket, *, root_path: str = "", trusted: Sequence[str] = ()
+) -> AsyncIterator[asyncio.Event]:
+    """Answer requests within the block, and while it ends. Setting the event ends it from within; it is set as well
+    when the server has ended by itself."""
+    server = _server(web, root_path, trusted)
+    stopped = asyncio.Event()
+    task = asyncio.create_task(server.serve([listening]))
+    task.add_done_callback(lambda _: stopped.set())
+    try:
+        yield stopped
+    finally:
+        server.should_exit = True
+        web.state.stopping.set()
+        # Streams that go on for ever would be waited for in vain: each comes to its end first.
+        live = getattr(web.state, "live", None)
+        if live is not None:
+            await live.aclose()
+        await asyncio.gather(task, return_exceptions=True)
+        listening.close()
+        if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
+            raise HoldfastError("the web server could not start; why is above", code="server_failed") from error
+
+
+def _server(web: FastAPI, root_path: str, trusted: Sequence[str]) -> Any:
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise _missing() from error
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # signals are the command's
+
+    settings = uvicorn.Config(
+        web,
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        root_path=root_path,
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=list(trusted),
+        timeout_graceful_shutdown=GRACE,
+    )
+    return Server(settings)
+
+
+def check_root_path(text: str) -> str:
+    path = text.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or not path.isprintable() or set(path) & set("?#\\ ")):
+        raise InvalidSetting("the root path is a path such as /jobs", code="invalid_root_path")
+    return path
+
+
+def check_trusted(addresses: Sequence[str]) -> list[str]:
+    """Whose word on where a request came from is taken: addresses and networks, never everybody."""
+    for address in addresses:
+        try:
+            network = ipaddress.ip_network(address, strict=False)
+        except ValueError:
+            raise InvalidSetting(
+                f"{address!r} is no address of a proxy", code="invalid_proxy", fix="An address or network: 10.0.0.0/8."
+            ) from None
+        if network.prefixlen == 0:
+            raise InvalidSetting("everybody is no proxy", code="invalid_proxy")
+    return list(addresses)
+
+
+def _missing() -> InvalidSetting:
+    return InvalidSetting(
+        "the service needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
+    )

@@ -1,0 +1,234 @@
+"""What happens, as it happens: one reader of the ledger a process, and any number of listeners.
+
+The watcher reads events in commit order, from where it stands, when the store hints at a change and now and then by
+itself; it sleeps when nobody listens. Each listener has a short queue of its own. One that is too slow loses its
+queue, is told so, and goes on from its own place in the ledger: it never holds up the others, nor fills the memory,
+and misses nothing. An event may come twice around such a change; its ``seq`` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from holdfast.client import Client
+from holdfast.domain.errors import HoldfastError, Refused
+from holdfast.domain.job import EVERY_TENANT, Event
+
+log = logging.getLogger("holdfast.live")
+
+PAGE = 500
+QUEUE = 1_000
+"""How many events wait for one listener."""
+BREATH = 0.05
+"""Between two looks: a busy database must not keep the process busy looking."""
+LOOK = 0.5
+"""Seconds; not everything that happens is hinted at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lagged:
+    """This listener was too slow. What comes next was read for it from its own place on."""
+
+
+class Live:
+    """``async for event in live.follow(tenant, after=cursor)``; ``tenant`` is one, or ``*`` for every tenant's."""
+
+    def __init__(self, client: Client, *, queue: int = QUEUE) -> None:
+        self._client = client
+        self._queue = queue
+        self._watchers: dict[str, _Watcher] = {}
+        self._every: bool | None = None
+        self.closed = False
+
+    @property
+    def listeners(self) -> int:
+        return sum(watcher.listeners for watcher in self._watchers.values())
+
+    async def place(self, tenant: str) -> str:
+        """Where the ledger ends now: whoever follows from there hears of what happens from now on."""
+        return await self._client.arun(self._client.verbs.ledger_end(tenant))
+
+    async def follow(self, tenant: str, *, after: str | None = None) -> AsyncGenerator[Event | Lagged, None]:
+        """Every event of the tenant after this place (from now on, without one), until the service ends."""
+        place = await self.place(tenant) if after is None else after
+        watcher = await self._watcher(tenant)
+        while not self.closed:
+            full = True
+            while full and not self.closed:  # far behind: without a queue, which would only overflow
+                page = await self._page(place, tenant)
+                full = len(page) == PAGE
+                for event in page:
+                    yield event
+                    place = event.cursor
+            listener = _Listener(tenant, self._queue)
+            try:
+                await watcher.add(listener)
+                seen = set()
+                for event in await self._page(place, tenant):  # what came before the queue was there
+                    seen.add(event.seq)
+                    yield event
+                    place = event.cursor
+                if len(seen) == PAGE:
+                    continue
+                while (events := await listener.take()) is not None:
+                    for event in events:
+                        if event.seq not in seen:
+                            yield event
+                            place = event.cursor
+            finally:
+                watcher.remove(listener)
+            if listener.lagged:
+                yield Lagged()
+
+    async def aclose(self) -> None:
+        """Every listener comes to its end."""
+        self.closed = True
+        for watcher in self._watchers.values():
+            await watcher.aclose()
+
+    async def _page(self, place: str, tenant: str) -> list[Event]:
+        return await self._client.arun(self._client.verbs.events_after(place, PAGE, tenant))
+
+    async def _watcher(self, tenant: str) -> _Watcher:
+        """One for every tenant's events, where the service may read them; or else one for each that is listened to."""
+        if self._every is None:
+            try:
+                await self.place(EVERY_TENANT)
+                self._every = True
+            except Refused:
+                self._every = False
+        scope = EVERY_TENANT if self._every else tenant
+        return self._watchers.setdefault(scope, _Watcher(self._client, scope))
+
+
+class _Listener:
+    """The queue of one listener, which is given only its own tenant's events."""
+
+    def __init__(self, tenant: str, limit: int) -> None:
+        self.tenant = tenant
+        self.lagged = False
+        self._limit = limit
+        self._events: deque[Event] = deque()
+        self._more = asyncio.Event()
+        self._over = False
+
+    def put(self, event: Event) -> None:
+        if self.lagged or (self.tenant != EVERY_TENANT and event.tenant != self.tenant):
+            return
+        if len(self._events) >= self._limit:
+            self._events.clear()
+            self.lagged = True
+        else:
+            self._events.append(event)
+        self._more.set()
+
+    def end(self) -> None:
+        self._over = True
+        self._more.set()
+
+    async def take(self) -> list[Event] | None:
+        """What has come; None when it has lagged, or when there will be no more."""
+        await self._more.wait()
+        self._more.clear()
+        if self.lagged or self._over:
+            return None
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+
+class _Watcher:
+    """Reads one scope's events while somebody listens, and hands them on."""
+
+    def __init__(self, client: Client, scope: str) -> None:
+        self._client = client
+        self._scope = scope
+        self._listeners: dict[str, set[_Listener]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._told = asyncio.Event()
+        self._place = ""
+
+    @property
+    def listeners(self) -> int:
+        return sum(map(len, self._listeners.values()))
+
+    async def add(self, listener: _Listener) -> None:
+        """When this has returned, whatever is committed from now on will come to it."""
+        self._listeners.setdefault(listener.tenant, set()).add(listener)
+        if self._task is None:
+            self._ready.clear()
+            # In a context of its own: whoever came first must not be whom it reads as.
+            self._task = asyncio.get_running_loop().create_task(self._watch(), context=contextvars.Context())
+        await self._ready.wait()
+
+    def remove(self, listener: _Listener) -> None:
+        those = self._listeners.get(listener.tenant, set())
+        those.discard(listener)
+        if not those:
+            self._listeners.pop(listener.tenant, None)
+            self._told.set()
+
+    async def aclose(self) -> None:
+        for those in self._listeners.values():
+            for listener in those:
+                listener.end()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._ready.set()
+
+    async def _watch(self) -> None:
+        stop = self._client.store.listen(self._hint(asyncio.get_running_loop()))
+        pause, standing = LOOK, False
+        try:
+            while self._listeners:
+                self._told.clear()
+                try:
+                    full = await (self._look() if standing else self._stand())
+                    standing, pause = True, LOOK
+                except HoldfastError as error:
+                    log.warning("the ledger cannot be read just now: %s", error)
+                    full, pause = False, min(5.0, pause * 2)
+                if full:
+                    continue
+                await asyncio.sleep(BREATH)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._told.wait()
+        finally:
+            stop()
+            self._task = None
+
+    async def _stand(self) -> bool:
+        self._place = await self._client.arun(self._client.verbs.ledger_end(self._scope))
+        self._ready.set()
+        return False
+
+    async def _look(self) -> bool:
+        """Read what is new and hand it on; whether there may be more."""
+        client, scope = self._client, self._scope
+        # Of one tenant's events there may be none for long, in a ledger that grows: its place must go on all the same.
+        end = None if scope == EVERY_TENANT else await client.arun(client.verbs.ledger_end(scope))
+        page = await client.arun(client.verbs.events_after(self._place, PAGE, scope))
+        for event in page:
+            for whose in (event.tenant, EVERY_TENANT):
+                for listener in self._listeners.get(whose, ()):
+                    listener.put(event)
+        self._place = page[-1].cursor if page else end or self._place
+        return len(page) == PAGE
+
+    def _hint(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        def heard(_: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(self._told.set)
+
+        return heard

@@ -1,0 +1,133 @@
+-- API tokens and sessions (rule 25). What is kept of one is its SHA-256. Whoever asks with a token does not know the
+-- tenant yet: a row is seen also by whoever presents its hash (the policy `presented`), and that is the one way across
+-- tenants; nobody can list what he does not hold.
+drop policy if exists presented on api_token;
+create policy presented on api_token using (hash = nullif(current_setting('holdfast.presented', true), ''));
+
+create or replace function issue_token(id uuid, name text, roles text[], scopes text[], hash text, prefix text,
+                                       expires_at timestamptz default null, lasting interval default null,
+                                       actor text default null, for_tenant text default null)
+returns setof api_token
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(issue_token.for_tenant, issue_token.actor);
+begin
+    return query
+    insert into api_token as t (id, tenant, name, roles, scopes, hash, prefix, created_at, created_by, expires_at)
+    values (issue_token.id, v_scope, issue_token.name, issue_token.roles, issue_token.scopes, issue_token.hash, issue_token.prefix,
+            v_now, actor(), coalesce(issue_token.expires_at, v_now + issue_token.lasting))
+    returning t.*;
+end $$;
+
+-- Nothing when this tenant has no such token; one that was revoked before stays as it is.
+create or replace function revoke_token(id uuid, actor text default null, for_tenant text default null)
+returns setof api_token
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(revoke_token.for_tenant, revoke_token.actor);
+begin
+    update api_token t set revoked_at = clock_now(), revoked_by = actor()
+     where t.id = revoke_token.id and (v_scope = '*' or t.tenant = v_scope) and t.revoked_at is null;
+    return query select t.* from api_token t where t.id = revoke_token.id and (v_scope = '*' or t.tenant = v_scope);
+end $$;
+
+create or replace function token_of(token_hash text) returns setof api_token
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform set_config('holdfast.presented', coalesce(token_of.token_hash, ''), true);
+    return query select t.* from api_token t
+     where t.hash = token_of.token_hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > clock_now());
+end $$;
+
+create or replace function token_used(token_hash text) returns void
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_now();
+begin
+    perform set_config('holdfast.presented', coalesce(token_used.token_hash, ''), true);
+    update api_token t set last_used_at = v_now
+     where t.hash = token_used.token_hash and (t.last_used_at is null or t.last_used_at <= v_now - interval '1 minute');
+end $$;
+
+-- A session has what its token has, and ends with it. Nothing when the token is not good.
+create or replace function open_session(token_hash text, id uuid, hash text, prefix text, ttl interval)
+returns setof api_token
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_token api_token;
+begin
+    select t.* into v_token from token_of(open_session.token_hash) t where t.parent_id is null;
+    if not found then
+        return;
+    end if;
+    perform enter(v_token.tenant, v_token.name);
+    return query
+    insert into api_token as t (id, tenant, name, roles, scopes, hash, prefix, parent_id, created_at, created_by, expires_at)
+    values (open_session.id, v_token.tenant, v_token.name, v_token.roles, v_token.scopes, open_session.hash, open_session.prefix,
+            v_token.id, v_now, v_token.name, least(v_token.expires_at, v_now + open_session.ttl))
+    returning t.*;
+end $$;
+
+create or replace function end_session(session_hash text) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_session api_token;
+begin
+    select t.* into v_session from token_of(end_session.session_hash) t where t.parent_id is not null;
+    if not found then
+        return false;
+    end if;
+    perform enter(v_session.tenant, v_session.name);
+    update api_token t set revoked_at = clock_now(), revoked_by = v_session.name where t.id = v_session.id and t.revoked_at is null;
+    return found;
+end $$;
+
+-- A session may no more than its token, and no longer. The row of the token is locked: who revokes it meanwhile either
+-- waits, and then finds the session, or was first, and there is none.
+create or replace function judge_session() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_token api_token;
+begin
+    select t.* into v_token from api_token t where t.id = new.parent_id and t.tenant = new.tenant for share;
+    if not found or v_token.parent_id is not null or v_token.revoked_at is not null or v_token.expires_at <= clock_now() then
+        raise exception 'session: the token that it is opened with is not good' using errcode = 'ZH062';
+    end if;
+    if new.name <> v_token.name or new.roles <> v_token.roles or new.scopes <> v_token.scopes or new.expires_at > v_token.expires_at then
+        raise exception 'session: it may no more than its token, and no longer' using errcode = 'ZH063';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_insert before insert on api_token for each row when (new.parent_id is not null)
+    execute function judge_session();
+
+create or replace function judge_api_token() returns trigger language plpgsql set search_path from current as $$
+begin
+    if to_jsonb(new) - array['last_used_at', 'revoked_at', 'revoked_by'] <> to_jsonb(old) - array['last_used_at', 'revoked_at', 'revoked_by']
+       or old.revoked_at is not null and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
+        raise exception 'token %: what it allows never changes, and what is revoked stays so', old.prefix
+            using errcode = 'ZH002', hint = 'Issue another one.';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on api_token for each row execute function judge_api_token();
+
+-- Whoever revokes a token, and by whatever way, ends its sessions.
+create or replace function end_sessions() returns trigger language plpgsql set search_path from current as $$
+begin
+    update api_token t set revoked_at = new.revoked_at, revoked_by = new.revoked_by
+     where t.parent_id = new.id and t.revoked_at is null;
+    return null;
+end $$;
+create or replace trigger end_sessions after update of revoked_at on api_token for each row
+    when (old.revoked_at is null and new.revoked_at is not null and new.parent_id is null) execute function end_sessions();
+
+create or replace trigger refuse_delete before delete on api_token for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on api_token for each statement execute function refuse_change();

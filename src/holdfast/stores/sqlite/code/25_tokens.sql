@@ -1,0 +1,50 @@
+-- API tokens and sessions (rule 25): what one allows never changes, what is revoked stays so, and a session may no more
+-- than its token, and no longer.
+DROP TRIGGER IF EXISTS judge_api_token_insert;
+CREATE TRIGGER judge_api_token_insert BEFORE INSERT ON api_token
+BEGIN
+    SELECT RAISE(ABORT, 'CHECK constraint failed: roles_known')
+     WHERE EXISTS (SELECT 1 FROM json_each(NEW.roles)
+                    WHERE value NOT IN ('viewer', 'producer', 'operator', 'approver', 'executor', 'admin'));
+    SELECT RAISE(ABORT, 'CHECK constraint failed: scopes_known')
+     WHERE EXISTS (SELECT 1 FROM json_each(NEW.scopes)
+                    WHERE value NOT IN ('read', 'enqueue', 'operate', 'decide', 'work', 'admin'));
+END;
+
+DROP TRIGGER IF EXISTS judge_session_insert;
+CREATE TRIGGER judge_session_insert BEFORE INSERT ON api_token WHEN NEW.parent_id IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'token ended: the token that the session is opened with is not good')
+     WHERE NOT EXISTS (SELECT 1 FROM api_token t WHERE t.id = NEW.parent_id AND t.tenant = NEW.tenant AND t.parent_id IS NULL
+                          AND t.revoked_at IS NULL
+                          AND (t.expires_at IS NULL OR t.expires_at > (SELECT now FROM present)));
+    SELECT RAISE(ABORT, 'session too wide: it may no more than its token, and no longer')
+     WHERE EXISTS (SELECT 1 FROM api_token t WHERE t.id = NEW.parent_id
+                      AND (t.name <> NEW.name OR t.roles <> NEW.roles OR t.scopes <> NEW.scopes OR NEW.expires_at > t.expires_at));
+END;
+
+DROP TRIGGER IF EXISTS judge_api_token_update;
+CREATE TRIGGER judge_api_token_update BEFORE UPDATE ON api_token
+WHEN OLD.id IS NOT NEW.id OR OLD.tenant IS NOT NEW.tenant OR OLD.name IS NOT NEW.name OR OLD.roles IS NOT NEW.roles
+  OR OLD.scopes IS NOT NEW.scopes OR OLD.hash IS NOT NEW.hash OR OLD.prefix IS NOT NEW.prefix
+  OR OLD.parent_id IS NOT NEW.parent_id OR OLD.created_at IS NOT NEW.created_at OR OLD.created_by IS NOT NEW.created_by
+  OR OLD.expires_at IS NOT NEW.expires_at
+  OR OLD.revoked_at IS NOT NULL AND (OLD.revoked_at IS NOT NEW.revoked_at OR OLD.revoked_by IS NOT NEW.revoked_by)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a token allows never changes, and what is revoked stays so');
+END;
+
+-- Whoever revokes a token, and by whatever way, ends its sessions.
+DROP TRIGGER IF EXISTS end_sessions;
+CREATE TRIGGER end_sessions AFTER UPDATE OF revoked_at ON api_token
+WHEN OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL AND NEW.parent_id IS NULL
+BEGIN
+    UPDATE api_token SET revoked_at = NEW.revoked_at, revoked_by = NEW.revoked_by
+     WHERE parent_id = NEW.id AND revoked_at IS NULL;
+END;
+
+DROP TRIGGER IF EXISTS refuse_api_token_delete;
+CREATE TRIGGER refuse_api_token_delete BEFORE DELETE ON api_token
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a token is revoked, never deleted');
+END;

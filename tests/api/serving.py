@@ -1,0 +1,81 @@
+"""The service behind a real socket on this machine, for what only the network shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import httpx2
+import uvicorn
+from starlette.types import ASGIApp
+
+from holdfast import App
+from holdfast.access import Authenticate
+from holdfast.access.local import at_this_machine
+from holdfast.service import make_service
+
+
+async def auntil(condition: Callable[[], object], what: str, limit: float = 30.0) -> None:
+    """``until`` on the loop that is running."""
+    async with asyncio.timeout(limit):
+        while not condition():  # noqa: ASYNC110  # whatever it is, it is no event of ours
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+class _Server(uvicorn.Server):
+    """Signals are the test runner's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App, authenticate: Authenticate | None = None) -> AsyncIterator[str]:
+    """Its address. It ends with the block, and has ended then."""
+    async with serving_asgi(make_service(app, authenticate=authenticate or at_this_machine(app.client))) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def serving_asgi(service: ASGIApp) -> AsyncIterator[str]:
+    config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=5)
+    server = _Server(config)
+    running = asyncio.create_task(server.serve())
+    while not server.started:
+        if running.done():
+            await running
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+@contextlib.asynccontextmanager
+async def events_of(
+    address: str, path: str = "/api/v1/events/stream", headers: dict[str, str] | None = None
+) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
+    """What a stream of server-sent events tells, each as its fields; comments are left out."""
+
+    async def told(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, str]]:
+        event: dict[str, str] = {}
+        async for line in lines:
+            if not line:
+                if event:
+                    yield event
+                event = {}
+            elif not line.startswith(":"):
+                name, _, value = line.partition(":")
+                event[name] = value.removeprefix(" ")
+
+    async with (
+        httpx2.AsyncClient(base_url=address, timeout=30) as client,
+        client.stream("GET", path, headers=headers or {}) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        yield told(answer.aiter_lines())

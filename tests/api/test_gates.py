@@ -1,0 +1,76 @@
+"""What waits for people, decided over HTTP: by who they are, or with a token."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+import holdfast
+from holdfast import App
+from holdfast.service import make_service
+from tests.api.conftest import HERE, client_of
+
+GATES = "/api/v1/gates"
+
+
+async def asked(app: App) -> str:
+    """A job that has asked, and its gate."""
+
+    @app.job()
+    async def pay(ctx: holdfast.Context, amount: int) -> str:
+        answer = await ctx.approval(
+            "release",
+            summary=f"Pay {amount}?",
+            form={"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]},
+            quorum=2,
+        )
+        return str(answer.data)
+
+    app.enqueue("pay", {"amount": 7})
+    await asyncio.to_thread(app.run_worker, burst=True)
+    return app.approvals.list()[0].id
+
+
+@pytest.mark.req("JF-14", "CX-5", "CX-6", "CX-7")
+async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> None:
+    gate = await asked(app)
+    async with client_of(app, role="approver") as ada:
+        assert [each["id"] for each in (await ada.get(GATES)).json()["items"]] == [gate]
+        shown = (await ada.get(f"{GATES}/{gate}")).json()
+        assert (shown["gate"]["summary"], shown["job"]["kind"], shown["votes"]) == ("Pay 7?", "pay", [])
+        wrong = await ada.post(f"{GATES}/{gate}/approve", json={"data": {"note": 7}})
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "form_invalid")
+        forged = await ada.post(f"{GATES}/{gate}/approve", json={"by": "bob", "data": {"note": "fine"}})
+        assert forged.status_code == 422
+        voted = await ada.post(f"{GATES}/{gate}/approve", json={"data": {"note": "fine"}, "comment": "go"})
+        assert (voted.json()["state"], voted.json()["approvals"]) == ("open", 1)
+        twice = await ada.post(f"{GATES}/{gate}/approve", json={"data": {"note": "fine"}})
+        assert (twice.status_code, twice.json()["code"]) == (409, "already_voted")
+        assert (await ada.get(f"{GATES}/{gate}")).json()["votes"][0]["person"] == "a approver"
+        assert (await ada.post(f"{GATES}/{gate}/token")).status_code == 403
+    async with client_of(app, role="admin") as admin:
+        token = (await admin.post(f"{GATES}/{gate}/token", json={"person": "bob", "expires_in": "1h"})).json()["token"]
+    service = make_service(app, authenticate=lambda _: None)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody:
+        link = f"/api/v1/decide/{token}"
+        question = (await anybody.get(link)).json()
+        assert (question["gate"]["summary"], question["kind"]) == ("Pay 7?", "pay")
+        assert "job" not in question
+        for _ in range(3):  # what fetches links decides nothing
+            assert (await anybody.get(link)).json()["gate"]["approvals"] == 1
+        almost = token[:-1] + ("A" if token[-1] != "A" else "B")
+        for method in ("GET", "POST"):
+            said = {"verdict": "deny"} if method == "POST" else None
+            none = await anybody.request(method, f"/api/v1/decide/{almost}", json=said)
+            assert (none.status_code, none.json()["code"]) == (404, "token_unknown"), none.text
+        assert (await anybody.get(f"/api/v1/decide/{gate}")).status_code == 404
+        said = {"verdict": "approve", "data": {"note": "fine"}}
+        done = await anybody.post(link, json=said)
+        assert (done.status_code, done.json()["gate"]["state"]) == (200, "approved"), done.text
+        assert [vote["person"] for vote in done.json()["votes"]] == ["a approver", "bob"]
+        again = await anybody.post(link, json=said)
+        assert again.json()["code"] in ("already_decided", "token_used")
+        assert again.status_code in (409, 410)
+        assert (await anybody.get(f"{GATES}/{gate}")).status_code == 401

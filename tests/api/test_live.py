@@ -1,0 +1,131 @@
+"""What happens, told as it happens: one reader of the ledger a process, any number of listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.access import Identity, scopes_of
+from holdfast.domain.job import Event
+from holdfast.live import Lagged, Live
+from holdfast.stores.flow import Flow
+from tests.api.serving import auntil, events_of, serving
+
+
+async def take(events: AsyncIterator[Any], count: int) -> list[Any]:
+    async with asyncio.timeout(30):
+        return [await anext(events) for _ in range(count)]
+
+
+@pytest.mark.req("JF-14", "DP-12")
+async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_place(app: App) -> None:
+    app.client.make_ready()
+    live = Live(app.client)
+    early = [app.enqueue("early", {"n": n}).id for n in range(3)]
+    begin = app.client.run(app.client.verbs.events_after(None, 1, "default"))[0].cursor
+    async with (
+        aclosing(live.follow("default", after=begin)) as own,
+        aclosing(live.follow("acme")) as acme,
+        aclosing(live.follow("*")) as every,
+    ):
+        assert [event.job_id for event in await take(own, 2)] == early[1:]
+        waiting = [asyncio.create_task(take(each, count)) for each, count in ((own, 2), (acme, 1), (every, 3))]
+        await auntil(lambda: live.listeners == 3, "all three listen")
+        first = app.enqueue("now", {}).id
+        other = app.enqueue("now", {}, tenant="acme").id
+        last = app.enqueue("now", {}).id
+        told = [[event.job_id for event in await task] for task in waiting]
+        assert told == [[first, last], [other], [first, other, last]]
+    assert live.listeners == 0
+    await auntil(lambda: all(watcher._task is None for watcher in live._watchers.values()), "it sleeps")
+
+
+@pytest.mark.req("JF-14", "DP-12")
+async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(app: App) -> None:
+    app.client.make_ready()
+    live = Live(app.client, queue=5)
+    async with aclosing(live.follow("default")) as slow, aclosing(live.follow("default")) as quick:
+        beginning = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
+        await auntil(lambda: live.listeners == 2, "both listen")
+        app.enqueue("first", {})
+        for task in beginning:
+            await task
+        made: list[str] = []
+        for _ in range(10):  # as many at a time as the quick one has room for
+            made += [app.enqueue("many", {"n": n}).id for n in range(3)]
+            heard = await take(quick, 3)
+            assert [event.job_id for event in heard] == made[-3:]
+        told: list[Event | Lagged] = []
+        while len([each for each in told if isinstance(each, Event)]) < len(made):
+            told += await take(slow, 1)
+        assert Lagged() in told
+        assert [event.job_id for event in told if isinstance(event, Event)] == made
+
+
+@pytest.mark.req("JF-14")
+async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.client.make_ready()
+    live = Live(app.client)
+    asked, arun = [0], app.store.arun
+
+    async def counted(flow: Flow[Any]) -> Any:
+        asked[0] += 1
+        return await arun(flow)
+
+    following = [live.follow("default", after=await live.place("default")) for _ in range(500)]
+    tasks = [asyncio.create_task(take(each, 1)) for each in following]
+    await auntil(lambda: live.listeners == 500, "all listen")
+    await asyncio.sleep(0.2)  # their own first looks
+    monkeypatch.setattr(app.store, "arun", counted)
+    await asyncio.sleep(1.2)
+    looks = asked[0]
+    assert looks <= 4
+    app.enqueue("now", {})
+    await asyncio.gather(*tasks)
+    await live.aclose()
+    for each in following:
+        await each.aclose()
+
+
+@pytest.mark.req("JF-14")
+async def test_whoever_listens_is_let_go_when_the_service_ends(app: App) -> None:
+    app.client.make_ready()
+    live = Live(app.client)
+
+    async def all_of(events: AsyncGenerator[Event | Lagged, None]) -> list[Any]:
+        return [event async for event in events]
+
+    task = asyncio.create_task(all_of(live.follow("default")))
+    await auntil(lambda: live.listeners == 1, "it listens")
+    await live.aclose()
+    async with asyncio.timeout(10):
+        assert await task == []
+
+
+@pytest.mark.req("JF-14", "JF-1", "DP-12")
+async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
+    viewer = Identity("a viewer", "acme", scopes_of(["viewer"]))
+    app.client.make_ready()
+    async with serving(app, lambda _: viewer) as address:
+        async with events_of(address) as told:
+            place = (await take(told, 1))[0]["id"]
+            app.enqueue("mail", {"to": "not acme"})
+            with app.tenant("acme"):
+                first = app.enqueue("mail", {"to": "ada"})
+                app.enqueue("other", {})
+            heard = await take(told, 2)
+            assert [event["event"] for event in heard] == ["job.enqueue", "job.enqueue"]
+            assert json.loads(heard[0]["data"])["job_id"] == first.id
+        with app.tenant("acme"):
+            missed = app.enqueue("mail", {"to": "bob"})
+        later = "/api/v1/events/stream?kind=mail&verb=enqueue"
+        async with events_of(address, later, {"last-event-id": heard[0]["id"]}) as told:
+            again = await take(told, 2)
+            assert json.loads(again[1]["data"])["job_id"] == missed.id
+        assert place != again[1]["id"]

@@ -1,0 +1,134 @@
+"""Every route against every role: who is let in, by the scope that the route declares (generated)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access import ROLES, Identity, Role, Scope, scopes_of
+from holdfast.api.document import every_route, scope_of
+from holdfast.service import make_service
+from tests.api.conftest import HERE
+
+# What carries its own credential, or tells nothing.
+FOR_EVERYBODY = {"healthz", "readyz", "show_question", "decide_question"}
+ENQUEUES = {"enqueue_job", "enqueue_jobs", "send_event", "enqueue_template", "start_workflow", "extend_workflow"}
+DECIDES = {"approve_gate", "deny_gate"}
+ADMINISTERS = {
+    *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
+    *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
+    *("set_tenant", "delete_tenant", "share_queues"),
+}
+ENDLESS = {"stream_events"}
+SOME_ID = "01900000-0000-7000-8000-000000000000"
+
+pytestmark = [
+    pytest.mark.req("JF-14", "JF-16"),
+    pytest.mark.parametrize("url", ["sqlite"], indirect=True),
+]
+
+
+def operations(app: App) -> list[tuple[str, str, str, Scope | None]]:
+    service = make_service(app, authenticate=lambda _: None)
+    found = [
+        (method, route.path_format, route.name, scope_of(route))
+        for route in every_route(service)
+        for method in sorted(route.methods)
+    ]
+    return found
+
+
+def test_each_route_asks_for_one_scope_and_for_the_right_one(app: App) -> None:
+    found = operations(app)
+    paths = make_service(app, authenticate=lambda _: None).openapi()["paths"]
+    documented = {(method.upper(), path) for path, those in paths.items() for method in those}
+    assert {(method, path) for method, path, _, _ in found} >= documented
+    assert {name for _, _, name, scope in found if scope is None} == FOR_EVERYBODY
+    assert len({name for _, _, name, _ in found}) == len({(method, path) for method, path, _, _ in found})
+    for method, path, name, scope in found:
+        if scope is None or scope is Scope.WORK or "tokens" in path:
+            continue
+        wanted = Scope.READ if method == "GET" else Scope.OPERATE
+        for names, those in ((ENQUEUES, Scope.ENQUEUE), (DECIDES, Scope.DECIDE), (ADMINISTERS, Scope.ADMIN)):
+            if name in names:
+                assert method != "GET", name
+                wanted = those
+        assert scope is wanted, (name, scope, wanted)
+
+
+async def test_a_role_is_let_in_where_its_scopes_say_and_nowhere_else(app: App) -> None:
+    found = operations(app)
+    app.client.make_ready()
+    who = [Identity("nobody", "default", frozenset())]
+    transport = httpx2.ASGITransport(make_service(app, authenticate=lambda _: who[0]), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
+        for role, (method, path, name, scope) in itertools.product(Role, found):
+            who[0] = Identity("somebody", "default", scopes_of([role]))
+            may = scope is None or scope in ROLES[role]
+            if may and name in ENDLESS:
+                continue
+            answer = await http.request(method, filled(path), json=None if method in ("GET", "DELETE") else {})
+            refused = answer.status_code == 403 and answer.json()["code"] == "missing_scope"
+            assert refused is not may, (method, path, role, answer.status_code, answer.text[:200])
+            assert answer.status_code < 500, (method, path, answer.text[:200])
+
+
+def filled(path: str) -> str:
+    for name in ("job_id", "operation_id", "gate_id", "workflow_id", "reservation_id"):
+        path = path.replace(f"{{{name}}}", SOME_ID)
+    while "{" in path:
+        head, _, rest = path.partition("{")
+        path = f"{head}x{rest.partition('}')[2]}"
+    return path
+
+
+async def test_a_get_changes_nothing(app: App) -> None:
+    job = app.enqueue("mail", {}).id
+    identity = Identity("somebody", "default", scopes_of(["admin"]), whole=True)
+    service = make_service(app, authenticate=lambda _: identity)
+
+    def all_there_is() -> str:
+        with app.store.transaction() as connection:
+            tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
+            rows: dict[str, Any] = {
+                table: sorted(map(repr, connection.execute(f'select * from "{table}"'))) for table in tables
+            }
+        return json.dumps(rows)
+
+    before = all_there_is()
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+        for method, path, name, _ in operations(app):
+            if method == "GET" and name not in ENDLESS:
+                answer = await http.get(filled(path).replace(SOME_ID, job))
+                assert answer.status_code < 500, (path, answer.text)
+    assert all_there_is() == before
+
+
+@pytest.mark.req("JF-1")
+async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
+    app.client.make_ready()
+    for tenant, path, code in (
+        ("acme", "/api/v1/tenants/umbrella", "not_for_a_tenant"),
+        ("acme", "/api/v1/executors/x", "not_for_a_tenant"),
+        ("*", "/api/v1/templates/x", "tenant_required"),
+    ):
+        identity = Identity("somebody", tenant, scopes_of(["admin"]))
+        service = make_service(app, authenticate=lambda _, who=identity: who)
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+            answer = await http.put(path, json={"kind": "x"} if code == "tenant_required" else {})
+            assert answer.json()["code"] == code
+            if tenant == "acme":
+                paused = await http.post("/api/v1/switches/pause", json={"queue": "mail", "reason": "x"})
+                assert paused.json()["tenant"] == "acme"
+                every = {"queue": "mail", "reason": "x", "every_tenant": True}
+                assert (await http.post("/api/v1/switches/pause", json=every)).json()["code"] == "not_for_a_tenant"
+                assert (await http.get("/api/v1/tenants/umbrella")).status_code == 404
+                assert (await http.get("/api/v1/audit/anchor")).status_code == 403
+            else:
+                refused = await http.post("/api/v1/jobs", json={"kind": "x"})
+                assert (refused.status_code, refused.json()["code"]) == (422, "tenant_required")
