@@ -259,10 +259,6 @@ class App(Operating):
             self.redactor.register(secret)
         self.knowing()
 
-    def keep_secrets(self) -> None:
-        """Know what is secret in the environment, and keep it out of log lines from now on; a worker does it itself."""
-        self.knowing()
-
     # --- enqueuing ---
 
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
@@ -591,7 +587,7 @@ class App(Operating):
         )
 
     def knowing(self) -> Redactor:
-        """The app's redactor, now that it must know what is secret in the environment."""
+        """The app's redactor, now that it must know what is secret in the environment. Log lines go by it, too."""
         self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
         trust(self.redactor)
         return self.redactor

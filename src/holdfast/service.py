@@ -36,7 +36,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.client.make_ready()
-        app.keep_secrets()
+        app.knowing()
         observe_queues(app)
         yield
         await live.aclose()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
@@ -66,13 +66,15 @@ class Handler:
         return JobRedactor(self.redact, claim.payload, self.rule_for(claim).restricted)
 
 
-async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Outcome | Settled:
+def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Coroutine[Any, Any, Outcome | Settled]:
     """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then.
 
     Who means to cancel it gives it a ``stop``, and sets that first: the handler knows then why it is interrupted.
     """
-    if watching.unwatched():
-        return await _execute(handler, claim, stop)
+    return _execute(handler, claim, stop) if watching.unwatched() else _watched(handler, claim, stop)
+
+
+async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
     watch = watching.Watch(claim)
     outcome: Outcome | Settled | None = None
     try:
