@@ -1,6 +1,7 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
 durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
-tenants (fairness), beside the sweep of old jobs (retention), and while the ledger is sealed (sealing)."""
+tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), and over HTTP
+(service)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import chart, facts, fairness, floor, flows, limits, longrun, report, retention, sealing, waiting, writes
+from bench import (
+    chart,
+    facts,
+    fairness,
+    floor,
+    flows,
+    limits,
+    longrun,
+    report,
+    retention,
+    sealing,
+    service,
+    waiting,
+    writes,
+)
 from bench.bars import (
     Bar,
     bars,
@@ -20,6 +35,7 @@ from bench.bars import (
     of_limits,
     of_retention,
     of_sealing,
+    of_service,
     of_waiting,
     of_workflows,
     of_writes,
@@ -33,7 +49,7 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing")
+GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service")
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -52,6 +68,7 @@ class Measured:
     fairness: list[Beside] = field(default_factory=list)
     retention: list[Beside] = field(default_factory=list)
     sealing: list[Beside] = field(default_factory=list)
+    service: list[Beside] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
@@ -59,7 +76,7 @@ class Measured:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
         found += [*of_limits(self.limits), *of_fairness(self.fairness)]
-        return [*found, *of_retention(self.retention), *of_sealing(self.sealing)]
+        return [*found, *of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -72,6 +89,7 @@ class Measured:
         self.fairness += [Beside(**each) for each in document.get("fairness", ())]
         self.retention += [Beside(**each) for each in document.get("retention", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
+        self.service += [Beside(**each) for each in document.get("service", ())]
 
 
 def arguments() -> argparse.Namespace:
@@ -145,7 +163,10 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing):
+    for row in (
+        *(*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing),
+        *measured.service,
+    ):
         print(row.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
@@ -196,6 +217,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.retention = retention.run(backends, options.store, sizes_of)
         if "sealing" in groups:
             measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
+        if "service" in groups:
+            measured.service = service.run(backends, options.store, service.QUICK if options.quick else service.Sizes())
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -236,6 +259,7 @@ def main() -> int:
         found["fairness"] = [asdict(each) for each in measured.fairness]
         found["retention"] = [asdict(each) for each in measured.retention]
         found["sealing"] = [asdict(each) for each in measured.sealing]
+        found["service"] = [asdict(each) for each in measured.service]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:
         write(options, subjects, measured.results)

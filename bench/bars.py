@@ -134,6 +134,17 @@ def of_sealing(measured: Sequence[Beside]) -> list[Bar]:
     return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.95, True) for each in measured if each.unit == "jobs/s"]
 
 
+def of_service(measured: Sequence[Beside]) -> list[Bar]:
+    """An enqueue over HTTP is at least half as fast as in process; idle streams do not grow."""
+    found = []
+    for each in measured:
+        if each.unit == "jobs/s":
+            found.append(Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.5, True))
+        else:
+            found.append(Bar(f"{each.store}, {each.what}", each.ratio, 1.05, False))
+    return found
+
+
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:
     peers = [each.name for each in BY_NAME.values() if each.python and each.backend == "postgres" and each.name != PG]
     known = [value for name in peers if (value := figure(name, "W5", "p50_ms")) is not None]
