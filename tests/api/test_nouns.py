@@ -77,7 +77,7 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     def good() -> str:
         return "fine"
 
-    drawn = {
+    drawn: dict[str, Any] = {
         "kind": "publish",
         "key": "issue-7",
         "nodes": [{"name": "a", "kind": "good"}, {"name": "b", "kind": "good", "queue": "other"}],
@@ -88,7 +88,7 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     assert (await asking("POST", "/workflows", drawn))["created"] is False
     other = drawn | {"edges": []}
     assert (await asking("POST", "/workflows", other, 409))["code"] == "idempotency_conflict"
-    circle = {**drawn, "key": None, "edges": [*drawn["edges"], {"parent": "b", "child": "a"}]}  # type: ignore[misc]
+    circle = {**drawn, "key": None, "edges": [*drawn["edges"], {"parent": "b", "child": "a"}]}
     assert (await asking("POST", "/workflows", circle, 422))["code"] == "workflow_cycle"
     more = {"nodes": [{"name": "c", "kind": "good"}], "edges": [{"parent": "b", "child": "c"}]}
     await asking("POST", f"/workflows/{started['id']}/jobs", more, 201)

@@ -87,6 +87,9 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     question = asking(store)
     keep_token(store, question.id, "hash", person="eve")
     approve(store, question.id, "ada")
+    run(v.set_fair(["mail"], "eve"))
+    run(v.set_fair(["mail"], "ada"))  # changes nothing
+    run(v.set_fair([], "dan"))
     pause(store, queue="mail", tenant=tenant)
     resume(store, queue="mail", tenant=tenant)
 
@@ -115,6 +118,8 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     ]
     assert ("bob", "change", "reservation", "resource gpu") in by
     assert ("ada", "add", "vote", question.id) in by
+    shared = ("change", "tenants", "shared queues")
+    assert [each for each in by if each[1:] == shared] == [("eve", *shared), ("dan", *shared)]
     assert by[-2:] == [("ada", "add", "switch", "queue mail"), ("bob", "remove", "switch", "queue mail")]
     assert [each[1:] for each in did(store, subject="gate_token")] == [("add", "gate_token", question.id)]
     seal(store)

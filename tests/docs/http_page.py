@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
 BEGIN, END = "<!-- routes: written by python -m tests.docs.http_page --write -->", "<!-- end of the routes -->"
 
 
+@functools.cache
 def document() -> dict[str, Any]:
     with closing(App("sqlite:///:memory:")) as app:
         return make_service(app, authenticate=lambda _: None).openapi()

@@ -49,6 +49,7 @@ ROUTES = (
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
     add_document(service)
+    service.router.routes.append(jobs.at_once)
     service.include_router(health.probes)
     service.include_router(metrics.probes)
     for routes in ROUTES:

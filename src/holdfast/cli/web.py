@@ -38,7 +38,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound already: what is wrong with the address is said at once, and port 0 has a number."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # Named as TCP, or asyncio would not send small answers at once, and each would wait 40 ms for the other side.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
