@@ -1,7 +1,7 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
 durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
-tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), and over HTTP
-(service)."""
+tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), over HTTP (service),
+and the pages of the dashboard beside five million jobs (pages)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bench import (
     flows,
     limits,
     longrun,
+    pages,
     report,
     retention,
     sealing,
@@ -33,6 +34,7 @@ from bench.bars import (
     bars,
     of_fairness,
     of_limits,
+    of_pages,
     of_retention,
     of_sealing,
     of_service,
@@ -49,7 +51,10 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service")
+GROUPS = (
+    *("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service"),
+    "pages",
+)
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -69,6 +74,7 @@ class Measured:
     retention: list[Beside] = field(default_factory=list)
     sealing: list[Beside] = field(default_factory=list)
     service: list[Beside] = field(default_factory=list)
+    pages: list[pages.Screen] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
@@ -76,7 +82,8 @@ class Measured:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
         found += [*of_limits(self.limits), *of_fairness(self.fairness)]
-        return [*found, *of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
+        found += [*of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
+        return [*found, *of_pages(self.pages)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -90,6 +97,7 @@ class Measured:
         self.retention += [Beside(**each) for each in document.get("retention", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
         self.service += [Beside(**each) for each in document.get("service", ())]
+        self.pages += [pages.Screen(**each) for each in document.get("pages", ())]
 
 
 def arguments() -> argparse.Namespace:
@@ -168,6 +176,8 @@ def read(options: argparse.Namespace) -> None:
         *measured.service,
     ):
         print(row.line())
+    for screen in measured.pages:
+        print(screen.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
 
@@ -219,6 +229,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
         if "service" in groups:
             measured.service = service.run(backends, options.store, service.QUICK if options.quick else service.Sizes())
+        if "pages" in groups:
+            measured.pages = pages.run(backends, pages.QUICK if options.quick else pages.Sizes())
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -260,6 +272,7 @@ def main() -> int:
         found["retention"] = [asdict(each) for each in measured.retention]
         found["sealing"] = [asdict(each) for each in measured.sealing]
         found["service"] = [asdict(each) for each in measured.service]
+        found["pages"] = [asdict(each) for each in measured.pages]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:
         write(options, subjects, measured.results)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.pages import BAR_MS, BAR_RATIO, Screen
 from bench.peers.catalog import BY_NAME
 from bench.peers.run import Results
 from bench.waiting import Beside
@@ -143,6 +144,19 @@ def of_service(measured: Sequence[Beside]) -> list[Bar]:
         else:
             found.append(Bar(f"{each.store}, {each.what}", each.ratio, 1.05, False))
     return found
+
+
+def of_pages(measured: Sequence[Screen]) -> list[Bar]:
+    """No page takes the service long, however many jobs there are; nor those of lists and jobs when it is busy."""
+    if not measured:
+        return []
+    slowest = max(measured, key=lambda each: each.idle_p50)
+    jobs = [each for each in measured if each.path.startswith("/jobs")]
+    worst = max(jobs, key=lambda each: each.ratio, default=None)
+    return [
+        Bar(f"pages, the slowest alone ({slowest.path}), p50", slowest.idle_p50, BAR_MS, False, "ms"),
+        Bar("pages of jobs, p99 under load over alone", worst and worst.ratio, BAR_RATIO, False),
+    ]
 
 
 def _best_python_latency(figure: Callable[[str, str, str], float | None]) -> float | None:

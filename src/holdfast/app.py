@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -15,6 +16,9 @@ from holdfast.arguments import Signature
 from holdfast.artifacts import Artifacts, ArtifactStore
 from holdfast.calling import Declared, Means, Way, wants_context
 from holdfast.client import Client, new_id
+from holdfast.connectors.built_in import built_in
+from holdfast.connectors.reach import Reach, SecretProvider
+from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context, SyncContext, current
 from holdfast.domain.durations import Duration, seconds
@@ -35,10 +39,12 @@ from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.domain.usage import check_cost
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.durable.drivers import Lent, Reached
+from holdfast.egress import EgressPolicy
 from holdfast.features.agents import Agents
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.audit import Audit
 from holdfast.features.dead_letters import DeadLetters
+from holdfast.features.endpoints import Endpoints
 from holdfast.features.executors import Executors
 from holdfast.features.limits import Limits
 from holdfast.features.operations import Operations
@@ -70,12 +76,14 @@ from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
 from holdfast.stores.base import JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.telemetry.tracing import outgoing_headers
 from holdfast.vault import Vault
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=Kind[..., Any])
+S = TypeVar("S", bound=Source)
 
 
 class App(Operating):
@@ -93,6 +101,8 @@ class App(Operating):
         answer_within: Duration | None = None,
         strict: bool = False,
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
+        egress: EgressPolicy | None = None,
+        secrets: SecretProvider | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
@@ -113,11 +123,18 @@ class App(Operating):
         self.executors, self.tenants = Executors(self.client), Tenants(self.client)
         self.retention, self.usage = Retentions(self.client), Metering(self.client)
         self.operations = Operations(self.client, new_id)
+        self.endpoints = Endpoints(self.client)
         self.declared = Declarations()
         self.kinds: dict[str, Declared] = {}
-        self.scheduler = Scheduler(self.client, self.client.name, self.kinds.keys(), self._make, new_id)
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
+        self.egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
+        self.reach, self.reports = (
+            Reach(self.egress, secrets or config.tenant_secret, self.redactor, lambda _: outgoing_headers()),
+            Sources(),
+        )
+        self.all_kinds = ChainMap(self.kinds, self._built_in())
+        self.scheduler = Scheduler(self.client, self.client.name, self.all_kinds.keys(), self._make, new_id)
 
     @property
     def store(self) -> Store:
@@ -212,6 +229,16 @@ class App(Operating):
         function, options, timeout, program = command_parts(name, argv, settings)
         return self.declare(function, name, options, timeout, way=program)
 
+    def report(self, name: str) -> Callable[[S], S]:
+        """Rows that jobs of kind ``report.generate`` may ask for: ``@app.report("sales")`` above a function that
+        yields them, given the job's ``arguments`` (and ``ctx``, if that is what its first parameter is called)."""
+
+        def add(function: S) -> S:
+            add_source(self.reports, name, function)
+            return function
+
+        return add
+
     def declare(
         self,
         function: Callable[..., Any],
@@ -238,6 +265,13 @@ class App(Operating):
         self.retention.declare(kind, keep)
         declare_marked(self.scheduler, function, kind)
         return declared
+
+    def _built_in(self) -> dict[str, Declared]:
+        """Kinds that are there without being declared. One that a program declares itself takes their place."""
+        made: dict[str, Declared] = {}
+        for name, function, signature, options in built_in(self.reach, self.reports):
+            made[name] = Declared(Kind(name, self.client, signature, function, options))
+        return made
 
     def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
         """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below
@@ -291,7 +325,7 @@ class App(Operating):
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
-        known = self.kinds.get(name)
+        known = self.all_kinds.get(name)
         values = {} if payload is None else payload
         given = "retry" in options
         if known is not None:
@@ -315,7 +349,7 @@ class App(Operating):
     @property
     def templates(self) -> Templates:
         """Job definitions with a name and versions: ``app.templates.put(…)``, ``.enqueue("name", …)``."""
-        return Templates(self.client, Desk(self.client, self.kinds, self._prepare))
+        return Templates(self.client, Desk(self.client, self.all_kinds, self._prepare))
 
     @property
     def schedules(self) -> Schedules:
@@ -573,7 +607,7 @@ class App(Operating):
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
         options = dataclasses.replace(options, extra_duties=duties)
-        return Worker(self.store, means.handlers(self.kinds), options, on_leave=means.aclose)
+        return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
@@ -641,7 +675,7 @@ class App(Operating):
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = (self.scheduler.duty(wanted.tenant, 0),)
-            return await Tick(self.store, means.handlers(self.kinds), wanted, stop=stop, extra_duties=duties).run()
+            return await Tick(self.store, means.handlers(self.all_kinds), wanted, stop=stop, extra_duties=duties).run()
         finally:
             await means.aclose()
 

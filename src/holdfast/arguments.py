@@ -154,6 +154,21 @@ class Signature:
             raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}") from None
 
 
+class CheckedSignature(Signature):
+    """One that also asks ``check`` about the arguments, before they are stored."""
+
+    def __init__(
+        self, function: Callable[..., Any], kind: str, check: Callable[[Mapping[str, Any]], None], *, skip: int = 0
+    ) -> None:
+        super().__init__(function, kind, skip=skip)
+        self._check = check
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
+        text = super().pack(args, kwargs, limit=limit)
+        self._check(self._bound(args, kwargs))
+        return text
+
+
 def _from_json(adapter: Any, value: Any) -> Any:
     """A stored value as its type. Strict types take text for a datetime and the like from JSON only."""
     try:

@@ -17,6 +17,11 @@ STRICT_VARIABLE = "HOLDFAST_STRICT"
 ARTIFACTS_VARIABLE = "HOLDFAST_ARTIFACTS"
 KEYS_VARIABLE = "HOLDFAST_KEYS"
 LOG_FORMAT_VARIABLE = "HOLDFAST_LOG_FORMAT"
+SECRET_PREFIX = "HOLDFAST_SECRET_"
+EGRESS_ALLOW_VARIABLE = "HOLDFAST_EGRESS_ALLOW"
+EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
+SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
+SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -29,6 +34,22 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
             fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
         )
     return url
+
+
+def service_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Where a client finds the service; no default, for the same reason."""
+    url = given or environment.get(SERVICE_URL_VARIABLE, "")
+    if not url:
+        raise InvalidSetting(
+            "no service was named",
+            code="missing_url",
+            fix=f"Pass a URL such as https://jobs.example.com, or set {SERVICE_URL_VARIABLE}.",
+        )
+    return url
+
+
+def service_token(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    return environment.get(SERVICE_TOKEN_VARIABLE, "").strip() if given is None else given
 
 
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
@@ -77,6 +98,24 @@ def key_text(environment: Mapping[str, str] = os.environ) -> str | None:
 def key_values(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The keys themselves, for those who must keep them out of what is written down."""
     return [part.partition(":")[2].strip() for part in environment.get(KEYS_VARIABLE, "").split(",")]
+
+
+def tenant_secret(name: str, tenant: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """A secret that connectors may send, by its name: ``HOLDFAST_SECRET_RATES_TOKEN``, and for another tenant than
+    ``default`` ``HOLDFAST_SECRET_acme__RATES_TOKEN``. With a prefix, so that no settings can name what is not meant for
+    them; by tenant, so that none can name another's."""
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else f"_{ord(letter):02X}" for letter in tenant)
+    whose = "" if tenant == "default" else f"{plain}__"
+    return environment.get(f"{SECRET_PREFIX}{whose}{name}") or None
+
+
+def egress_networks(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Networks that outgoing HTTP may reach though they are nobody's business otherwise."""
+    return tuple(part.strip() for part in environment.get(EGRESS_ALLOW_VARIABLE, "").split(",") if part.strip())
+
+
+def egress_proxy(environment: Mapping[str, str] = os.environ) -> str | None:
+    return environment.get(EGRESS_PROXY_VARIABLE) or None
 
 
 def operating_user() -> str:

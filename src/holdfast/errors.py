@@ -2,6 +2,11 @@
 
 from holdfast.domain.errors import (
     Conflict,
+    EgressError,
+    EgressRefused,
+    EgressTimeout,
+    EgressTooLarge,
+    EgressUnreachable,
     HoldfastError,
     IllegalTransition,
     InvalidArguments,
@@ -20,6 +25,11 @@ from holdfast.domain.errors import (
 
 __all__ = [
     "Conflict",
+    "EgressError",
+    "EgressRefused",
+    "EgressTimeout",
+    "EgressTooLarge",
+    "EgressUnreachable",
     "HoldfastError",
     "IllegalTransition",
     "InvalidArguments",

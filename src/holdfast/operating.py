@@ -13,6 +13,7 @@ from holdfast.domain.durations import Duration
 from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
+from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
 from holdfast.features.tokens import Tokens
 
@@ -33,6 +34,11 @@ class Operating:
     def tokens(self) -> Tokens:
         """API tokens: ``app.tokens.issue("ci", roles=["producer"])``, ``.list()``, ``.revoke(id)``, in both colours."""
         return Tokens(self.client, new_id)
+
+    @property
+    def connectors(self) -> Connectors:
+        """What the tenant's connectors may reach: ``app.connectors.set("http.request", hosts=[…], secrets=[…])``."""
+        return Connectors(self.client)
 
     def pause(
         self,

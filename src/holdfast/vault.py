@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from holdfast.artifacts import Artifacts, open_artifacts
@@ -124,6 +125,12 @@ class Vault:
         if self.artifacts is None:
             raise _no_store("an artifact is to be kept")
         return self.artifacts.put(data, tenant=tenant, job_id=job_id)
+
+    def keep_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
+        """The same for a file, which is not read into memory."""
+        if self.artifacts is None:
+            raise _no_store("an artifact is to be kept")
+        return self.artifacts.put_file(path, digest, tenant=tenant, job_id=job_id)
 
     def drop(self, text: str, *, tenant: str) -> None:
         """Forget what was stored for a text that did not come to lie in the database after all."""

@@ -56,6 +56,6 @@ async def test_below_a_path_of_another_program(app: App) -> None:
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
         page = await client.get("/deep/jobs/")
         assert page.status_code == 200
-        assert 'href="/deep/jobs/static/holdfast.css"' in page.text
+        assert 'href="/deep/jobs/static/holdfast.css?v=' in page.text
         assert (await client.get("/deep/jobs/static/holdfast.css")).status_code == 200
         assert (await client.get("/deep/jobs/healthz")).text == "ok\n"

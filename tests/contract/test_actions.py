@@ -16,6 +16,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.recording import RECORDED
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
+from tests.support.endpoints import draft, endpoint
 from tests.support.people import approve, asking, keep_token
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import new_id, put_one, work
@@ -35,6 +36,7 @@ NOT_RECORDED = {
     *("action", "seal"),
     *("retention_pass", "usage", "usage_place", "upkeep"),
     *("dead_letter", "redriven_as"),
+    "endpoint_delivery",
 }
 
 
@@ -87,6 +89,11 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     question = asking(store)
     keep_token(store, question.id, "hash", person="eve")
     approve(store, question.id, "ada")
+    endpoint(store, actor="ada")
+    run(v.change_endpoint(draft(secrets=("NEW", "OLD")), "bob", tenant))
+    run(v.disable_endpoint("ops", "gone", "carol", tenant))
+    run(v.enable_endpoint("ops", False, "dan", tenant))
+    run(v.remove_endpoint("ops", "eve", tenant))
     run(v.set_fair(["mail"], "eve"))
     run(v.set_fair(["mail"], "ada"))  # changes nothing
     run(v.set_fair([], "dan"))
@@ -121,6 +128,13 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     shared = ("change", "tenants", "shared queues")
     assert [each for each in by if each[1:] == shared] == [("eve", *shared), ("dan", *shared)]
     assert by[-2:] == [("ada", "add", "switch", "queue mail"), ("bob", "remove", "switch", "queue mail")]
+    assert [each for each in by if each[2] == "endpoint"] == [
+        ("ada", "add", "endpoint", "ops"),
+        ("bob", "change", "endpoint", "ops"),
+        ("carol", "disable", "endpoint", "ops"),
+        ("dan", "enable", "endpoint", "ops"),
+        ("eve", "remove", "endpoint", "ops"),
+    ]
     assert [each[1:] for each in did(store, subject="gate_token")] == [("add", "gate_token", question.id)]
     seal(store)
     assert (verify(store).actions, flaws(store)) == (len(did(store, limit=1000)), [])

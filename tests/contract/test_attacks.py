@@ -24,7 +24,9 @@ from tests.support.attacks_on_retention import RETAINED
 from tests.support.attacks_on_switches import SWITCHED
 from tests.support.attacks_on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
+from tests.support.connectors import connect
 from tests.support.databases import TemplateDatabases
+from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
@@ -110,6 +112,9 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     flow.start()
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store) | _tokens(store)
+    names["endpoint"] = endpoint(store).id
+    connect(store)
+    assert store.run(store.verbs.note_endpoint_delivery(sent(names["endpoint"], names["running"]), "default"))
     assert store.run(store.verbs.seal_ledger("tests")) > 0
     for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))

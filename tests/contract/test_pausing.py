@@ -281,7 +281,7 @@ def test_what_is_asked_is_kept_as_it_was_asked(store: Store, end: Settle) -> Non
     assert (found.state, found.due_at, found.finished_at) == (State.WAITING_FOR_APPROVAL, None, None)
     (step,) = steps(store, job_id)
     assert (step.n, step.kind, step.name, step.over, step.wake_at) == (4, "approval", "pay", False, None)
-    assert history(store, job_id)[-1].meta == {"gate": "pay"}
+    assert history(store, job_id)[-1].meta == {"gate": "pay", "gate_id": gate_id}
     assert verbs_of(store, job_id)[-1] == "ask"
 
 

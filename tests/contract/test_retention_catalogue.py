@@ -29,12 +29,14 @@ OF_THE_JOB = {
 # Words of others about where they came from; they lead nowhere when that is gone.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
+LABELS |= {"endpoint_delivery.job_id"}  # a log of its own, with bounds of its own
 # Ids of other things.
 OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
     *("retention_pass.reached", "operation.place"),  # places between jobs
     "operation.id",
+    *("endpoint.id", "endpoint_delivery.id", "endpoint_delivery.endpoint_id"),
 }
 # What one verb of SQLite keeps while it works, and is empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}

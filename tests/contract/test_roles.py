@@ -20,7 +20,8 @@ KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispa
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
-    *("active_subscriptions", "fair_queues", "turn_of", "live_workers"),
+    "worker_standings",
+    *("active_subscriptions", "fair_queues", "turn_of"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     "shown_payload",
@@ -44,6 +45,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -59,6 +61,8 @@ RESOLVES = {
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token"),
+    *("set_connector", "remove_connector"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
 ALLOWED = {

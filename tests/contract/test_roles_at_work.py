@@ -29,11 +29,13 @@ from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
-from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.auditing import ActionFilter, EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.connectors import drafted
+from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
@@ -54,7 +56,7 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *(
         "health",
-        "pulse",
+        "gauges",
         "counts",
         "capped_counts",
         "ledger_end",
@@ -67,6 +69,7 @@ READS = {
         "asks_first",
     ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
+    *("queue_standings", "worker_standings", "recent_events"),
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
@@ -75,7 +78,9 @@ READS = {
     *("tenants", "fair_queues", "turn_of"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions"),
+    *("sealed", "fingerprints", "actions", "pulse"),
+    *("endpoint", "endpoints", "endpoint_deliveries"),
+    *("connector", "connectors"),
     *("token_of", "token_used", "open_session", "end_session"),
 }
 EXECUTES = {
@@ -90,6 +95,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
+    *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
 GOVERNS = {
@@ -97,6 +103,8 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
+    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
+    *("set_connector", "remove_connector"),
     *("issue_token", "revoke_token", "tokens"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
@@ -144,6 +152,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
+    ids["endpoint"] = endpoint(owner).id
     return ids
 
 
@@ -173,6 +182,7 @@ def verbs(
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
         "pulse": lambda: run(v.pulse(tenant)),
+        "gauges": lambda: run(v.gauges(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -264,6 +274,9 @@ def verbs(
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
+        "queue_standings": lambda: run(v.queue_standings(tenant)),
+        "worker_standings": lambda: run(v.worker_standings(tenant)),
+        "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
         "executors": lambda: run(v.executors()),
         "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),
@@ -322,6 +335,19 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
+        "connector": lambda: run(v.connector("http.request", tenant)),
+        "connectors": lambda: run(v.connectors(tenant)),
+        "set_connector": lambda: run(v.set_connector(drafted(), "ada", tenant)),
+        "remove_connector": lambda: run(v.remove_connector("none", "ada", tenant)),
+        "endpoint": lambda: run(v.endpoint("ops", tenant)),
+        "endpoints": lambda: run(v.endpoints(tenant)),
+        "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),
+        "add_endpoint": lambda: run(v.add_endpoint(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
+        "change_endpoint": lambda: run(v.change_endpoint(draft(), "ada", tenant)),
+        "disable_endpoint": lambda: run(v.disable_endpoint("ops", "because", "ada", tenant)),
+        "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
+        "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
+        "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
         "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
         "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
         "tokens": lambda: run(v.tokens(tenant)),
@@ -373,7 +399,14 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.health("*"), v.pulse("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(
+                v.counts("*"),
+                v.pulse("*"),
+                v.gauges("*"),
+                v.health("*"),
+                v.cursor_of("c", "*"),
+                v.events_after(None, 5, "*"),
+            ),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

@@ -29,6 +29,8 @@ from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore
 from tests.support.by_hand import PostgresByHand
+from tests.support.connectors import connect
+from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send
@@ -116,6 +118,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
+            connect(store, tenant=tenant)
+            told = endpoint(store, tenant=tenant)
+            assert store.run(store.verbs.note_endpoint_delivery(sent(told.id, running.id), tenant))
             store.run(store.verbs.set_retention(Keeping.of("slow", clean_after="9d"), "ada", tenant))
             store.run(store.verbs.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant))
             was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))

@@ -18,6 +18,8 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 HELPERS = {
     "_refusal": 0,  # domain/payload.py
     "_whole": 4,  # domain/policies.py
+    "Reject": 0,  # domain/control.py
+    "Fate": 1,  # domain/endpoints.py
     "Failed": 0,  # domain/outcome.py: an attempt's error code
     "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error

@@ -247,6 +247,23 @@ async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
     assert "add limit kind transfer: {'concurrency': 2}" in told
 
 
+@pytest.mark.req("JF-9", "SC-15")
+async def test_webhooks(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", "")  # the example sets it, and it is put back
+    told = await load("webhooks").main(sqlite_url)
+    assert sorted(told[:3]) == ["job.dead_letter", "order.paid", "ping"]
+    assert told[3].endswith(" (once more)")
+    assert capsys.readouterr().out.count("attempt 1: 204") == 4
+
+
+@pytest.mark.req("JF-8", "JF-10", "JF-11")
+async def test_rates(sqlite_url: str, tmp_path: Path) -> None:
+    said = await load("rates").main(sqlite_url, tmp_path)
+    assert said[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
+    assert [line.partition(":")[0] for line in said[1:3]] == ["dead_letter", "dead_letter"]
+    assert said[-1] == '"eur","\'=cmd()",0'
+
+
 @pytest.mark.req("JF-13")
 async def test_traced(sqlite_url: str) -> None:
     root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")

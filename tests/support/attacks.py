@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.support.attack import Attack
 from tests.support.attacks_on_agents import AGENTS
 from tests.support.attacks_on_audit import AUDIT
+from tests.support.attacks_on_connectors import CONNECTORS
 from tests.support.attacks_on_dead_letters import DEAD_LETTERS
+from tests.support.attacks_on_endpoints import ENDPOINTS
 from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.support.attacks_on_limits import LIMITS
 from tests.support.attacks_on_payloads import PAYLOADS
@@ -22,6 +24,9 @@ from tests.support.attacks_on_workflows import WORKFLOWS
 _ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 _ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
-_ON_GOVERNANCE = (*DEAD_LETTERS, *AUDIT, *SWITCHES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS)
+_ON_GOVERNANCE = (
+    *(*DEAD_LETTERS, *AUDIT, *SWITCHES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
+    *(*ENDPOINTS, *CONNECTORS),
+)
 _ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

@@ -21,7 +21,6 @@ class Identity:
     ambient: bool = False
     credential: str | None = None
     """The id of the token, for the ledger of its use; None for those who came otherwise."""
-
     whole: bool = False
     """Looks after everybody's, also while working for one tenant: the person at this machine."""
 

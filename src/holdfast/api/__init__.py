@@ -12,8 +12,10 @@ from holdfast.api.routes import (
     agents,
     artifacts,
     audit,
+    connectors,
     consumers,
     dead_letters,
+    endpoints,
     events,
     executors,
     gates,
@@ -42,7 +44,7 @@ from holdfast.app import App
 ROUTES = (
     *(tick, jobs, acting, artifacts, operations, dead_letters, gates, events, schedules, templates, workflows, queues),
     *(agents, executors, limits, retention, payload_rules, switches, subscriptions, consumers, reservations, tenants),
-    *(usage, health, audit, leases, tokens),
+    *(usage, health, audit, leases, tokens, endpoints, connectors),
 )
 
 

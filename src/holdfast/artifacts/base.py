@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol, cast
 from urllib.parse import quote, unquote
 
 from holdfast.domain.errors import Conflict, InvalidInput, NotFound, Refused
@@ -50,6 +51,12 @@ class Reference:
         return f"{quote(self.tenant, safe='').replace('.', '%2E')}/{self.job_id}/{self.digest}"
 
 
+class FileStore(ArtifactStore, Protocol):
+    """One that takes a file without reading it into memory; the others are given its bytes."""
+
+    def put_file(self, key: str, path: Path, digest: str) -> None: ...
+
+
 class Artifacts:
     """What the rest of the library has of a store."""
 
@@ -60,6 +67,15 @@ class Artifacts:
         """Keep the bytes; answers the reference."""
         made = Reference(tenant, parse_id(job_id), hashlib.sha256(data).hexdigest())
         self.store.put(made.key, data)
+        return str(made)
+
+    def put_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
+        """The same for a file, whose SHA-256 is known."""
+        made = Reference(tenant, parse_id(job_id), digest)
+        if hasattr(self.store, "put_file"):
+            cast(FileStore, self.store).put_file(made.key, path, digest)
+        else:
+            self.store.put(made.key, path.read_bytes())
         return str(made)
 
     def get(self, ref: str, *, tenant: str) -> bytes:

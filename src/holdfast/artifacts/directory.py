@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.domain.errors import InvalidInput, StoreUnavailable
 
@@ -20,13 +23,20 @@ class Directory:
         self.root = Path(root).absolute()
 
     def put(self, key: str, data: bytes) -> None:
+        self._put(key, lambda file: file.write(data))
+
+    def put_file(self, key: str, path: Path, digest: str) -> None:
+        with path.open("rb") as source:
+            self._put(key, lambda file: shutil.copyfileobj(source, file, 1 << 20))
+
+    def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(data)
+                    write(file)
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(aside, path)

@@ -13,9 +13,11 @@ import http.client
 import random
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from holdfast.domain.errors import InvalidSetting, Refused, StoreUnavailable
@@ -70,6 +72,9 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         self._ask("PUT", key, data)
 
+    def put_file(self, key: str, path: Path, digest: str) -> None:
+        self._ask("PUT", key, path, digest=digest)
+
     def get(self, key: str) -> bytes | None:
         status, body = self._ask("GET", key, may_lack=True)
         return None if status == 404 else body
@@ -80,14 +85,16 @@ class Bucket:
     def exists(self, key: str) -> bool:
         return self._ask("HEAD", key, may_lack=True)[0] != 404
 
-    def _ask(self, method: str, key: str, data: bytes = b"", *, may_lack: bool = False) -> tuple[int, bytes]:
+    def _ask(
+        self, method: str, key: str, data: bytes | Path = b"", *, may_lack: bool = False, digest: str | None = None
+    ) -> tuple[int, bytes]:
         """All four can be asked again: what is put is named by its content."""
         last = ""
         for turn in range(TRIES):
             if turn:
                 time.sleep(random.uniform(0.05, 0.15) * 2**turn)
             try:
-                status, body = self._once(method, key, data)
+                status, body = self._once(method, key, data, digest)
             except (OSError, http.client.HTTPException) as error:
                 last = f"{type(error).__name__}: {error}"
                 continue
@@ -98,26 +105,39 @@ class Bucket:
             last = f"it said {status} to {method}"
         raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
 
-    def _once(self, method: str, key: str, data: bytes) -> tuple[int, bytes]:
+    def _once(self, method: str, key: str, data: bytes | Path, digest: str | None) -> tuple[int, bytes]:
         full = "/".join(part for part in (self.name, self.prefix, key) if part)
         path = "/" + quote(full, safe="/" + _SAFE)
         connect = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
         connection = connect(self.host, timeout=self.timeout)
-        try:
-            headers = signed(method, self.host, path, data, self.region, self.credentials, datetime.now(UTC))
-            connection.request(method, path, body=data if method == "PUT" else None, headers=headers)
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            now, content = datetime.now(UTC), data if isinstance(data, bytes) else b""
+            headers = signed(method, self.host, path, content, self.region, self.credentials, now, digest=digest)
+            body: bytes | BinaryIO = content
+            if isinstance(data, Path):
+                headers["content-length"] = str(data.stat().st_size)
+                body = stack.enter_context(data.open("rb"))
+            connection.request(method, path, body=body if method == "PUT" else None, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
 
 def signed(
-    method: str, host: str, path: str, data: bytes, region: str, given: Credentials, now: datetime, query: str = ""
+    method: str,
+    host: str,
+    path: str,
+    data: bytes,
+    region: str,
+    given: Credentials,
+    now: datetime,
+    query: str = "",
+    digest: str | None = None,
 ) -> dict[str, str]:
-    """The headers of a request that is signed; ``path`` is as it goes over the wire, ``query`` sorted and encoded."""
+    """The headers of a request that is signed; ``path`` is as it goes over the wire, ``query`` sorted and encoded. The
+    ``digest`` of what is sent is given where that is not in memory."""
     moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-    headers = {"host": host, "x-amz-content-sha256": hashlib.sha256(data).hexdigest(), "x-amz-date": moment}
+    headers = {"host": host, "x-amz-content-sha256": digest or hashlib.sha256(data).hexdigest(), "x-amz-date": moment}
     if given.token:
         headers["x-amz-security-token"] = given.token
     names = ";".join(sorted(headers))

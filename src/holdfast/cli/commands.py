@@ -14,8 +14,10 @@ from holdfast.cli import (
     agents,
     approvals,
     audit,
+    connectors,
     decide,
     dev,
+    endpoints,
     enqueue,
     events,
     executors,
@@ -354,6 +356,49 @@ app.add_typer(reading, name="consumers")
 reading.command("list", epilog=examples("holdfast consumers list"))(subscriptions.list_consumers)
 reading.command("reset", epilog=examples("holdfast consumers reset billing --to now"))(subscriptions.reset_consumer)
 reading.command("remove")(subscriptions.remove_consumer)
+
+telling = typer.Typer(help="Tell others of events: webhooks, and what became of them.", no_args_is_help=True)
+app.add_typer(telling, name="endpoints")
+telling.command("list", epilog=examples("holdfast endpoints list"))(endpoints.list_endpoints)
+telling.command("show", epilog=examples("holdfast endpoints show ops"))(endpoints.show)
+telling.command(
+    "add",
+    epilog=examples(
+        "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
+        "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
+        "  --on job.succeeded --kind 'order*'",
+    ),
+)(endpoints.add)
+telling.command("change", epilog=examples("holdfast endpoints change ops --on job.dead_letter --on job.crashed"))(
+    endpoints.change
+)
+telling.command(
+    "rotate",
+    epilog=examples("holdfast endpoints rotate ops OPS_HOOK_2", "holdfast endpoints rotate ops OPS_HOOK_2 --keep 0"),
+)(endpoints.rotate)
+telling.command("disable", epilog=examples("holdfast endpoints disable ops --reason 'it is moved'"))(endpoints.disable)
+telling.command("enable", epilog=examples("holdfast endpoints enable ops --skip"))(endpoints.enable)
+telling.command("remove")(endpoints.remove)
+telling.command("test", epilog=examples("holdfast endpoints test ops"))(endpoints.ping)
+telling.command("deliveries", epilog=examples("holdfast endpoints deliveries ops --failed"))(endpoints.deliveries)
+telling.command("resend", epilog=examples("holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387"))(
+    endpoints.resend
+)
+telling.command("secret")(endpoints.secret)
+
+reaching = typer.Typer(help="What a tenant's connectors may reach, with secrets by name.", no_args_is_help=True)
+app.add_typer(reaching, name="connectors")
+reaching.command("list", epilog=examples("holdfast connectors list --all-tenants"))(connectors.list_connectors)
+reaching.command("show", epilog=examples("holdfast connectors show http.request"))(connectors.show)
+reaching.command(
+    "set",
+    epilog=examples(
+        "holdfast connectors set http.request --host api.example.com --secret RATES_TOKEN",
+        "holdfast connectors set http.request --secret-header Authorization=RATES_TOKEN --prefix 'Bearer '",
+        "holdfast connectors set http.request --disabled --tenant acme",
+    ),
+)(connectors.set_connector)
+reaching.command("remove", epilog=examples("holdfast connectors remove http.request"))(connectors.remove)
 
 executing = typer.Typer(help="Who may execute: a list of labels.", no_args_is_help=True)
 app.add_typer(executing, name="executors")

@@ -15,9 +15,10 @@ from holdfast.cli.output import line
 from holdfast.cli.timeline import short
 from holdfast.cli.words import clock, span
 from holdfast.domain.gates import Gate
+from holdfast.domain.gauges import Gauges, QueueGauge
 from holdfast.domain.health import CAP
 from holdfast.domain.job import Job
-from holdfast.domain.pulse import Pulse, QueuePulse, WorkerPulse
+from holdfast.domain.standing import WorkerStanding
 
 NARROW = 80
 OLD = 300.0
@@ -57,7 +58,7 @@ class Question:
 class Look:
     """``seconds`` is what the look took; ``trouble`` says why there is nothing to see."""
 
-    pulse: Pulse | None
+    pulse: Gauges | None
     running: tuple[Running, ...]
     approvals: tuple[Question, ...]
     seconds: float
@@ -89,7 +90,7 @@ Rows = list[list[Text]]
 Part = tuple[str, Sequence[str], Rows]
 
 
-def _head(pulse: Pulse, held: bool) -> Text:
+def _head(pulse: Gauges, held: bool) -> Text:
     rates = pulse.rates
     failed = rates.finished - rates.ended.get("succeeded", 0)
     return Text.assemble(
@@ -107,7 +108,7 @@ def _head(pulse: Pulse, held: bool) -> Text:
     )
 
 
-def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
+def _queues(queues: Sequence[QueueGauge], narrow: bool) -> Part:
     headers = ["queue", "waiting", "oldest", "running"] + ([] if narrow else ["scheduled", "retrying"])
     rows = []
     for each in sorted(queues, key=lambda one: (-(one.oldest_age_s or 0), -one.waiting, one.queue)):
@@ -118,13 +119,13 @@ def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
     return "Queues", headers, rows
 
 
-def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
+def _workers(workers: Sequence[WorkerStanding], narrow: bool) -> Part:
     headers = ["worker", "running"] + ([] if narrow else ["label", "queues", "tenant"])
     rows = []
-    for each in sorted(workers, key=lambda one: (-one.running, one.name)):
+    for each in sorted(workers, key=lambda one: (-one.busy, one.holder)):
         slots = "" if each.slots is None else f" of {each.slots}"
-        row = [_plain(short(each.name), 40), Text(f"{each.running}{slots}")]
-        more = [] if narrow else [_plain(each.executor, 20), _plain(", ".join(each.queues or ("any",)), 30)]
+        row = [_plain(short(each.holder), 40), Text(f"{each.busy}{slots}")]
+        more = [] if narrow else [_plain(each.label, 20), _plain(", ".join(each.queues or ("any",)), 30)]
         rows.append(row + more + ([] if narrow else [_plain(each.tenant, 20)]))
     return "Workers", headers, rows
 
@@ -140,7 +141,7 @@ def _running(found: Look, narrow: bool) -> Part | None:
     return ("Running, the newest", headers, rows) if rows else None
 
 
-def _failures(pulse: Pulse, narrow: bool) -> Part | None:
+def _failures(pulse: Gauges, narrow: bool) -> Part | None:
     headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
     for each in pulse.failures:

@@ -6,19 +6,38 @@ One file a screen under ``pages``; each has ``routes`` and asks for one scope a 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
-from holdfast.dashboard.pages import login, overview
-from holdfast.dashboard.rendering import Renderer
+from holdfast.dashboard.pages import (
+    approvals,
+    audit,
+    dead_letters,
+    decide,
+    endpoints,
+    job,
+    jobs,
+    live,
+    login,
+    operations,
+    overview,
+    queues,
+    schedules,
+    system,
+    tenants,
+    theme,
+    tokens,
+    workflows,
+)
+from holdfast.dashboard.rendering import STATIC, Renderer
 
-STATIC = Path(__file__).parent / "static"
-PAGES = (overview, login)
+PAGES = (
+    *(overview, jobs, job, operations, live, theme, login),
+    *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens, endpoints),
+)
 
 
 def make_dashboard(app: App) -> Starlette:

@@ -15,6 +15,11 @@
     ├── StepsChanged            the handler's steps are not those that the job has behind it
     ├── StepFailed              a step failed before; the type of its error is not known here any more
     ├── EventTimeout            the event a handler waited for did not come in time
+    ├── EgressError             an outgoing HTTP request came to no answer that can be used
+    │   ├── EgressRefused       the guard did not let it out; it never will
+    │   ├── EgressTimeout       too slow
+    │   ├── EgressTooLarge      more came back than is taken
+    │   └── EgressUnreachable   no address, no connection, no TLS, broken off
     └── StoreError              the database could not be used
         ├── StoreUnavailable    cannot connect, connection lost, disk full
         └── SchemaMismatch      not migrated, or migrated by a newer release
@@ -98,6 +103,26 @@ class StepFailed(HoldfastError):
 
 class EventTimeout(HoldfastError):
     default_code = "event_timeout"
+
+
+class EgressError(HoldfastError):
+    default_code = "egress_failed"
+
+
+class EgressRefused(EgressError):
+    default_code = "egress_refused"
+
+
+class EgressTimeout(EgressError):
+    default_code = "egress_timeout"
+
+
+class EgressTooLarge(EgressError):
+    default_code = "egress_too_large"
+
+
+class EgressUnreachable(EgressError):
+    default_code = "egress_unreachable"
 
 
 class StoreError(HoldfastError):

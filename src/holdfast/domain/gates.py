@@ -176,8 +176,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateFilter:
-    """Which gates to list, those that were asked first at the top. ``after`` is the id of the last one seen;
-    ``approver`` leaves out what this person may not decide."""
+    """Which gates to list, those that were asked first at the top, or with ``newest`` last. ``after`` is the id of the
+    last one seen; ``approver`` leaves out what this person may not decide."""
 
     tenant: str
     state: GateState | None = "open"
@@ -186,6 +186,7 @@ class GateFilter:
     approver: str | None = None
     after: str | None = None
     limit: int = 50
+    newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
 def _waiting(claim: Claim, pause: dict[str, Any], steps: list[dict[str, Any]]) -> Settlement:
     name = pause["name"]
     if pause["kind"] == "approval":
-        note = {"gate": name}
+        note = {"gate": name, "gate_id": pause["gate"]["id"]}
         return Settlement(claim.id, claim.attempt, "ask", note=note, pause=pause, steps=steps or None)
     if pause["kind"] == "step":
         note = {"step": name, "tries": pause["tries"], "error": pause["error"]["message"]}

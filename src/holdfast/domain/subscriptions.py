@@ -35,6 +35,8 @@ DEPTH: Final = 5
 """How many subscriptions may lie behind a job, unless a subscription says otherwise."""
 MOST_DEEP: Final = 100
 PATTERN_LIMIT: Final = 500
+TELLS: Final = "webhook.deliver"
+"""The kind of jobs that tell endpoints of events (domain/endpoints.py)."""
 
 # As people say it. A worker with a free slot takes a job, which is to claim and to start it in one step.
 _SAID: Final = {
@@ -47,6 +49,7 @@ _SAID: Final = {
     "succeeded": "succeed",
     "failed": "fail",
     "asked": "ask",
+    "approval_needed": "ask",
     "snoozed": "snooze",
     "approved": "approve",
     "denied": "deny",
@@ -66,7 +69,8 @@ _SAID: Final = {
 class JobOptions(TypedDict, total=False):
     """How the jobs of a subscription are enqueued. In ``payload`` text that begins with ``$.`` is a value of the event
     (``"$.data.order"``), ``$`` the whole of it; without one the payload is ``{"event": …}``. With a ``template`` its
-    newest version says the rest, and its payload is filled up with the one given here."""
+    newest version says the rest, and its payload is filled up with the one given here. ``of_queue`` is the queue of the
+    jobs whose events are wanted."""
 
     queue: str
     priority: int
@@ -77,6 +81,7 @@ class JobOptions(TypedDict, total=False):
     delay: Duration
     payload: dict[str, Any]
     template: str
+    of_queue: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ class Subscribing:
             job_kind=check_name(job_kind, "kind"),
             kind=None if kind is None else check_name(kind, "kind"),
             match=match or None,
-            job_options=_stored(options or {}),
+            job_options=stored_options(options or {}),
             max_depth=max_depth,
             start=start,
             declared=declared,
@@ -178,6 +183,8 @@ class Subscription:
         if isinstance(event, Event):
             if self.kind is not None and not _fits(self.kind, event.kind):
                 return False
+            if event.kind == self.job_kind == TELLS:
+                return False  # to tell of what became of telling would never end
             told: Mapping[str, Any] = event.meta
         else:
             told = event.data
@@ -208,6 +215,7 @@ class Behind:
 
     correlation_id: str | None = None
     depth: int = 0
+    queue: str | None = None
     tags: tuple[str, ...] = ()
 
     @property
@@ -341,7 +349,7 @@ def job_of(
             queue=options.get("queue", DEFAULT_QUEUE),
             priority=options.get("priority", 0),
             delay=options.get("delay"),
-            retry=_policy(options),
+            retry=job_policy(options),
             retry_as=options.get("retry_as"),
             tags=(*options.get("tags", ()), *behind.trace),
             agent=options.get("agent"),
@@ -372,7 +380,7 @@ def _filled(value: Any, told: dict[str, Any]) -> Any:
     return found
 
 
-def _stored(options: JobOptions) -> dict[str, Any]:
+def stored_options(options: JobOptions) -> dict[str, Any]:
     """Checked, and as JSON."""
     unknown = options.keys() - JobOptions.__annotations__.keys()
     if unknown:
@@ -396,6 +404,8 @@ def _stored(options: JobOptions) -> dict[str, Any]:
         policy = as_stored_policy(options["retry"])
         stored |= {"max_attempts": policy.max_attempts, "max_crashes": policy.max_crashes}
         stored["backoff"] = policy.backoff.to_json()
+    if "of_queue" in options:
+        stored["of_queue"] = check_name(options["of_queue"], "queue")
     if "template" in options:
         stored["template"] = check_name(options["template"], "template")
     if "payload" in options:
@@ -406,9 +416,9 @@ def _stored(options: JobOptions) -> dict[str, Any]:
     return stored
 
 
-def _policy(options: Mapping[str, Any]) -> Retry:
+def job_policy(options: Mapping[str, Any], usual: Retry = DEFAULT_RETRY) -> Retry:
     if "max_attempts" not in options:
-        policy: Retry = options.get("retry", DEFAULT_RETRY)  # a template's
+        policy: Retry = options.get("retry", usual)  # a template's
         return policy
     backoff = Backoff.from_json(options["backoff"])
     return Retry(options["max_attempts"], backoff, options["max_crashes"])

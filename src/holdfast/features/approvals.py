@@ -126,6 +126,18 @@ def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
 
 
 @flow(writes=False)
+def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+    """A page of gates, each with what was said of it."""
+    gates = yield from verbs.gates(wanted).start()
+    found = []
+    for gate in gates:
+        # Nobody has spoken where nothing was counted and nothing is decided.
+        spoken = gate.approvals > 0 or gate.state in ("approved", "denied")
+        found.append((gate, (yield from verbs.votes(gate.id, gate.tenant).start()) if spoken else []))
+    return found
+
+
+@flow(writes=False)
 def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
     """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
     token itself says whose it is."""
@@ -151,6 +163,10 @@ class Approvals:
 
     async def alist(self, **wanted: Any) -> Sequence[Gate]:
         return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
+
+    async def atold(self, **wanted: Any) -> Sequence[tuple[Gate, Sequence[Vote]]]:
+        """The same, each with what was said of it."""
+        return await self._caller.arun(told(self._caller.verbs, self._filter(wanted)))
 
     def show(self, gate: str, *, tenant: str | None = None) -> Asked:
         """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""

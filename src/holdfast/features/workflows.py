@@ -35,12 +35,12 @@ class Workflows:
     ) -> _Workflows:
         return await self._caller.arun(self._caller.verbs.workflows(self._tenant, kind, over, before, limit))
 
-    def show(self, id: str) -> Graph:
-        """A workflow with its jobs and who waits for whom."""
-        return shown(id, self._caller.run(self._caller.verbs.graph(id, self._tenant)))
+    def show(self, id: str, *, limit: int | None = None) -> Graph:
+        """A workflow with its jobs and who waits for whom; with a limit the first of its jobs."""
+        return shown(id, self._caller.run(self._caller.verbs.graph(id, self._tenant, limit)))
 
-    async def ashow(self, id: str) -> Graph:
-        return shown(id, await self._caller.arun(self._caller.verbs.graph(id, self._tenant)))
+    async def ashow(self, id: str, *, limit: int | None = None) -> Graph:
+        return shown(id, await self._caller.arun(self._caller.verbs.graph(id, self._tenant, limit)))
 
     def cancel(self, id: str, *, reason: str | None = None) -> Swept:
         """Cancel all its jobs that have not ended, the running ones as well."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from holdfast.domain.audit import Action, Seal, Sealed
 from holdfast.domain.audit_check import Block
+from holdfast.domain.job import Event
 from holdfast.stores.flow import Flow
 
 
@@ -19,9 +20,31 @@ class ActionFilter:
     subject: str | None = None
     name: str | None = None
     actor: str | None = None
+    verb: str | None = None
     since: datetime | None = None
     before: int | None = None
     limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of the ledger to show, newest first; ``before`` is the number to go on before."""
+
+    tenant: str
+    kind: str | None = None
+    actor: str | None = None
+    verb: str | None = None
+    since: datetime | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Events that were found among those that were looked at, and where to go on; None: there are none before."""
+
+    events: list[Event]
+    before: int | None
 
 
 class AuditVerbs(Protocol):
@@ -52,3 +75,6 @@ class AuditVerbs(Protocol):
         ...
 
     def actions(self, wanted: ActionFilter) -> Flow[list[Action]]: ...
+    def recent_events(self, wanted: EventFilter) -> Flow[Looked]:
+        """A page of the ledger. No more than a number of rows is looked at, however few of them fit."""
+        ...

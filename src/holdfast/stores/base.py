@@ -17,6 +17,7 @@ from holdfast.domain.circumstances import Circumstances, Executor
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import USUAL, Concern, Health, Thresholds
 from holdfast.domain.job import (
     EVERY_TENANT,
@@ -38,7 +39,6 @@ from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
 from holdfast.domain.placing import Placed
 from holdfast.domain.policies import retry_limit
-from holdfast.domain.pulse import Pulse
 from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
 from holdfast.domain.schedules import Decision, Fire, Firing, Schedule
 from holdfast.domain.settlement import Settlement
@@ -57,10 +57,14 @@ from holdfast.domain.workflows import (
     WorkflowSpec,
 )
 from holdfast.stores.auditing import AuditVerbs
+from holdfast.stores.connectors import ConnectorVerbs
+from holdfast.stores.endpoints import EndpointVerbs
 from holdfast.stores.flow import Flow
 from holdfast.stores.governing import DeadLetterVerbs
+from holdfast.stores.looking import LookingVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
+from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
 from holdfast.stores.tokens import TokenVerbs
@@ -184,7 +188,20 @@ class Sent:
     woke: int
 
 
-class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVerbs, SwitchVerbs, TokenVerbs, Protocol):
+class Verbs(
+    PayloadVerbs,
+    TenantVerbs,
+    AuditVerbs,
+    DeadLetterVerbs,
+    RetentionVerbs,
+    SwitchVerbs,
+    StandingVerbs,
+    TokenVerbs,
+    ConnectorVerbs,
+    EndpointVerbs,
+    LookingVerbs,
+    Protocol,
+):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -413,7 +430,10 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
         """A page, newest first; ``before`` is the id of the last one of the page before."""
         ...
 
-    def graph(self, workflow_id: str, tenant: str) -> Flow[Graph | None]: ...
+    def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
+        """With a limit so many of its jobs, the first."""
+        ...
+
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
         """The ids of jobs of a workflow by their names there, of those that there are."""
         ...
@@ -484,7 +504,7 @@ class Verbs(PayloadVerbs, TenantVerbs, AuditVerbs, DeadLetterVerbs, RetentionVer
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
-    def pulse(self, tenant: str) -> Flow[Pulse]:
+    def gauges(self, tenant: str) -> Flow[Gauges]:
         """How the work stands queue by queue, at a bounded cost."""
         ...
 

@@ -56,18 +56,21 @@ class Record:
     ids: ClassVar[frozenset[str]] = frozenset(
         {
             *("id", "job_id", "gate_id", "parent_id", "workflow_id", "schedule_id", "lease", "retry_of", "cause_id"),
-            *("subscription_id", "sample_job", "new_id", "place"),
+            *("subscription_id", "sample_job", "new_id", "place", "endpoint_id"),
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(
         {
             *("payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"),
-            *("refusals", "changed"),
+            *("refusals", "changed", "headers"),
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
     lists: ClassVar[frozenset[str]] = frozenset(
-        {"tags", "approvers", "escalate_to", "uses", "forbidden", "roles", "scopes"}
+        {
+            *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
+            *("hosts", "secrets", "wants"),
+        }
     )
 
     @classmethod

@@ -53,6 +53,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
+    Recorded("endpoint", "endpoint", "name", "secrets wants kind disabled_reason", "url job_options disabled_at"),
     Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded(
@@ -61,6 +62,7 @@ RECORDED = (
         "kind declared_by",
         "signal_only forbidden classification max_bytes max_result_bytes store",
     ),
+    Recorded("connector", "connector", "name", "enabled hosts secrets timeout max_bytes", "headers"),
     Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted"),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "gate_id", "person verdict how"),

@@ -15,8 +15,9 @@ class TenantVerbs(Protocol):
         ...
 
     def remove_tenant(self, name: str, actor: str) -> Flow[bool]: ...
-    def tenants(self, tenant: str) -> Flow[list[Tenant]]:
-        """The registered ones and those that have jobs, by their names, with what they use."""
+    def tenants(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
+        """The registered ones and those that have jobs, by their names, with what they use: counted up to ``most``, and
+        no more than so many names, where a limit is given."""
         ...
 
     def set_fair(self, queues: Sequence[str], actor: str) -> Flow[None]:

@@ -168,7 +168,7 @@ class Runner:
         await asyncio.to_thread(self._app.payload_rules.put_down, EVERY_TENANT)
         means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
-            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.kinds).items()}
+            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.all_kinds).items()}
         finally:
             await means.aclose()
 

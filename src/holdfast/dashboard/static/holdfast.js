@@ -1,1 +1,75 @@
-// What pages gain from JavaScript; each of them works without.
+// What pages gain from JavaScript; each of them works without. No inline handlers: the policy of the pages forbids them.
+(() => {
+  "use strict";
+
+  // A destructive form asks first: here by a dialog, without JavaScript by a page of the service.
+  const ask = document.getElementById("ask");
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    const question = event.submitter?.dataset.confirm ?? form.dataset.confirm;
+    if (!question || form.elements.confirmed || event.defaultPrevented) return;
+    event.preventDefault();
+    const button = event.submitter;
+    const picked = form.querySelectorAll("input[name=id]:checked").length;
+    const which = form.elements.everything?.checked ? "all jobs that match" : `${picked} selected ${picked === 1 ? "job" : "jobs"}`;
+    document.getElementById("ask-question").textContent = question.replace("{}", which);
+    ask.returnValue = "";
+    ask.showModal();
+    ask.addEventListener("close", () => {
+      if (ask.returnValue !== "yes") return button?.focus();
+      const sure = document.createElement("input");
+      Object.assign(sure, { type: "hidden", name: "confirmed", value: "yes" });
+      form.append(sure);
+      form.requestSubmit(button);
+    }, { once: true });
+  });
+
+  // Nobody sends the same thing twice by clicking twice. (A page that comes back out of the cache is usable again.)
+  const sent = new Set();
+  document.addEventListener("submit", (event) => {
+    if (event.defaultPrevented || event.target.method !== "post") return;
+    if (sent.has(event.target)) return event.preventDefault();
+    sent.add(event.target);
+  });
+  addEventListener("pageshow", () => {
+    for (const form of sent) form.elements.confirmed?.remove();
+    sent.clear();
+  });
+
+  // "3 min ago" goes on counting.
+  const span = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
+    : s < 172800 ? `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min` : `${Math.floor(s / 86400)} d`;
+  const tell = () => {
+    for (const time of document.querySelectorAll("time[data-ago]")) {
+      const age = (Date.now() - Date.parse(time.dateTime)) / 1000;
+      time.textContent = age >= 0 ? `${span(age)} ago` : `in ${span(-age)}`;
+    }
+  };
+  setInterval(tell, 5000);
+
+  // Rows that are selected: one box for all of the page, and how many there are.
+  const count = (form) => {
+    const boxes = [...form.querySelectorAll("input[name=id]")];
+    const picked = boxes.filter((box) => box.checked).length;
+    const all = form.querySelector("[data-pick-all]");
+    if (all) { all.checked = picked > 0 && picked === boxes.length; all.indeterminate = picked > 0 && picked < boxes.length; }
+    const says = form.querySelector("[data-picked]");
+    if (says) says.textContent = picked ? `${picked} selected` : "None selected";
+  };
+  const prepare = () => {
+    for (const form of document.querySelectorAll("form[data-pick]")) {
+      for (const hidden of form.querySelectorAll("[data-with-script]")) hidden.hidden = false;
+      count(form);
+    }
+  };
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form[data-pick]");
+    if (!form) return;
+    if (event.target.matches("[data-pick-all]")) {
+      for (const box of form.querySelectorAll("input[name=id]")) box.checked = event.target.checked;
+    }
+    count(form);
+  });
+  document.addEventListener("htmx:afterSettle", () => { prepare(); tell(); });
+  prepare();
+})();

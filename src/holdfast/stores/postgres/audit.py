@@ -21,6 +21,7 @@ class AuditVerbs(AuditReads):
         " e.first_seq, e.last_seq, e.xid"
     )
     _sealed_at = _MICROS.format(column="s.sealed_at")
+    _newest = "select s.last_value from {event_seq} s"
     _among = "= any(:late::bigint[])"
 
     @flow(single=True)

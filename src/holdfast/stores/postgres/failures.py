@@ -37,6 +37,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH060": (Refused, "paused"),
     "ZH062": (Refused, "token_ended"),
     "ZH063": (Refused, "session_too_wide"),
+    "ZH064": (Refused, "secret_in_settings"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -95,12 +95,12 @@ class SubscriptionVerbs(Feeding):
 
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         rows = yield Statement(
-            f"select id, correlation_id, depth, tags from {self.dialect.schema}job where id = any(%s::uuid[])",
+            f"select id::text, correlation_id, depth, queue, tags from {self.dialect.schema}job where id = any(%s::uuid[])",
             (list(ids),),
         )
         return {
-            str(job_id): Behind(correlation or str(job_id), depth or 0, tuple(tags))
-            for job_id, correlation, depth, tags in rows
+            job_id: Behind(correlation or job_id, depth or 0, queue, tuple(tags))
+            for job_id, correlation, depth, queue, tags in rows
         }
 
     def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:

@@ -21,7 +21,9 @@ from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.connectors import ConnectorVerbs
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
+from holdfast.stores.postgres.endpoints import EndpointVerbs
 from holdfast.stores.postgres.gates import GateVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
 from holdfast.stores.postgres.payloads import PayloadVerbs
@@ -58,6 +60,8 @@ class PostgresVerbs(
     DeadLetterVerbs,
     AuditVerbs,
     TokenVerbs,
+    ConnectorVerbs,
+    EndpointVerbs,
     Reads,
 ):
     def __init__(self, schema: str) -> None:
@@ -70,6 +74,7 @@ class PostgresVerbs(
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",
+            minute=lambda column: f"floor(extract(epoch from {column}) / 60)::bigint",
         )
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:

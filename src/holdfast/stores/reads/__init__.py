@@ -1,9 +1,12 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
 from holdfast.stores.reads.agents import AgentReads
+from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
+from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
+from holdfast.stores.reads.gauges import GaugeReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
@@ -12,6 +15,7 @@ from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
+from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -22,16 +26,20 @@ class Reads(
     GateReads,
     LedgerReads,
     OverviewReads,
+    PulseReads,
     AgentReads,
     ScheduleReads,
     WorkflowReads,
     LimitReads,
     PayloadReads,
-    PulseReads,
+    GaugeReads,
     TenantReads,
+    StandingReads,
     RetentionReads,
     DeadLetterReads,
     TokenReads,
+    ConnectorReads,
+    EndpointReads,
 ):
     """All of them; a store's verbs inherit this and give it their dialect."""
 

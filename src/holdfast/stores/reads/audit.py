@@ -7,14 +7,18 @@ from typing import Any, ClassVar
 from holdfast.domain.audit import Action, Item, Ranges, Seal, digest_of, leaves
 from holdfast.domain.audit_check import Block
 from holdfast.domain.ids import parse_id
-from holdfast.stores.auditing import ActionFilter
+from holdfast.domain.job import Event
+from holdfast.stores.auditing import ActionFilter, EventFilter, Looked
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.reads.ledger import EVENT_COLUMNS
 
 EVERY = "*"
 LOWEST = -(2**63)
+LOOKED_AT = 50_000
+"""Numbers of the ledger that one page looks through."""
 
 
 class AuditReads(Reader):
@@ -23,6 +27,7 @@ class AuditReads(Reader):
     _action_fields: ClassVar[str]
     _sealed_at: ClassVar[str]
     _among: ClassVar[str]
+    _newest: ClassVar[str]
 
     @staticmethod
     def _item(row: Row) -> Item:
@@ -74,7 +79,8 @@ class AuditReads(Reader):
     @flow(writes=False)
     def actions(self, wanted: ActionFilter) -> Steps[list[Action]]:
         conditions, params = [within(wanted.tenant, "a.tenant")], dict[str, Any]()
-        for column, value in (("subject", wanted.subject), ("name", wanted.name), ("actor", wanted.actor)):
+        for column in ("subject", "name", "actor", "verb"):
+            value = getattr(wanted, column)
             if value is not None:
                 conditions.append(f"a.{column} = :{column}")
                 params[column] = value
@@ -91,6 +97,32 @@ class AuditReads(Reader):
         rows = yield from self._ask(wanted.tenant, text, **params)
         decode = Record.decoder(Action, self.dialect.codec)
         return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def recent_events(self, wanted: EventFilter) -> Steps[Looked]:
+        rows = yield from self._ask(wanted.tenant, self._newest)
+        high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
+        low = max(0, high - LOOKED_AT)
+        conditions, params = [within(wanted.tenant, "e.tenant"), "e.seq < :high", "e.seq > :low"], dict[str, Any]()
+        for column in ("kind", "actor", "verb"):
+            value = getattr(wanted, column)
+            if value is not None:
+                conditions.append(f"e.{column} = :{column}")
+                params[column] = value
+        if wanted.since is not None:
+            conditions.append("e.at >= :since")
+            params["since"] = self.dialect.codec.moment(wanted.since)
+        limit = max(1, min(wanted.limit, 1000))
+        text = (
+            f"select {EVENT_COLUMNS} from {{event}} e where {' and '.join(conditions)}"
+            f" order by e.seq desc limit {limit:d}"
+        )
+        rows = yield from self._ask(wanted.tenant, text, high=high, low=low, **params)
+        decode = Record.decoder(Event, self.dialect.codec, skip=("cursor",))
+        events = [decode(row) for row in rows]
+        if len(events) == limit:
+            return Looked(events, events[-1].seq)
+        return Looked(events, low + 1 if low > 0 else None)
 
     def _seal(self, which: str, **params: object) -> Steps[Seal | None]:
         columns = Record.columns(Seal, "s.").replace("s.sealed_at", self._sealed_at)

@@ -29,6 +29,8 @@ class Dialect:
     """A list column's value without anything in it."""
     never: object
     """The time at which a parked job is due."""
+    minute: Callable[[str], str]
+    """Which minute since 1970 a time is in."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
     by_index: Callable[[str], str] = lambda name: ""

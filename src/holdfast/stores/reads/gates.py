@@ -61,11 +61,11 @@ class GateReads(Reader):
             conditions.append(f"(g.approvers = :nobody or {named} or (g.escalated_at is not null and {escalated}))")
             params |= {"approver": wanted.approver, "nobody": self.dialect.nobody}
         if wanted.after is not None:
-            conditions.append("g.id > :after")
+            conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
         text = (
             f"select {GATE_COLUMNS} from {{gate}} g where {' and '.join(conditions)}"
-            f" order by g.id limit {max(1, min(wanted.limit, MOST)):d}"
+            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MOST)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)
         return [self._gate(row) for row in rows]

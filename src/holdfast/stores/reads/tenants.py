@@ -35,27 +35,34 @@ _RUNNING = (
     "select s.tenant, count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {states}"
     " group by s.tenant"
 )
+# The same up to a limit: for each name its own ranges of the index.
+_CAPPED = (
+    "select n.name, (select count(*) from (select 1 from {job_state} s where s.tenant = n.name and s.state = 'queued'"
+    " and s.state not in ('leased', 'in_progress') limit :most) a) + (select count(*) from (select 1 from {job_state} s"
+    " where s.tenant = n.name and s.state = 'retry_waiting' and s.state not in ('leased', 'in_progress')"
+    " limit :most) b),"
+    " (select count(*) from (select 1 from {job_state} s where s.tenant = n.name"
+    " and s.state in ('leased', 'in_progress') limit :most) c) from (NAMES limit :names) n"
+)
 
 
 class TenantReads(Reader):
     @flow(writes=False)
-    def tenants(self, tenant: str) -> Steps[list[Tenant]]:
+    def tenants(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:
         whose = {
             "whose": within(tenant, "j.tenant"),
             "set": within(tenant, "t.tenant"),
             "limited": within(tenant, "l.tenant"),
             "states": within(tenant, "s.tenant"),
         }
-        names = yield from self._ask(tenant, _NAMES.format(**whose))
+        counted = yield from self._counted(tenant, whose, most, names)
         known = {row[0]: row for row in (yield from self._ask(tenant, _SET.format(**whose)))}
         limits = {row[0]: row[1:] for row in (yield from self._ask(tenant, _LIMITS.format(**whose)))}
-        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
-        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
         shared = bool((yield from self.fair_queues().start()))
         time = self.dialect.codec.time
         found = []
-        for (name,) in names:
-            each = Tenant(name, pending=waiting.get(name, 0), running=running.get(name, 0))
+        for name, (waiting, running) in counted.items():
+            each = Tenant(name, pending=waiting, running=running)
             if name in known:
                 _, title, cap, weight, by, created, updated = known[name]
                 terms = {"title": title, "max_pending": cap, "weight": weight, "set_by": by}
@@ -66,6 +73,19 @@ class TenantReads(Reader):
             found.append(each)
         shares = with_shares(found, shared)
         return [dataclasses.replace(each, share=shares.get(each.name)) for each in found]
+
+    def _counted(
+        self, tenant: str, whose: dict[str, str], most: int | None, names: int | None
+    ) -> Steps[dict[str, tuple[int, int]]]:
+        """By the name: how many wait and how many run."""
+        every = _NAMES.format(**whose)
+        if most is not None:
+            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every), most=most, names=names or 2**31)
+            return {name: (min(most, waiting), running) for name, waiting, running in rows}
+        found = yield from self._ask(tenant, every)
+        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
+        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
+        return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in found}
 
     def fair_queues(self) -> Flow[list[str]]:
         raise NotImplementedError

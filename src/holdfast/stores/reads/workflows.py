@@ -13,6 +13,7 @@ from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
 MOST = 1000
+EDGES = 10  # as many for each job are read where not all are
 OWN = ("job_id", "workflow_id", "name", "part", "standing", "unmet")
 NODE_COLUMNS = ", ".join(f"{'n' if name in OWN else 's'}.{name}" for name in Record.columns(Node).split(", "))
 
@@ -46,13 +47,13 @@ class WorkflowReads(Reader):
         return [decode(row) for row in rows]
 
     @flow(writes=False)
-    def graph(self, workflow_id: str, tenant: str) -> Steps[Graph | None]:
+    def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Steps[Graph | None]:
         found = yield from self.workflow(workflow_id, tenant).start()
         if found is None:
             return None
         text = (
             f"select {NODE_COLUMNS} from {{node}} n join {{job_state}} s on s.id = n.job_id"
-            f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by n.job_id"
+            f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by n.job_id{_first(limit)}"
         )
         rows = yield from self._ask(tenant, text, id=found.id)
         decode = Record.decoder(Node, self.dialect.codec)
@@ -60,6 +61,7 @@ class WorkflowReads(Reader):
         text = (
             f"select d.child, d.parent, d.on_failure, d.met from {{node}} n join {{dependency}} d on d.child = n.job_id"
             f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by d.child, d.parent"
+            f"{_first(None if limit is None else limit * EDGES)}"
         )
         rows = yield from self._ask(tenant, text, id=found.id)
         identity = self.dialect.codec.id
@@ -90,3 +92,7 @@ class WorkflowReads(Reader):
             ParentResult(codec.id(i), name, kind, State(state), None if value is None else codec.json(value), ref)
             for i, name, kind, state, value, ref in rows
         ]
+
+
+def _first(limit: int | None) -> str:
+    return "" if limit is None else f" limit {max(1, limit):d}"

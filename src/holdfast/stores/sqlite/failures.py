@@ -58,6 +58,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="payload_over_limit")
     if message.startswith("tenant full"):
         return Refused(message, code="tenant_full")
+    if message.startswith("secret in settings"):
+        return Refused(message, code="secret_in_settings")
     if message.startswith("executor"):
         return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):

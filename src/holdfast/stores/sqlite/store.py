@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import random
 import sqlite3
@@ -68,11 +69,13 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         return result
 
     async def arun(self, flow: Flow[T]) -> T:
-        """In a thread: a commit waits for the disk, and the loop must not."""
+        """In a thread: a commit waits for the disk, and the loop must not. What is bound here (the tenant, who asks) is
+        bound there as well: a flow may look at it while it runs."""
         if self._threads is None or self._owner != os.getpid():  # threads do not come along in a fork
             self._owner = os.getpid()
             self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, flow)
+        loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+        return await loop.run_in_executor(self._threads, here.run, self.run, flow)
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)

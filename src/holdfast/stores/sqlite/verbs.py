@@ -14,8 +14,10 @@ from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.audit import AuditVerbs
 from holdfast.stores.sqlite.operations.bulk import BulkVerbs
 from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
+from holdfast.stores.sqlite.operations.connectors import ConnectorVerbs
 from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
 from holdfast.stores.sqlite.operations.duties import DutyVerbs
+from holdfast.stores.sqlite.operations.endpoints import EndpointVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
@@ -28,7 +30,6 @@ from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
 from holdfast.stores.sqlite.operations.settle import SettleVerb
 from holdfast.stores.sqlite.operations.steps import StepVerbs
-from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
 from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
@@ -54,7 +55,7 @@ class SqliteVerbs(
     ReservationVerbs,
     SwitchVerbs,
     AgingVerbs,
-    SubscriptionVerbs,
+    EndpointVerbs,
     TenantVerbs,
     CircumstanceVerbs,
     AgentVerbs,
@@ -67,6 +68,7 @@ class SqliteVerbs(
     BulkVerbs,
     AuditVerbs,
     TokenVerbs,
+    ConnectorVerbs,
 ):
     dialect = Dialect(
         SqliteCodec(),
@@ -77,6 +79,7 @@ class SqliteVerbs(
         nobody="[]",
         listed=ids_json,
         never=NEVER,
+        minute=lambda column: f"({column} / 60000000)",
         by_index=lambda name: f" indexed by {name}",
     )
 

@@ -48,3 +48,29 @@ begin
     perform set_config('holdfast.tenant', v_scope, true);
     return next;
 end $$;
+
+-- Who works, and how much each has in hand. Tokens are not shown; of jobs of other tenants nothing but how many.
+create or replace function worker_standings(most integer default 200, for_tenant text default null)
+returns table (label text, holder text, tenant text, kinds text[], queues text[], slots integer, busy bigint,
+               opened_at timestamptz, renewed_at timestamptz, until timestamptz)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(worker_standings.for_tenant);
+    v_now   timestamptz := clock_now();
+begin
+    perform set_config('holdfast.tenant', '*', true);
+    if scope() is null then
+        perform set_config('holdfast.tenant', v_scope, true);
+    end if;
+    return query
+        select w.name, w.holder, w.tenant, w.kinds, w.queues, w.slots,
+               (select count(*) from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')),
+               w.opened_at, w.renewed_at, w.until
+          from (select l.* from lease l where l.ended_at is null and l.until > v_now
+                   and (v_scope = '*' or l.tenant in (v_scope, '*'))
+                 order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w
+         order by w.renewed_at desc;
+    perform set_config('holdfast.tenant', v_scope, true);
+end $$;

@@ -20,7 +20,7 @@ end $$;
 do $$
 declare
     v_schema  text := current_schema();
-    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances', 'live_workers',
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'turn_of', 'shown_payload',
@@ -35,7 +35,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'count_usage',
-                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules'];
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_endpoint_delivery', 'disable_endpoint'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
@@ -45,7 +45,9 @@ declare
                               'set_retention', 'delete_retention',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal',
-                              'issue_token', 'revoke_token'];
+                              'issue_token', 'revoke_token',
+                              'add_endpoint', 'change_endpoint', 'enable_endpoint', 'remove_endpoint',
+                              'set_connector', 'remove_connector'];
     v_routine record;
     v_role    text;
 begin
@@ -80,7 +82,8 @@ begin
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action,'
-            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed to %I', v_role);
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery,'
+            ' connector to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);

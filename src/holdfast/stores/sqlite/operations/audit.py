@@ -42,6 +42,7 @@ class AuditVerbs(AuditReads):
     _event_fields = _EVENT
     _action_fields = _ACTION
     _sealed_at = "s.sealed_at"
+    _newest = "SELECT max(e.seq) FROM {event} e"
     _among = "IN (SELECT CAST(value AS INTEGER) FROM json_each(:late))"
 
     @staticmethod

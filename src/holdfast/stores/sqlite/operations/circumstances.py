@@ -7,6 +7,7 @@ import json
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job
+from holdfast.domain.standing import MOST_WORKERS, WorkerStanding
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads
@@ -32,6 +33,12 @@ _WORKERS = (
     " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM lease l"
     " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
     " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
+)
+_STANDINGS = (
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
+    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')), l.opened_at, l.renewed_at, l.until"
+    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now"
+    " AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
 )
 # Back to the first try and on to the last: one of a kind, so each step is one look at a key.
 _CHAIN = (
@@ -78,6 +85,13 @@ class CircumstanceVerbs(Reads):
             ahead,
             tuple(_seen(row) for row in workers),
         )
+
+    @flow(writes=False)
+    def worker_standings(self, tenant: str) -> Steps[list[WorkerStanding]]:
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
+        rows = yield Statement(_STANDINGS, scope)
+        decode = Record.decoder(WorkerStanding, SqliteCodec())
+        return [decode(row) for row in rows]
 
     @flow()
     def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:

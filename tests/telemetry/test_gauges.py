@@ -22,7 +22,7 @@ from rich.console import Console
 from holdfast import App, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, look
 from holdfast.cli.top_view import as_lines, picture
-from holdfast.domain.pulse import LATELY, WINDOW, Pulse, rates_of
+from holdfast.domain.gauges import LATELY, WINDOW, Gauges, rates_of
 from holdfast.stores.open import open_store
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -36,8 +36,8 @@ HOSTILE = "evil\x1b[2J\n[red]x\u202e"
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
-def pulse(app: App, tenant: str = "default") -> Pulse:
-    return app.client.run(app.client.verbs.pulse(tenant))
+def pulse(app: App, tenant: str = "default") -> Gauges:
+    return app.client.run(app.client.verbs.gauges(tenant))
 
 
 def declare(app: App) -> None:
@@ -93,9 +93,9 @@ def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, n
         app.enqueue("holds", queue="held")
         until(lambda: any(each.running == 1 for each in pulse(app, "*").queues), "it runs")
         (worker,) = pulse(app).workers
-        assert (worker.running, worker.slots, worker.queues, worker.executor) == (1, 3, ("held",), "worker")
+        assert (worker.busy, worker.slots, worker.queues, worker.label) == (1, 3, ("held",), "worker")
         assert beside.worker is not None
-        assert worker.name == beside.worker.name
+        assert worker.holder == beside.worker.name
         over.set()
 
 

@@ -1,0 +1,83 @@
+"""Tell somebody what became of jobs: a receiver on this machine, an endpoint, a failure, and a message sent again.
+
+Run: python examples/webhooks.py [URL]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import holdfast
+from holdfast import webhooks
+from holdfast.egress import EgressPolicy
+from holdfast.errors import HoldfastError
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """What your side would do, in any framework: check, look whether it was here before, act, answer."""
+
+    seen = webhooks.Seen()
+    told: list[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        try:
+            message = webhooks.verify(self.headers.items(), body, os.environ["HOLDFAST_SECRET_OPS_HOOK"])
+        except HoldfastError as error:
+            self.told.append(f"refused: {error.code}")
+            self.send_response(400)
+        else:
+            again = "" if self.seen.first(message.id) else " (once more)"
+            self.told.append(f"{message.json()['type']}{again}")
+            self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
+    Receiver.told = told = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    os.environ["HOLDFAST_SECRET_OPS_HOOK"] = webhooks.new_secret()
+    # Only because the receiver is on this machine: strangers' URLs never lead here.
+    app = holdfast.App(url, egress=EgressPolicy(ports=(port,), allow=("127.0.0.1/32",)))
+
+    @app.job(retry=holdfast.Retry(max_attempts=1))
+    async def pay(amount: int) -> str:
+        if amount > 100:
+            raise ValueError("the card was declined")
+        return "paid"
+
+    try:
+        await app.endpoints.aadd(
+            "ops", f"http://127.0.0.1:{port}/hooks", secrets="OPS_HOOK", wants=["job.dead_letter", "order.*"]
+        )
+        await app.endpoints.atest("ops")
+        await pay.aenqueue(7)
+        await pay.aenqueue(700)
+        await app.asend_event("order.paid", {"order": 7})
+        while (await app.atick()).taken:  # a worker would do this on the side
+            pass
+        last = (await app.endpoints.adeliveries("ops"))[0]
+        await app.endpoints.aresend("ops", last.message)
+        await app.atick()
+        for line in told:
+            print(line)
+        for each in await app.endpoints.adeliveries("ops"):
+            print(f"{each.type:16} attempt {each.attempt}: {each.status}")
+        return told
+    finally:
+        await app.aclose()
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""``webhook.deliver`` (JF-9): post a signed message to an endpoint, and keep what became of it.
+
+At least once: whoever dies between the answer and the end of the job sends the same message again, with the same id and
+the same bytes, and a signature of that moment. Nothing but the endpoint says where to: a job cannot name a URL, so
+whoever may enqueue cannot reach or sign for anything that an administrator has not set up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.connectors.reach import Reach
+from holdfast.context import Context
+from holdfast.domain import webhooks
+from holdfast.domain.control import Cancel, Reject
+from holdfast.domain.endpoints import (
+    DELIVER,
+    DELIVERY_TIMEOUT,
+    EXCERPT,
+    LONGEST_WAIT,
+    PATIENCE,
+    PING,
+    Endpoint,
+    EndpointDelivery,
+    fate_of,
+    message_of,
+)
+from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting
+from holdfast.domain.ids import IdMaker
+from holdfast.domain.outcome import Failed
+from holdfast.domain.redaction import one_line
+from holdfast.domain.retry_after import asked_delay, http_date
+from holdfast.egress import Answer, Outgoing, send
+from holdfast.runtime.ending import Ended
+
+USER_AGENT: Final = "Holdfast-Webhooks/1"
+ANSWER_LIMIT: Final = 16_384
+"""Nothing of an answer matters but its status and its first words."""
+_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+
+
+def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """The handler, with what the app reaches others by."""
+
+    async def deliver(
+        ctx: Context,
+        endpoint: str,
+        event: dict[str, Any] | None = None,
+        type: str | None = None,
+        data: dict[str, Any] | None = None,
+        message: str | None = None,
+        at: str | None = None,
+    ) -> dict[str, Any]:
+        client, tenant = ctx.client, ctx.tenant
+        found = await client.arun(client.verbs.endpoint(endpoint, tenant))
+        if found is None:
+            raise Cancel(f"there is no endpoint {endpoint} any more")
+        if not found.enabled and type != PING:
+            raise Reject("endpoint_disabled", f"endpoint {endpoint} is disabled: {found.disabled_reason}")
+        given = {"event": event, "type": type, "data": data, "message": message, "at": at}
+        id, kind, body = message_of(given, ctx.job_id, ctx.claim.created_at)
+        attempt = _Attempt(ctx, found, id, kind)
+        try:
+            more = {} if reach.outgoing_headers is None else reach.outgoing_headers(ctx)
+            headers = {**more, "Content-Type": "application/json", "User-Agent": USER_AGENT}
+            headers |= webhooks.sign(await _secrets(found, reach), id, int(time.time()), body)
+            policy = replace(reach.policy, redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
+            answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
+        except HoldfastError as error:
+            await attempt.note(None, error.code, error.message)
+            raise _unsent(error, ctx.retries + 1) from None
+        return await attempt.judged(answer)
+
+    deliver.__name__ = DELIVER.replace(".", "_")
+    return deliver
+
+
+async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
+    """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
+    come while there are tries left."""
+    values = []
+    for name in endpoint.secrets:
+        try:
+            value = await reach.secret(name, endpoint.tenant)
+        except Reject as missing:
+            raise InvalidSetting(str(missing), code="secret_missing") from None
+        reach.redact.know(value.removeprefix(webhooks.PREFIX))
+        values.append(value)
+    return values
+
+
+def _unsent(error: HoldfastError, attempt: int) -> Ended:
+    """Where policy forbids it, or the URL is none, a few more tries are enough: somebody may put it right."""
+    final = isinstance(error, EgressRefused) and attempt >= PATIENCE
+    return Ended(Failed(error.code, error.message, final=final))
+
+
+class _Attempt:
+    def __init__(self, ctx: Context, endpoint: Endpoint, message: str, type: str) -> None:
+        self._ctx, self._endpoint, self._message, self._type = ctx, endpoint, message, type
+        self._begun = time.monotonic()
+
+    async def judged(self, answer: Answer) -> dict[str, Any]:
+        ctx, name = self._ctx, self._endpoint.name
+        fate = fate_of(answer.status, ctx.retries + 1)
+        await self.note(answer.status, fate.code, answer.body[: 4 * EXCERPT].decode("utf-8", "replace"))
+        if fate.what == "delivered":
+            return {"message": self._message, "status": answer.status}
+        says = f"{name} answered {answer.status}"
+        if fate.what == "gone":
+            actor = f"{DELIVER} {ctx.job_id}"
+            flow = ctx.client.verbs.disable_endpoint(name, "the receiver says it is gone (410)", actor, ctx.tenant)
+            await ctx.client.arun(flow)
+            raise Reject("endpoint_gone", f"{says}: it is gone, and is disabled")
+        since = http_date(answer.header("date")) or datetime.now(UTC)
+        after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
+        raise Ended(Failed(fate.code or "webhook_failed", says, after=after, final=fate.what == "given_up"))
+
+    async def note(self, status: int | None, error_code: str | None, said: str) -> None:
+        """One line of the log. It is kept also of what went well."""
+        excerpt = one_line(self._ctx.redact(said, EXCERPT), EXCERPT) or None
+        took = int((time.monotonic() - self._begun) * 1000)
+        entry = EndpointDelivery(
+            _new_id(),
+            self._ctx.tenant,
+            self._endpoint.id,
+            self._message,
+            self._type,
+            self._ctx.job_id,
+            self._ctx.claim.attempt,
+            status,
+            error_code,
+            took,
+            excerpt,
+        )
+        await self._ctx.client.arun(self._ctx.client.verbs.note_endpoint_delivery(entry, self._ctx.tenant))

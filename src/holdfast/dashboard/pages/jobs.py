@@ -1,0 +1,127 @@
+"""Jobs: tabs by state, a search with qualifiers, pages by key, and what is done to many at once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.access import Scope, require
+from holdfast.dashboard.acting import ask_first, below, field, fields, go
+from holdfast.dashboard.finding import PAGE, Finding, only_id
+from holdfast.dashboard.rendering import link_of, render, the_app
+from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.job import Verdict
+from holdfast.domain.operations import BULK_VERBS, BulkVerb
+from holdfast.domain.pulse import CAP
+from holdfast.domain.states import State
+from holdfast.insights import Found, matching
+from holdfast.searching import Search
+from holdfast.stores.base import JobFilter
+
+TABS = (
+    State.QUEUED,
+    State.IN_PROGRESS,
+    State.RETRY_WAITING,
+    State.WAITING_FOR_APPROVAL,
+    State.DEAD_LETTER,
+    State.SUCCEEDED,
+    State.FAILED,
+    State.CANCELLED,
+    State.LEASED,
+    State.CLEANED,
+)
+MANY = 200
+"""How many can be selected by hand: no more are on a page."""
+
+
+async def list_jobs(request: Request) -> Response:
+    require(request, Scope.READ)
+    app = the_app(request)
+    client, tenant = app.client, app.client.tenant
+    job_id = only_id(request.query_params.get("q", ""))
+    if job_id is not None and await app.aget(job_id) is not None:
+        return go(request, f"/jobs/{job_id}")
+    error: HoldfastError | None = None
+    now = await client.arun(client.verbs.now())
+    try:
+        finding = Finding.of(request.query_params, now)
+        found = await client.arun(matching(client.verbs, finding.search, tenant, PAGE, finding.before))
+    except InvalidInput as refused:  # said above the box in which it can be put right
+        error, finding, found = (
+            refused,
+            Finding(None, request.query_params.get("q", ""), Search({})),
+            Found([], {}, None),
+        )
+    # Of all jobs: how many of those that match are in each state is in no index.
+    narrow = finding.search.words or finding.search.given.keys() - {"state"}
+    counted = None if error or narrow else await client.arun(client.verbs.capped_counts(JobFilter(tenant=tenant), CAP))
+    return render(
+        request,
+        "jobs.html",
+        status=422 if error else 200,
+        finding=finding,
+        found=found,
+        counted=counted,
+        tabs=TABS,
+        error=error,
+        reasons={job.id: reason_of(job, found.notes.get(job.id, {})) for job in found.jobs},
+    )
+
+
+def reason_of(job: Any, note: dict[str, Any]) -> str:
+    """The error it has, or what it waits for, as far as the note of its last transition tells."""
+    if job.error_code:
+        return f"{job.error_code}: {job.error_message or ''}"
+    if note.get("held") == "parents":
+        return "waits for jobs of its workflow"
+    for name, words in (("waits_for", "waits for event"), ("gate", "asks:"), ("step", "is to try again: step")):
+        if name in note:
+            return f"{words} {note[name]}"
+    return "sleeps" if "sleeps" in note else str(note.get("reason") or "")
+
+
+async def act(request: Request) -> Response:
+    """On those that are selected at once; on all that match as an operation, whose page says how far it is."""
+    require(request, Scope.OPERATE)
+    app = the_app(request)
+    form = await request.form()
+    verb, reason = await field(request, "verb"), await field(request, "reason") or None
+    ids, everything = await fields(request, "id", MANY), await field(request, "everything") == "yes"
+    now = await app.client.arun(app.client.verbs.now())
+    finding = Finding.of(form, now)
+    back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
+    if verb not in BULK_VERBS:
+        raise InvalidInput(f"what is done to jobs is one of {', '.join(BULK_VERBS)}", code="unknown_verb")
+    if not ids and not everything:
+        return go(request, back, "Nothing was selected.")
+    if verb == "discard" and reason is None:
+        return go(request, back, "A dead letter is not discarded without a reason: give one, and try again.")
+    if everything and finding.search.words:
+        return go(request, back, "Words of an error choose what is listed; an operation takes qualifiers only.")
+    which = "all jobs that match" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
+    detail = f"They match: {finding.text or finding.state or 'everything'}" if everything else None
+    if (question := await ask_first(request, f"{verb.capitalize()} {which}?", back=back, detail=detail)) is not None:
+        return question
+    chosen = cast(BulkVerb, verb)
+    if everything:
+        operation = await app.operations.astart(chosen, reason=reason, **finding.chosen)
+        return go(request, f"/operations/{operation.id}")
+    return go(request, back, _said(verb, await app.client.aoperate(chosen, ids, reason)))
+
+
+def _said(verb: str, verdicts: list[Verdict]) -> str:
+    refused: dict[str, int] = {}
+    for verdict in verdicts:
+        if verdict.refused:
+            why = (verdict.reason or "refused").replace("_", " ")
+            refused[why] = refused.get(why, 0) + 1
+    done = len(verdicts) - sum(refused.values())
+    word = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[verb]
+    parts = [f"{done} {word}", *(f"{count} not: {why}" for why, count in refused.items())]
+    return "; ".join(parts) + "."
+
+
+routes = [Route("/jobs", list_jobs), Route("/jobs/act", act, methods=["POST"])]

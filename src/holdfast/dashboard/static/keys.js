@@ -1,0 +1,40 @@
+// Keys, for those whose hands are on them: `?` lists them. None while somebody types, and none with a modifier.
+(() => {
+  "use strict";
+  const root = document.body.dataset.root;
+  const places = { o: "/", j: "/jobs", a: "/approvals", d: "/dead-letters", w: "/workflows", s: "/schedules", q: "/queues",
+    t: "/tenants", u: "/audit", y: "/system" };
+  const typing = (at) => at.isContentEditable || at.matches("input:not([type=checkbox]), textarea, select");
+  let going = 0;
+
+  const walk = (step) => {
+    const rows = [...document.querySelectorAll("table[data-rows] tbody tr")].filter((row) => row.querySelector("a[href]"));
+    if (!rows.length) return;
+    const here = rows.findIndex((row) => row.contains(document.activeElement));
+    const next = rows[here < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, here + step))];
+    next.querySelector("a[href]").focus();
+    next.scrollIntoView({ block: "nearest" });
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape" && typing(event.target)) return event.target.blur();
+    if (typing(event.target) || document.querySelector("dialog[open]")) return;
+    if (going && Date.now() - going < 1500) {
+      going = 0;
+      const to = places[event.key];
+      if (to !== undefined) { event.preventDefault(); location.assign(root + to); }
+      return;
+    }
+    const acts = {
+      g: () => { going = Date.now(); },
+      "/": () => document.querySelector("input[type=search]")?.focus(),
+      "?": () => document.getElementById("keys").showModal(),
+      j: () => walk(1),
+      k: () => walk(-1),
+      x: () => document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(),
+      p: () => document.dispatchEvent(new Event("holdfast:pause")),
+    };
+    if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
+  });
+})();

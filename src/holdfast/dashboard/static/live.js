@@ -1,0 +1,85 @@
+// One stream a page says that something changed; the parts of the page that are live are fetched again. Nothing is
+// drawn from the stream itself, so what is shown is what a reload would show.
+(() => {
+  "use strict";
+  const state = document.getElementById("live-state");
+  const parts = () => document.querySelectorAll("[data-live]");
+  if (!state || !parts().length) return;
+  const [words, button] = [state.querySelector("span"), state.querySelector("button")];
+  const clock = () => new Date().toLocaleTimeString();
+  const gentle = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
+  const PATIENCE = 40000; // the stream says something every 15 s, if only that it is there
+  let source = null, timer = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
+
+  const show = (is, text) => { state.dataset.is = is; words.textContent = text; state.hidden = false; };
+  const stale = () => { if (!paused && state.dataset.is !== "stale") show("stale", `Stale since ${clock()}`); };
+
+  // Not under somebody's hands: while they type, choose or are asked, the page stays as it is.
+  const busy = () => document.querySelector("dialog[open]") || document.hidden
+    || [...parts()].some((part) => part.matches(":has(input:focus:not([type=checkbox]), textarea:focus, select:focus)"));
+  const refresh = () => {
+    timer = 0;
+    if (paused) return;
+    if (busy()) { due = true; return; }
+    due = false;
+    last = Date.now();
+    for (const part of parts()) window.htmx.trigger(part, "changed");
+  };
+  const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + gentle() - Date.now())); };
+  const wake = () => { if (due && !busy()) changed(); };
+  // A page that nobody sees listens to nothing: browsers have few connections for all their tabs.
+  document.addEventListener("visibilitychange", () => {
+    if (paused) return;
+    if (document.hidden) { source?.close(); heard = 0; } else again();
+  });
+  document.addEventListener("focusout", () => setTimeout(wake, 50));
+  document.addEventListener("close", () => setTimeout(wake, 50), true);
+
+  // What was ticked, opened or scrolled stays so.
+  const keep = new Map();
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const part = event.detail.target;
+    if (!part.matches("[data-live]")) return;
+    if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = false; stale(); return; }
+    const focus = document.activeElement;
+    keep.set(part.id, {
+      ticked: [...part.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value),
+      open: [...part.querySelectorAll("details")].map((each) => each.open),
+      scrolled: [...part.querySelectorAll(".scroll, pre")].map((each) => [each.scrollLeft, each.scrollTop]),
+      link: part.contains(focus) ? focus.getAttribute("href") : null,
+    });
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    for (const [id, was] of keep) {
+      const part = document.getElementById(id);
+      if (!part) continue;
+      for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = was.ticked.includes(box.value);
+      part.querySelectorAll("details").forEach((each, n) => { each.open = was.open[n] ?? each.open; });
+      part.querySelectorAll(".scroll, pre").forEach((each, n) => { [each.scrollLeft, each.scrollTop] = was.scrolled[n] ?? [0, 0]; });
+      if (was.link) part.querySelector(`a[href="${CSS.escape(was.link)}"]`)?.focus({ preventScroll: true });
+    }
+    keep.clear();
+  });
+  document.addEventListener("htmx:sendError", stale);
+
+  const open = () => {
+    source = new EventSource(state.dataset.from);
+    source.onopen = () => { heard = Date.now(); show("live", "Live"); changed(); };
+    source.onerror = () => { stale(); if (source.readyState === EventSource.CLOSED) setTimeout(again, 5000); };
+    source.addEventListener("changed", () => { heard = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
+    source.addEventListener("here", () => { heard = Date.now(); });
+  };
+  const again = () => { source?.close(); if (!paused && !document.hidden) open(); };
+  const toggle = () => {
+    paused = !paused;
+    sessionStorage.setItem("paused", paused ? "yes" : "no");
+    button.textContent = paused ? "Resume" : "Pause";
+    if (paused) { source?.close(); show("paused", `Paused at ${clock()}`); } else { show("connecting", "Connecting"); open(); }
+  };
+  button.addEventListener("click", toggle);
+  document.addEventListener("holdfast:pause", toggle);
+  setInterval(() => { if (!paused && heard && Date.now() - heard > PATIENCE) { stale(); heard = Date.now(); again(); } }, 5000);
+  addEventListener("pagehide", () => source?.close());
+  addEventListener("pageshow", (event) => { if (event.persisted) again(); });
+  if (paused) { paused = false; toggle(); } else open();
+})();

@@ -1,0 +1,11 @@
+"""Outgoing HTTP that can be pointed at strangers' URLs: the guard against being used to reach what is ours.
+
+``send`` is the only way out. It resolves a name once, judges every answer, and connects to what it has judged.
+"""
+
+from holdfast.egress.answer import Answer
+from holdfast.egress.policy import EgressPolicy, Resolver
+from holdfast.egress.request import Outgoing
+from holdfast.egress.sending import send
+
+__all__ = ["Answer", "EgressPolicy", "Outgoing", "Resolver", "send"]

@@ -1,0 +1,165 @@
+"""One request over one connection, to an address that has been judged.
+
+Host and the name that TLS checks stay those of the URL; only where the packets go is ours. Each connection is used
+once: a kept one would be open to an address that was judged some time ago, for somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from holdfast.domain.errors import EgressError, EgressTimeout, EgressUnreachable, InvalidSetting
+from holdfast.egress.policy import EgressPolicy
+from holdfast.egress.request import Outgoing
+from holdfast.egress.target import Target, missing_extra
+
+try:
+    import httpcore2
+except ImportError as missing:
+    raise missing_extra() from missing
+
+TRIED: Final = 4
+_ours: ContextVar[bool] = ContextVar("holdfast_egress", default=False)
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    return not _ours.get()
+
+
+# The layer below logs headers of answers as it gets them, where debugging is on; a server may repeat a secret in one.
+# Other people's use of it is not our business.
+for _name in ("connection", "http11", "proxy"):
+    logging.getLogger(f"httpcore2.{_name}").addFilter(_not_ours)
+
+
+class Pinned(httpcore2.AsyncNetworkBackend):
+    """Connects to the addresses it was given, in turn, whatever it is asked for."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._addresses = addresses[:TRIED]
+        self._plain = httpcore2.AnyIOBackend()
+        self.used = ""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        left, last = timeout or 5.0, len(self._addresses) - 1
+        clock = asyncio.get_running_loop().time
+        for place, address in enumerate(self._addresses):
+            # Half of what is left, so that one that does not answer leaves time for the next.
+            start, most = clock(), left if place == last else left / 2
+            try:
+                stream = await self._plain.connect_tcp(address, port, timeout=most, socket_options=socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                left = max(0.1, left - (clock() - start))
+                if place == last:
+                    raise
+            else:
+                self.used = address
+                return stream
+        raise httpcore2.ConnectError("no address")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def exchange(
+    request: Outgoing, target: Target, addresses: list[str], policy: EgressPolicy
+) -> AsyncIterator[tuple[httpcore2.Response, str]]:
+    """The answer with its body still to be read, and the address it comes from."""
+    backend: Any = Pinned(addresses) if policy.proxy is None else httpcore2.AnyIOBackend()
+    secure = policy.tls or (await asyncio.to_thread(_trust) if target.scheme == "https" else None)
+    host = f"[{target.host}]" if target.is_v6 and policy.proxy else target.host
+    with _named(target), _quiet():
+        async with httpcore2.AsyncConnectionPool(
+            ssl_context=secure,
+            proxy=None if policy.proxy is None else _proxy(policy.proxy),
+            max_connections=1,
+            network_backend=backend,
+        ) as pool:
+            times = {"connect": policy.connect, "read": policy.read, "write": policy.read, "pool": policy.connect}
+            asked = httpcore2.Request(
+                request.method,
+                httpcore2.URL(
+                    scheme=target.scheme.encode(), host=host.encode(), port=target.port, target=target.path.encode()
+                ),
+                headers=request.lines(target),
+                content=request.body,
+                extensions={"timeout": times, "sni_hostname": target.host},
+            )
+            response = await pool.handle_async_request(asked)
+            try:
+                yield response, getattr(backend, "used", "proxy")
+            finally:
+                await response.aclose()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    token = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(token)
+
+
+class _named:
+    """Turns what the layer below raises into our errors, with a message that shows the origin and nothing else."""
+
+    def __init__(self, target: Target) -> None:
+        self._origin = target.origin
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        match error:
+            case httpcore2.TimeoutException():
+                raise EgressTimeout(f"{self._origin} did not answer in time") from None
+            case httpcore2.ProxyError():
+                raise EgressUnreachable(f"the proxy did not let the request through to {self._origin}") from None
+            case httpcore2.ConnectError() if (reason := _tls_reason(error)) is not None:
+                raise EgressUnreachable(f"{self._origin}: TLS failed: {reason}") from None
+            case httpcore2.NetworkError():
+                raise EgressUnreachable(f"{self._origin} cannot be reached, or broke off") from None
+            case httpcore2.LocalProtocolError():
+                raise EgressError(f"{self._origin}: the request cannot be sent as it is") from None
+            case httpcore2.ProtocolError() | httpcore2.UnsupportedProtocol():
+                raise EgressError(f"{self._origin} answered with something that is not HTTP") from None
+
+
+def _tls_reason(error: BaseException) -> str | None:
+    """What the layer below has wrapped, if that was TLS."""
+    below = error.args[0] if error.args else None
+    if not isinstance(below, ssl.SSLError):
+        return None
+    return str(getattr(below, "verify_message", "") or below.reason)
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Read once: it takes a while."""
+    return httpcore2.default_ssl_context()
+
+
+def _proxy(url: str) -> httpcore2.Proxy:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidSetting("a proxy is http(s)://[user:password@]host:port", code="invalid_egress")
+    place = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+    return httpcore2.Proxy(f"{parts.scheme}://{place}:{parts.port or 3128}", auth=auth)

@@ -1,0 +1,64 @@
+-- Settings of connectors (JF-11). They are a tenant's own, and hold names of secrets, never one: whoever writes a row,
+-- by whatever way, what looks like a secret is refused.
+
+create or replace function judge_connector() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_header text;
+begin
+    if tg_op = 'UPDATE' and (old.tenant <> new.tenant or old.name <> new.name) then
+        raise exception 'connector %: whose settings they are, and for what, never changes', old.name
+            using errcode = 'ZH002', hint = 'Remove it, and set another.';
+    end if;
+    select h.key into v_header from jsonb_each(new.headers) h
+     where case jsonb_typeof(h.value)
+               when 'string' then h.key ~* '(auth|cookie|token|secret|passw|credential|key)'
+                               or h.value #>> '{}' ~* '^\s*(bearer|basic)\s+\S{8}'
+               when 'object' then coalesce(h.value ->> 'secret', '') !~ '^[A-Z][A-Z0-9_]{0,99}$'
+                               or length(coalesce(h.value ->> 'prefix', '')) > 20
+               else true end
+     limit 1;
+    if found then
+        raise exception 'secret in settings: the header % holds what only a secret''s name may stand for', v_header
+            using errcode = 'ZH064', hint = 'Write {"secret": "NAME"}.';
+    end if;
+    if exists (select from unnest(new.secrets) s where s is null or s !~ '^[A-Z][A-Z0-9_]{0,99}$') then
+        raise exception 'secret in settings: what is listed is no name of a secret'
+            using errcode = 'ZH064', hint = 'A name is in capital letters, such as RATES_TOKEN.';
+    end if;
+    if cardinality(new.hosts) = 0 and (cardinality(new.secrets) > 0 or exists (
+        select from jsonb_each(new.headers) h where jsonb_typeof(h.value) = 'object')) then
+        raise exception 'secret in settings: secrets go to hosts that are named, and to no other'
+            using errcode = 'ZH064', hint = 'Name the hosts that they are for.';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_connector before insert or update on connector for each row execute function judge_connector();
+create or replace trigger refuse_truncate before truncate on connector for each statement execute function refuse_change();
+
+create or replace function set_connector(name text, hosts text[] default '{}', headers jsonb default '{}', secrets text[] default '{}',
+                                         timeout float8 default null, max_bytes integer default null, enabled boolean default true,
+                                         actor text default null, for_tenant text default null)
+returns setof connector
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(set_connector.for_tenant, set_connector.actor);
+begin
+    insert into connector as c (tenant, name, enabled, hosts, headers, secrets, timeout, max_bytes, set_by, created_at, updated_at)
+    values (v_scope, set_connector.name, set_connector.enabled, set_connector.hosts, set_connector.headers, set_connector.secrets,
+            set_connector.timeout, set_connector.max_bytes, actor(), clock_now(), clock_now())
+    on conflict (tenant, name) do update
+       set enabled = excluded.enabled, hosts = excluded.hosts, headers = excluded.headers, secrets = excluded.secrets,
+           timeout = excluded.timeout, max_bytes = excluded.max_bytes, set_by = excluded.set_by, updated_at = excluded.updated_at;
+    return query select c.* from connector c where c.tenant = v_scope and c.name = set_connector.name;
+end $$;
+
+create or replace function remove_connector(name text, actor text default null, for_tenant text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(remove_connector.for_tenant, remove_connector.actor);
+begin
+    delete from connector c where c.tenant = v_scope and c.name = remove_connector.name;
+    return found;
+end $$;

@@ -1,0 +1,39 @@
+-- Settings of connectors (JF-11) hold names of secrets, never one: whoever writes a row, what looks like a secret is refused.
+DROP VIEW IF EXISTS connector_flaw;
+CREATE VIEW connector_flaw AS
+SELECT c.tenant, c.name
+  FROM connector c, json_each(c.headers) h
+ WHERE CASE h.type
+     WHEN 'text' THEN h.key LIKE '%auth%' OR h.key LIKE '%cookie%' OR h.key LIKE '%token%' OR h.key LIKE '%secret%'
+                   OR h.key LIKE '%passw%' OR h.key LIKE '%credential%' OR h.key LIKE '%key%'
+                   OR ltrim(h.value) LIKE 'bearer ________%' OR ltrim(h.value) LIKE 'basic ________%'
+     WHEN 'object' THEN coalesce(json_extract(h.value, '$.secret'), '') NOT GLOB '[A-Z]*'
+                     OR json_extract(h.value, '$.secret') GLOB '*[^A-Z0-9_]*'
+                     OR length(json_extract(h.value, '$.secret')) > 100
+                     OR length(coalesce(json_extract(h.value, '$.prefix'), '')) > 20
+     ELSE 1 END
+UNION ALL
+SELECT c.tenant, c.name
+  FROM connector c, json_each(c.secrets) s
+ WHERE s.type <> 'text' OR s.value NOT GLOB '[A-Z]*' OR s.value GLOB '*[^A-Z0-9_]*' OR length(s.value) > 100
+UNION ALL
+-- Secrets go to hosts that are named, and to no other.
+SELECT c.tenant, c.name
+  FROM connector c
+ WHERE c.hosts = '[]' AND (c.secrets <> '[]' OR EXISTS (SELECT 1 FROM json_each(c.headers) h WHERE h.type = 'object'));
+
+DROP TRIGGER IF EXISTS judge_connector_insert;
+CREATE TRIGGER judge_connector_insert AFTER INSERT ON connector
+BEGIN
+    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+      FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
+END;
+
+DROP TRIGGER IF EXISTS judge_connector_update;
+CREATE TRIGGER judge_connector_update AFTER UPDATE ON connector
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: whose settings they are, and for what, never changes')
+     WHERE OLD.tenant <> NEW.tenant OR OLD.name <> NEW.name;
+    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+      FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
+END;

@@ -1,0 +1,160 @@
+"""The pages without a browser (JF-16): who may do what there, what is refused, and what never leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from holdfast import App, Retry
+from holdfast.dashboard.acting import below
+from holdfast.dashboard.rendering import THEME
+from holdfast.domain.states import State
+from holdfast.live import Live
+from tests.api.conftest import client_of
+from tests.api.serving import auntil
+
+pytestmark = pytest.mark.req("JF-16")
+
+YES = {"confirmed": "yes", "reason": "because"}
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """Pages are the same on every store; what they read is tested where it is read."""
+    return sqlite_url
+
+
+def dead_letter(app: App, kind: str = "breaks") -> str:
+    if kind not in app.kinds:
+
+        @app.job(kind, retry=Retry(max_attempts=1))
+        async def breaks(n: int) -> None:
+            raise ValueError(n)
+
+    job = app.enqueue(kind, {"n": 1}).id
+    app.run_worker(burst=True)
+    return job
+
+
+ACTIONS = {
+    "cancel": {},
+    "redrive": {},
+    "discard": {},
+    "move": {"to": "last"},
+    "run-now": {},
+    "edit": {"payload": '{"n": 2}'},
+}
+
+
+async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> None:
+    job = await asyncio.to_thread(dead_letter, app)
+    waiting = (await app.aenqueue("breaks", {"n": 2})).id
+    operation = await app.operations.astart("redrive", kind="nothing")
+    async with client_of(app, role="viewer") as viewer, client_of(app, role="executor") as executor:
+        for page in ("/", "/jobs", "/jobs?state=queued", f"/jobs/{job}", f"/jobs/{waiting}", "/operations"):
+            shown = await viewer.get(page)
+            assert shown.status_code == 200
+            assert re.findall(r'<form[^>]*method="post"[^>]*action="([^"]*)"', shown.text) == ["/theme"]
+            assert (await executor.get(page)).status_code == 403
+        for name, fields in ACTIONS.items():
+            refused = await viewer.post(f"/jobs/{job}/{name}", data={**YES, **fields})
+            assert (refused.status_code, "missing_scope" in refused.text) == (403, True)
+        for path in ("/jobs/act", f"/operations/{operation.id}/cancel"):
+            assert (await viewer.post(path, data={**YES, "verb": "redrive", "id": job})).status_code == 403
+    found = await app.aget(job)
+    assert found is not None
+    assert found.state is State.DEAD_LETTER
+
+
+async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(app: App) -> None:
+    app.client.make_ready()
+    jobs = [await asyncio.to_thread(dead_letter, app) for _ in range(4)]
+    async with client_of(app, role="operator") as http:
+
+        async def post(path: str, **fields: str) -> str:
+            answer = await http.post(path, data=fields)
+            if answer.status_code == 200:
+                return re.sub(r"\s+", " ", re.search(r"<h1>(.*?)</h1>", answer.text, re.S).group(1))  # type: ignore[union-attr]
+            assert answer.status_code == 303, answer.text
+            shown = await http.get(answer.headers["location"])
+            said = re.search(r'class="said"[^>]*>(.*?)<', shown.text)
+            return said.group(1) if said else answer.headers["location"]
+
+        assert await post(f"/jobs/{jobs[0]}/discard") == (
+            "A dead letter is not discarded without a reason: give one, and try again."
+        )
+        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use") == "Discard this dead letter (breaks) for good?"
+        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use", confirmed="yes") == "It is discarded."
+        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use", confirmed="yes") == (
+            "That was refused: it is no dead letter any more."
+        )
+        assert await post(f"/jobs/{jobs[1]}/redrive") == "It is in its queue again."
+        assert await post(f"/jobs/{jobs[1]}/move", to="first") == "It is first in its queue now."
+        assert await post(f"/jobs/{jobs[1]}/cancel") == "Cancel this job (breaks)?"
+        assert (await post(f"/jobs/{jobs[1]}/cancel", confirmed="yes")).startswith("It is cancelled")
+        later = (await app.aenqueue("breaks", {"n": 3}, delay=600)).id
+        assert await post(f"/jobs/{later}/run-now") == "It may be begun now."
+        assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": "{"})).status_code == 422
+        assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": '{"m": 1}'})).status_code == 422
+        assert await post(f"/jobs/{jobs[2]}/edit", payload='{"n": 7}') == "This job takes the place of the dead letter."
+        assert (await http.post(f"/jobs/{jobs[3]}/move", data={"to": "elsewhere"})).status_code == 422
+        assert await post("/jobs/act", verb="redrive") == "Nothing was selected."
+        assert (await http.post("/jobs/act", data={"verb": "burn", "id": later})).status_code == 422
+        picked = {"verb": "redrive", "id": [jobs[3], jobs[0]], "confirmed": "yes"}
+        gone = await http.post("/jobs/act", data=picked)
+        assert "1 redriven; 1 not" in (await http.get(gone.headers["location"])).text
+        tracked = await post("/jobs/act", verb="cancel", everything="yes", q="kind:breaks", confirmed="yes")
+        assert tracked.startswith("/operations/")
+        history = await app.client.arun(app.client.verbs.history(jobs[1], "default"))
+        assert {event.actor for event in history if event.verb in ("redrive", "cancel", "move")} == {"a operator"}
+
+
+async def test_what_comes_in_is_bounded_and_what_is_not_there_is_said(app: App) -> None:
+    async with client_of(app) as http:
+        for path, status in {
+            "/jobs?state=nonsense": 422,
+            "/jobs?q=state:nonsense": 422,
+            "/jobs?before=nonsense": 422,
+            f"/jobs?q={'x' * 2_000}": 422,
+            "/jobs?q=%00": 200,
+            "/jobs/nonsense": 422,
+            "/jobs/00000000-0000-7000-8000-000000000000": 404,
+            "/operations/00000000-0000-7000-8000-000000000000": 404,
+            "/operations?before=nonsense": 422,
+            "/nonsense": 404,
+        }.items():
+            answer = await http.get(path)
+            assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        kept = await http.post("/theme", data={"theme": "dark", "back": "//evil.example/x"})
+        assert kept.headers["location"] == "/"
+        assert f"{THEME}=dark" in kept.headers["set-cookie"]
+        assert 'data-theme="dark"' in (await http.get("/jobs")).text
+        refused = await http.post("/theme", data={"theme": "<b>", "back": "/"})
+        assert THEME not in refused.headers.get("set-cookie", "")
+
+
+@pytest.mark.parametrize("path", ["https://evil.example", "//evil.example", "/\\evil", "javascript:1", "jobs", "/a\nb"])
+def test_no_form_leads_elsewhere(path: str) -> None:
+    assert below(path) == "/"
+    assert below("/jobs?state=queued") == "/jobs?state=queued"
+
+
+async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
+    """However much happens, one word a while; a listener that goes is gone."""
+    from holdfast.dashboard.pages.live import signals
+
+    app.client.make_ready()
+    live = Live(app.client)
+    told = signals(live, "default", gentle=0.2, quiet=0.3)
+    assert "event: here" in await anext(told)
+    assert "event: here" in await anext(told)
+    await auntil(lambda: live.listeners == 1, "it listens")
+    for n in range(20):
+        await app.aenqueue("anything", {"n": n})
+    assert await anext(told) == "event: changed\ndata: -\n\n"
+    assert any("event: here" in word for word in [await anext(told) for _ in range(4)])
+    await told.aclose()
+    await auntil(lambda: live.listeners == 0, "nobody listens")
+    await live.aclose()

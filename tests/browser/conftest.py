@@ -1,0 +1,144 @@
+"""A real browser (the Chromium that is installed) on the real service behind a socket of this machine.
+
+Where there is no browser these tests are skipped, and say so; in CI that is an error. With HOLDFAST_SCREENSHOTS set to
+a folder, pictures of the main screens are written there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from holdfast import App
+from holdfast.access.local import at_this_machine
+from holdfast.service import make_service
+from tests.app.waiting import until
+from tests.browser.seeds import hostile_app
+
+T = TypeVar("T")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--mute-audio"),
+    *("--disable-dev-shm-usage", "--disable-features=Translate,OptimizationHints,MediaRouter"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The service on a socket, and the app it serves."""
+
+    address: str
+    app: App
+
+
+class Console:
+    """Whatever a page complains of; a test ends with none."""
+
+    def __init__(self, page: Page) -> None:
+        self.said: list[str] = []
+        self.expected: tuple[str, ...] = ()
+        page.on("console", lambda message: self._heard(message.type, message.text))
+        page.on("pageerror", lambda error: self._heard("error", str(error)))
+
+    def _heard(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not any(each in text for each in self.expected):
+            self.said.append(text)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("there is no Chromium here, and in CI there must be one")
+        pytest.skip(f"NO BROWSER: none of {', '.join(NAMES)} is installed, so no page was looked at")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+def aside(work: Callable[[], T]) -> T:
+    """In another thread: in this one the driver of the browser has a loop that runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(60)
+
+
+@contextmanager
+def serving(service: ASGIApp) -> Iterator[str]:
+    """In a thread of its own, with its own loop; it has ended when the block ends."""
+    config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    until(lambda: server.started, "the service listens")
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Hostile text in every field; mounted below a path, as other people's programs do it."""
+    with closing(aside(lambda: hostile_app(tmp_path_factory.mktemp("hostile")))) as app:
+        inner = make_service(app, authenticate=at_this_machine(app.client))
+        outer = Starlette(routes=[Mount("/ops/jobs", inner)], lifespan=inner.router.lifespan_context)
+        with serving(outer) as address:
+            yield Site(f"{address}/ops/jobs", app)
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Site) -> Iterator[Open]:
+    """A page of the site in a browser of its own; afterwards nobody must have complained of anything."""
+    contexts: list[Any] = []
+    consoles: list[Console] = []
+
+    def make(path: str = "/", *, expected: tuple[str, ...] = (), **settings: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **settings})
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        page: Page = context.new_page()
+        console = Console(page)
+        console.expected = expected
+        consoles.append(console)
+        page.goto(f"{site.address}{path}")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert [line for console in consoles for line in console.said] == []
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Path | None:
+    """Where to, if pictures are wanted."""
+    named = os.environ.get("HOLDFAST_SCREENSHOTS")
+    if not named:
+        return None
+    folder = Path(named)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,78 @@
+"""Pictures of the main screens, for README and docs; written only where HOLDFAST_SCREENSHOTS names a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from holdfast import App
+from holdfast.access.local import at_this_machine
+from holdfast.domain.states import State
+from holdfast.runtime.worker import WorkerOptions
+from holdfast.service import make_service
+from tests.app.waiting import until
+from tests.browser.conftest import aside, serving
+from tests.browser.seeds import usual_app
+
+pytestmark = pytest.mark.req("JF-16")
+
+WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 780}
+
+
+@pytest.fixture
+def folder(pictures: Path | None) -> Path:
+    if pictures is None:
+        pytest.skip("HOLDFAST_SCREENSHOTS names no folder: no pictures")
+    return pictures
+
+
+def test_pictures(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    def shoot(name: str, address: str, path: str, scheme: str, size: dict[str, int] = WIDE) -> None:
+        context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)  # type: ignore[arg-type]
+        page: Page = context.new_page()
+        page.goto(address + path)
+        page.wait_for_selector("#live-state[data-is=live]", state="attached")
+        page.screenshot(path=folder / f"dashboard-{name}.png")
+        assert page.title().endswith("Holdfast")
+        context.close()
+
+    with closing(aside(lambda: usual_app(tmp_path))) as app, at_work(app):
+        dead = app.jobs(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
+        with serving(make_service(app, authenticate=at_this_machine(app.client))) as address:
+            shoot("overview", address, "/", "light")
+            shoot("overview-dark", address, "/", "dark")
+            shoot("jobs", address, "/jobs", "light")
+            shoot("jobs-dark", address, "/jobs", "dark")
+            shoot("job", address, f"/jobs/{dead}", "light")
+            shoot("job-dark", address, f"/jobs/{dead}", "dark")
+            shoot("narrow", address, "/jobs", "dark", NARROW)
+
+
+class at_work:
+    """A worker that lives, and does nothing more: the pictures show somebody."""
+
+    def __init__(self, app: App) -> None:
+        self._worker = app.worker(WorkerOptions(queues=("mail-later",), concurrency=8))
+        self._app, self._thread = app, threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            try:
+                await self._worker.run()
+            finally:
+                await self._app.store.leave_loop()
+
+        asyncio.run(serve())
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        until(lambda: self._app.health().workers, "a worker is alive")
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+        self._thread.join(30)

@@ -1,0 +1,203 @@
+"""The dashboard in a browser (JF-16): what it shows, what can be done there, and for whom it works."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from holdfast.dashboard.rendering import MENU
+from holdfast.domain.states import State
+from tests.app.waiting import until
+from tests.browser import hostile
+from tests.browser.conftest import Open, Site
+
+pytestmark = [pytest.mark.req("JF-16"), pytest.mark.slow]
+
+NARROW = {"width": 390, "height": 800}
+
+
+def a_job(site: Site, **wanted: object) -> str:
+    return site.app.jobs(limit=1, **wanted)[0].id
+
+
+def pages_of(site: Site) -> list[str]:
+    """Every page of the menu, and those that lie below."""
+    below = [f"/jobs/{a_job(site, kind=kind)}" for kind in (hostile.KIND, "breaks")]
+    return [*(path for path, _ in MENU), "/jobs?q=nonsense:1", "/operations", f"{below[1]}/edit", *below]
+
+
+def harmed(page: Page) -> bool:
+    return bool(page.evaluate("window.harmed === 1"))
+
+
+AGAIN = (
+    "() => axe.run({runOnly: ['color-contrast'], resultTypes: ['violations']})"
+    ".then((found) => found.violations.flatMap((each) => each.nodes.map((node) => node.failureSummary)))"
+)
+
+
+def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open, site: Site) -> None:
+    """Nothing that axe finds in either scheme, no word of the console (where the policy's refusals would be), and
+    nothing of what people wrote is run."""
+    page = open_page("/", expected=("404", "422"))
+    wrong: list[str] = []
+    for path in pages_of(site):
+        page.emulate_media(color_scheme="light")
+        answer = page.goto(f"{site.address}{path}")
+        assert answer is not None
+        assert answer.status in (200, 404, 422), path
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        found = Axe().run(page, options={"resultTypes": ["violations"]})
+        if found.violations_count:
+            wrong.append(f"{path}: {found.generate_report()}")
+        page.emulate_media(color_scheme="dark")
+        wrong += [f"{path}, dark: {each}" for each in page.evaluate(AGAIN)]
+        assert not harmed(page), path
+    assert not wrong, "\n".join(wrong)
+
+
+def test_hostile_text_is_shown_as_it_is_and_secrets_are_not(open_page: Open, site: Site) -> None:
+    page = open_page(f"/jobs/{a_job(site, kind=hostile.KIND)}")
+    assert page.inner_text("h1") == hostile.KIND
+    shown = page.inner_text("main")
+    for part in (hostile.SCRIPT, hostile.BREAK, hostile.TEMPLATE, hostile.LINK, hostile.TAG):
+        assert part in shown
+    assert page.locator(f'a[href^="{hostile.LINK}"]').count() == 0
+    page.goto(f"{site.address}/jobs/{a_job(site, kind='secret')}")
+    assert "Restricted: not shown here." in page.inner_text("main")
+    assert "canary" not in page.content()
+    page.goto(f"{site.address}/jobs/{a_job(site, kind='breaks')}")
+    assert "raise ValueError" in page.inner_text("pre >> nth=0")
+    assert not harmed(page)
+
+
+def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: Open, site: Site) -> None:
+    page = open_page("/jobs?state=queued")
+    rows = page.locator("table[data-rows] tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    assert "before=" in page.url
+    expect(rows).to_have_count(11)
+    page.get_by_role("searchbox").fill("queue:later")
+    page.get_by_role("button", name="Search").click()
+    expect(rows).to_have_count(1)
+    assert "q=queue%3Alater" in page.url
+    assert "state=queued" in page.url
+    page.get_by_role("searchbox").fill(a_job(site, kind="asks"))
+    page.get_by_role("button", name="Search").click()
+    assert page.inner_text("h1") == "asks"
+    expect(page.get_by_label("Timeline").or_(page.locator("svg.bars"))).to_be_visible()
+    assert "Why is it waiting" in page.inner_text("main")
+    page.goto(f"{site.address}/")
+    page.locator("a.figure", has_text="Waiting").click()
+    assert page.url.endswith("/jobs?state=queued")
+
+
+def test_keys(open_page: Open) -> None:
+    page = open_page("/")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/jobs")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("gj?")
+    expect(page.get_by_role("searchbox")).to_have_value("gj?")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("tbody tr").nth(1).locator("a")).to_be_focused()
+    page.keyboard.press("k")
+    page.keyboard.press("x")
+    expect(page.locator("tbody tr").first.locator("input")).to_be_checked()
+    expect(page.locator("[data-picked]")).to_have_text("1 selected")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}$"))
+
+
+def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, site: Site) -> None:
+    page = open_page("/jobs?state=queued", viewport=NARROW)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    expect(page.get_by_role("link", name="Approvals")).to_be_hidden()
+    page.locator(".menu-label").click()
+    expect(page.get_by_role("link", name="Approvals")).to_be_visible()
+    page.get_by_role("button", name="Dark").click()
+    assert page.url.endswith("/jobs?state=queued")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.goto(f"{site.address}/jobs/{a_job(site, kind=hostile.KIND)}")
+    assert page.evaluate(ground) == dark
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> None:
+    job = a_job(site, kind="waits", state=State.QUEUED)
+    page = open_page(f"/jobs/{job}", java_script_enabled=False)
+    page.get_by_role("button", name="Cancel").click()
+    assert page.inner_text("h1") == "Cancel this job (waits)?"
+    got = site.app.get(job)
+    assert got is not None
+    assert got.state is State.QUEUED
+    page.get_by_role("button", name="Yes").click()
+    assert "It is cancelled" in page.inner_text(".said")
+    assert "cancelled" in page.inner_text(".badge >> nth=0")
+    page.reload()
+    assert page.locator(".said").count() == 0
+    page.goto(f"{site.address}/jobs?state=queued")
+    page.locator("input[name=id]").first.check()
+    page.locator("button[value=cancel]").click()
+    assert page.inner_text("h1") == "Cancel 1 selected job?"
+    page.get_by_role("link", name="No, go back").click()
+    assert page.url.endswith("/jobs?state=queued")
+    page.locator("button[value=cancel]").click()
+    assert "Nothing was selected." in page.inner_text(".said")
+
+
+def test_live_pause_and_stale(open_page: Open, site: Site) -> None:
+    """A page goes on by itself, rests when told to, and says when it hears nothing any more."""
+    page = open_page("/jobs?q=queue:fresh", expected=("ERR_", "Failed to load"))
+    expect(page.locator("#live-state span")).to_have_text("Live")
+    site.app.enqueue("waits", {"n": 1}, queue="fresh")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("tbody input[name=id]").check()
+    site.app.enqueue("waits", {"n": 2}, queue="fresh")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody input[name=id]:checked")).to_have_count(1)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#live-state span")).to_contain_text("Paused")
+    site.app.enqueue("waits", {"n": 3}, queue="fresh")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.route("**/live", lambda route: route.abort())
+    page.evaluate("document.dispatchEvent(new Event('holdfast:pause'))")
+    page.evaluate("document.dispatchEvent(new Event('holdfast:pause'))")
+    expect(page.locator("#live-state span")).to_contain_text("Stale since")
+
+
+def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site) -> None:
+    page = open_page("/jobs?state=dead_letter&q=kind:breaks")
+    dead = page.locator("tbody tr").count()
+    assert dead == 3
+    page.get_by_label("All that match").check()
+    page.get_by_role("button", name="Redrive").click()
+    expect(page.locator("#ask-question")).to_have_text("Redrive all jobs that match?")
+    page.get_by_role("button", name="No").click()
+    assert "/jobs?" in page.url
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_role("button", name="Yes").click()
+    page.wait_for_url("**/operations/*")
+    operation = page.url.rsplit("/", 1)[1]
+    site.app.operations.run(operation)  # as a worker would
+    expect(page.locator("main .badge").first).to_contain_text("done")
+    expect(page.locator("main")).to_contain_text("3 of 3 done")
+    again = until(lambda: site.app.jobs(kind="breaks", state=State.QUEUED), "they wait again")
+    assert len(again) == 3
+    ledger = site.app.client.run(site.app.client.verbs.history(again[0].id, "default"))
+    assert ledger[-1].verb == "redrive"

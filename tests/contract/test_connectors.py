@@ -1,0 +1,87 @@
+"""Settings of connectors (JF-11) on both stores: one tenant's, bounded, recorded, and without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.domain.connectors import ConnectorDraft
+from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.stores.auditing import ActionFilter
+from holdfast.stores.base import Store
+from tests.support.connectors import connect, drafted
+
+pytestmark = pytest.mark.req("JF-11")
+
+
+def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> None:
+    v, run = store.verbs, store.run
+    headers = {"Accept": "text/plain", "Authorization": {"secret": "RATES_TOKEN", "prefix": "Bearer "}}
+    made = connect(
+        store, headers=headers, timeout="10s", max_bytes="64KB", hosts=["API.example.com:8443", "*.b.example"]
+    )
+    assert (made.tenant, made.name, made.enabled, made.set_by) == ("default", "http.request", True, "ada")
+    assert (made.hosts, made.secrets) == (("api.example.com:8443", "*.b.example"), ("RATES_TOKEN",))
+    assert (made.headers, made.timeout, made.max_bytes) == (headers, 10.0, 65_536)
+    assert run(v.connector("http.request", "default")) == made
+    assert run(v.connector("http.request", "acme")) is None
+    changed = connect(store, actor="bob", enabled=False)
+    assert (changed.enabled, changed.headers, changed.set_by) == (False, {}, "bob")
+    assert (changed.created_at, changed.updated_at >= made.updated_at) == (made.created_at, True)
+    connect(store, tenant="acme", hosts=["other.example"])
+    connect(store, "webhook.deliver", tenant="acme")
+    assert [each.name for each in run(v.connectors("acme"))] == ["http.request", "webhook.deliver"]
+    assert [(each.name, each.tenant) for each in run(v.connectors("*"))] == [
+        ("http.request", "acme"),
+        ("http.request", "default"),
+        ("webhook.deliver", "acme"),
+    ]
+    assert run(v.remove_connector("http.request", "eve", "default"))
+    assert not run(v.remove_connector("http.request", "eve", "default"))
+    assert run(v.connector("http.request", "acme")) is not None
+    with pytest.raises(HoldfastError):
+        run(v.set_connector(drafted(), "ada", "*"))
+    told = [(each.actor, each.verb) for each in run(v.actions(ActionFilter(tenant="default", subject="connector")))]
+    assert told[::-1] == [("ada", "add"), ("bob", "change"), ("eve", "remove")]
+
+
+def test_what_was_not_named_stays(store: Store) -> None:
+    made = connect(store, timeout=5)
+    again = ConnectorDraft.of("http.request", made, {"enabled": False})
+    assert (again.hosts, again.secrets, again.timeout, again.enabled) == (made.hosts, made.secrets, 5.0, False)
+    assert ConnectorDraft.of("http.request", made, {"timeout": None}).timeout is None
+
+
+@pytest.mark.parametrize(
+    ("says", "code"),
+    [
+        ({"hosts": ["http://example.com/"]}, "invalid_connector"),
+        ({"hosts": ["a b"]}, "invalid_connector"),
+        ({"hosts": ["*"]}, "invalid_connector"),
+        ({"hosts": ["a.example:70000"]}, "invalid_connector"),
+        ({"hosts": "a.example"}, "invalid_connector"),
+        ({"hosts": ["a.example"] * 1 + [f"h{n}.example" for n in range(200)]}, "invalid_connector"),
+        ({"hosts": []}, "secrets_need_hosts"),
+        ({"hosts": [], "secrets": [], "headers": {"X": {"secret": "A"}}}, "secrets_need_hosts"),
+        ({"secrets": ["hunter-2"]}, "invalid_secret_name"),
+        ({"secrets": ["A__B"]}, "invalid_secret_name"),
+        ({"headers": {"X": {"secret": "whsec_abc"}}}, "invalid_secret_name"),
+        ({"headers": {"X": {"value": "A"}}}, "invalid_connector"),
+        ({"headers": {"X Y": "a"}}, "invalid_connector"),
+        ({"headers": {"X": "a\r\nB: c"}}, "invalid_connector"),
+        ({"headers": {"Authorization": "Basic dXNlcg=="}}, "secret_in_settings"),
+        ({"headers": {"X-Api-Key": "abc"}}, "secret_in_settings"),
+        ({"headers": {"X": "ghp_0123456789abcdef0123"}}, "secret_in_settings"),
+        ({"timeout": 0}, "invalid_connector"),
+        ({"timeout": "2h"}, "invalid_connector"),
+        ({"max_bytes": "1GB"}, "invalid_connector"),
+        ({"enabled": 1}, "invalid_connector"),
+        ({"password": "x"}, "unknown_option"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(says: dict[str, Any], code: str) -> None:
+    with pytest.raises((InvalidSetting, Refused)) as caught:
+        drafted(**says)
+    assert caught.value.code == code
+    assert "ghp_" not in str(caught.value)

@@ -1,0 +1,132 @@
+"""Endpoints on every store: their subscriptions rest and go with them, the log is bounded, what is missed is told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.domain.endpoints import KEPT, KEPT_DAYS, subscription_names
+from holdfast.domain.schedules import Firing
+from holdfast.domain.subscriptions import TELLS
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.endpoints import draft, endpoint, found, sent
+from tests.support.schedules import add, decided
+from tests.support.stores import FINAL, claim, forward, new_id, open_lease, put_one, settle
+from tests.support.subscriptions import feed_all, made_of, tell
+
+pytestmark = pytest.mark.req("JF-9", "SC-15")
+
+
+def told(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, object]]]:
+    return [(each.name, each.data) for each in store.run(store.verbs.app_events_after(None, 50, tenant))]
+
+
+def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None:
+    endpoint(store, wants=["job.dead_letter", "order.*"], kind="pay*", options={"of_queue": "default"})
+    ledger, application = subscription_names("ops")
+    put_one(store, "pay")
+    put_one(store, "other")
+    put_one(store, "pay", queue="elsewhere")
+    settle(store, claim(store, open_lease(store), 3, queues=("default", "elsewhere")), FINAL)
+    tell(store, "order.paid")
+    assert (feed_all(store, ledger), feed_all(store, application)) == (1, 1)
+    first, second = made_of(store, TELLS)
+    assert (first.payload["endpoint"], first.payload["event"]["name"]) == ("ops", "job.bury")
+    assert second.payload["event"]["name"] == "order.paid"
+    endpoint(store, "all", wants=["job.*"])
+    settle(store, claim(store, open_lease(store), 2), FINAL)  # the deliveries themselves fail, and nobody is told
+    put_one(store, "pay")
+    assert feed_all(store, subscription_names("all")[0]) == 1
+    assert (feed_all(store, ledger), feed_all(store, application)) == (0, 0)
+
+
+def test_a_disabled_endpoint_rests_until_it_is_enabled_and_the_log_goes_with_it(store: Store) -> None:
+    made = endpoint(store, wants=["order.*"])
+    name = subscription_names("ops")[1]
+    v, run = store.verbs, store.run
+    assert run(v.disable_endpoint("ops", "moved", "ada", "default"))
+    assert run(v.disable_endpoint("ops", "again", "bob", "default"))
+    resting = found(store)
+    assert (resting.disabled_by, resting.disabled_reason, resting.enabled) == ("ada", "moved", False)
+    assert told(store) == [("endpoint.disabled", {"endpoint": "ops", "reason": "moved", "by": "ada"})]
+    tell(store, "order.paid")
+    assert run(v.active_subscriptions("default")) == []
+    assert run(v.enable_endpoint("ops", False, "ada", "default"))
+    assert found(store).enabled
+    assert feed_all(store, name) == 1  # what it missed
+    run(v.disable_endpoint("ops", "moved", "ada", "default"))
+    tell(store, "order.paid")
+    run(v.enable_endpoint("ops", True, "ada", "default"))
+    assert feed_all(store, name) == 0  # without it
+    assert run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
+    assert run(v.remove_endpoint("ops", "ada", "default"))
+    assert run(v.subscriptions("default")) == []
+    assert run(v.endpoint_deliveries(made.id, "default", 9)) == []
+    assert not run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
+    for call in (
+        v.remove_endpoint("ops", "ada", "default"),
+        v.disable_endpoint("ops", "x", "ada", "default"),
+        v.enable_endpoint("ops", False, "ada", "default"),
+        v.change_endpoint(draft(), "ada", "default"),
+    ):
+        assert not run(call)
+
+
+def test_one_of_another_tenant_is_not_there(store: Store) -> None:
+    mine = endpoint(store)
+    v, run = store.verbs, store.run
+    run(v.note_endpoint_delivery(sent(mine.id, new_id()), "default"))
+    assert not run(v.note_endpoint_delivery(sent(mine.id, new_id()), "acme"))
+    assert not run(v.disable_endpoint("ops", "mine now", "eve", "acme"))
+    assert not run(v.change_endpoint(draft(url="https://eve.example"), "eve", "acme"))
+    assert not run(v.remove_endpoint("ops", "eve", "acme"))
+    assert run(v.endpoint("ops", "acme")) is None
+    assert run(v.endpoints("acme")) == []
+    assert run(v.endpoint_deliveries(mine.id, "acme", 9)) == []
+    assert found(store) == mine
+    assert endpoint(store, tenant="acme").tenant == "acme"
+    assert not run(v.add_endpoint(draft(), new_id(), "ada", "acme"))
+
+
+def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
+    made = endpoint(store)
+    v, run = store.verbs, store.run
+    old = sent(made.id, new_id(), message="msg_old")
+    run(v.note_endpoint_delivery(old, "default"))
+    forward(store, (KEPT_DAYS + 1) * 86_400)
+    run(v.note_endpoint_delivery(sent(made.id, new_id(), status=500, error_code="webhook_failed"), "default"))
+    (kept,) = run(v.endpoint_deliveries(made.id, "default", 9, failed=True))
+    assert (kept.status, kept.delivered, kept.at is not None) == (500, False, True)
+    assert run(v.endpoint_deliveries(made.id, "default", 9, message="msg_old")) == []
+    columns = "tenant, endpoint_id, message, type, job_id, attempt, status, error_code, duration_ms, excerpt, at"
+    number = "lpad(to_hex(n), 12, '0')" if by_hand.name == "postgres" else "printf('%012x', n)"
+    series = "generate_series(1, :n) n" if by_hand.name == "postgres" else "(select value as n from json_each(:rows))"
+    id = f"('00000000-0000-7000-8000-' || {number})" + ("::uuid" if by_hand.name == "postgres" else "")
+    params = {"n": KEPT + 5} if by_hand.name == "postgres" else {"rows": str(list(range(1, KEPT + 6)))}
+    by_hand.execute(
+        f"insert into endpoint_delivery (id, {columns}) select {id}, {columns} from endpoint_delivery, {series}", params
+    )
+    run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
+    assert by_hand.execute("select count(*) from endpoint_delivery") == [(KEPT,)]
+    page = run(v.endpoint_deliveries(made.id, "default", 2))
+    assert len(run(v.endpoint_deliveries(made.id, "default", 1000, before=page[-1].id))) == KEPT - 2
+
+
+def test_times_that_were_missed_are_told_once(store: Store) -> None:
+    schedule = add(store, name="hourly", timing="@hourly")
+    due = schedule.next_fire_at
+    assert due is not None
+    missed = Firing(due + timedelta(hours=2), "missed", count=3, since_at=due)
+    assert store.run(store.verbs.fire_schedules([decided(schedule, missed)], "default")) == 1
+    ((name, data),) = told(store)
+    assert name == "schedule.missed"
+    assert data == {
+        "schedule": "hourly",
+        "schedule_id": schedule.id,
+        "kind": schedule.kind,
+        "count": 3,
+        "first": due.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "last": missed.due_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

@@ -1,0 +1,96 @@
+"""How queues and workers stand, tenants within bounds, and the ledger page by page: the same on every store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.domain.standing import QueueStanding
+from holdfast.domain.states import State
+from holdfast.stores.auditing import EventFilter
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.reads import audit
+from tests.support.stores import forward, put, spec, take
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.req("JF-16", "DP-19")
+
+
+def standings(store: Store, tenant: str) -> dict[str, QueueStanding]:
+    return {each.queue: each for each in store.run(store.verbs.queue_standings(tenant))}
+
+
+def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
+    verbs, run = store.verbs, store.run
+    put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", process_after=LATER))
+    put(store, spec(queue="mail"), spec(queue="own"), tenant="acme")
+    lease = run(verbs.open_lease("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4)).id
+    other = run(verbs.open_lease("host-2", 30.0, "acme", "crew")).id
+    run(verbs.open_lease("host-3", 0.01, "acme", "crew"))
+    assert len(run(verbs.claim(ClaimRequest(lease=lease, queues=("mail",), want=1)))) == 1
+    run(verbs.end_lease(other, "done", "acme"))
+    now = forward(store, 1.0)
+
+    own = standings(store, "default")
+    assert set(own) == {"mail"}
+    mail = own["mail"]
+    assert (mail.ready, mail.later, mail.running) == (2, 1, 1)
+    assert mail.oldest_at is not None
+    assert mail.oldest_at < now
+    every = standings(store, "*")
+    assert {name: (each.ready, each.running) for name, each in every.items()} == {"mail": (3, 1), "own": (1, 0)}
+    assert every["mail"].later == 1
+    assert every["own"].oldest_at is not None
+
+    for tenant in ("default", "acme", "*"):
+        (worker,) = run(verbs.worker_standings(tenant))
+        assert (worker.holder, worker.label, worker.tenant, worker.slots, worker.busy) == ("host-1", "crew", "*", 4, 1)
+        assert (worker.kinds, worker.queues) == (("mail.send",), ("mail",))
+        assert worker.opened_at <= worker.renewed_at < worker.until
+
+
+@pytest.mark.req("JF-12")
+def test_tenants_are_counted_up_to_a_limit(store: Store) -> None:
+    for tenant, jobs in (("acme", 5), ("globex", 2), ("initech", 1)):
+        put(store, *(spec() for _ in range(jobs)), tenant=tenant)
+    take(store, tenant="acme")
+    counted = store.run(store.verbs.tenants("*", most=3))
+    assert [(each.name, each.pending, each.running) for each in counted] == [
+        ("acme", 3, 1),
+        ("globex", 2, 0),
+        ("initech", 1, 0),
+    ]
+    assert [each.name for each in store.run(store.verbs.tenants("*", most=3, names=2))] == ["acme", "globex"]
+    assert store.run(store.verbs.tenants("*", most=100)) == store.run(store.verbs.tenants("*"))
+    assert [each.name for each in store.run(store.verbs.tenants("globex", most=3))] == ["globex"]
+
+
+@pytest.mark.req("HF-4", "DP-2")
+def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(spec(kind=f"kind-{n % 2}") for n in range(6)))
+    put(store, spec(), tenant="acme")
+    take(store, tenant="acme")
+    run, verbs = store.run, store.verbs
+    first = run(verbs.recent_events(EventFilter(tenant="default", limit=4)))
+    rest = run(verbs.recent_events(EventFilter(tenant="default", limit=4, before=first.before)))
+    numbers = [event.seq for event in (*first.events, *rest.events)]
+    assert len(numbers) == 6
+    assert numbers == sorted(numbers, reverse=True)
+    assert rest.before is None
+    assert {event.tenant for event in first.events} == {"default"}
+    odd = run(verbs.recent_events(EventFilter(tenant="*", kind="kind-1")))
+    assert [event.kind for event in odd.events] == ["kind-1"] * 3
+    started = run(verbs.recent_events(EventFilter(tenant="*", verb="take")))
+    assert [event.to_state for event in started.events] == [State.IN_PROGRESS]
+    assert run(verbs.recent_events(EventFilter(tenant="*", since=LATER))).events == []
+
+    monkeypatch.setattr(audit, "LOOKED_AT", 3)
+    found, before, looks = 0, None, 0
+    while looks < 20:
+        page = run(verbs.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
+        found, before, looks = found + len(page.events), page.before, looks + 1
+        if before is None:
+            break
+    assert (found, looks > 2, before) == (0, True, None), "it comes to an end, a few rows at a time"

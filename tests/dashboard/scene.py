@@ -1,0 +1,100 @@
+"""One of everything that the screens show, made by real work, with a hostile string wherever people write."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field
+
+from holdfast import App, Context, Retry
+from tests.app.running import work_off
+
+T = TypeVar("T")
+
+# What a page must never take for markup (rule 20); also what breaks out of attributes, templates, URLs and headers.
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}&amp;%0d%0aé‮"
+NAME = "a/b?c#d <b>&\"'{{7*7}}"
+
+
+class Budget(BaseModel):
+    limit: int = Field(ge=1, le=1000, description=HOSTILE)
+    reason: str = Field(title=HOSTILE)
+    urgent: bool = False
+
+
+@dataclass
+class Scene:
+    gate: str
+    token: str
+    group: str
+    job: str
+    dead: str
+    workflow: str
+    schedule: str = NAME
+
+
+def the(found: T | None) -> T:
+    """What must be there."""
+    assert found is not None
+    return found
+
+
+def is_inert(page: str) -> bool:
+    """Nothing of the hostile strings became markup, and no template looked into them."""
+    return "<img src=x" not in page and "<script>alert" not in page and "<b>&" not in page and "a/b?c#d 49" not in page
+
+
+def escaped(text: str) -> str:
+    return html.escape(text).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+
+
+def declare(app: App) -> None:
+    """The kinds of the scene, so that a page that makes jobs of them checks their arguments."""
+
+    @app.job("pay", timeout=30)
+    async def pay(ctx: Context) -> Any:
+        decision = await ctx.approval(
+            "big-payment", summary=HOSTILE, data={"to": HOSTILE}, form=Budget, not_requester=True, expires_in="1h"
+        )
+        return decision.data.limit
+
+    @app.job("broken", retry=Retry(max_attempts=1))
+    async def broken(text: str) -> None:
+        if text != "mended":
+            raise ValueError(HOSTILE)
+
+    @app.job("part")
+    async def part(n: int) -> int:
+        return n
+
+
+def play(app: App) -> Scene:
+    declare(app)
+    kinds = app.kinds
+    job = kinds["pay"].kind.enqueue()
+    dead = kinds["broken"].kind.enqueue(HOSTILE)
+    kinds["broken"].kind.enqueue(HOSTILE)
+    flow = app.workflow("publish")
+    first = flow.add(kinds["part"].kind, 1, name=HOSTILE[:60])
+    last = flow.add(kinds["part"].kind, 2, after=first, name="last")
+    flow.add(kinds["part"].kind, 3, after=[first, last], name="end")
+    started = flow.start()
+    app.schedules.create(NAME, "30 2 * 3 SUN", kind="part", tz="Europe/Paris", payload={"n": 5})
+    work_off(app)
+    (gate,) = app.approvals.list()
+    (group,) = app.dead_letters.groups()
+    app.dead_letters.note(group.fingerprint, HOSTILE)
+    app.pause(queue="shut", reason=HOSTILE, tenant="default")
+    app.limits.set(queue="mail", concurrency=3)
+    app.enqueue("part", {"n": 9}, queue="mail", tags=[])
+    app.audit.seal()
+    return Scene(
+        gate.id,
+        app.approvals.token(gate.id, person="ada", expires_in="1h"),
+        group.fingerprint,
+        job.id,
+        dead.id,
+        started.id,
+    )

@@ -1,0 +1,296 @@
+"""What the other screens do: dead letters, workflows, schedules, queues, tenants, the audit trail, the system."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from holdfast import App, Retry, State
+from holdfast.dashboard.pages import audit
+from holdfast.stores.base import JobFilter
+from tests.api.conftest import client_of
+from tests.app.running import work_off
+from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the
+
+pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+
+
+@pytest.fixture
+async def scene(app: App) -> Scene:
+    return await asyncio.to_thread(play, app)
+
+
+@pytest.mark.req("DP-15")
+async def test_dead_letters_are_redriven_discarded_edited_and_noted(
+    app: App, http: httpx2.AsyncClient, scene: Scene
+) -> None:
+    group = f"/dead-letters/{scene.group}"
+    first, second = (job.id for job in app.dead_letters.jobs(scene.group))
+    one = f"{group}/jobs/{first}"
+    assert (await http.post(one, data={"verb": "discard"})).status_code == 422, "not without a reason"
+    asks = await http.post(one, data={"verb": "discard", "reason": "old"})
+    assert (asks.status_code, 'name="confirmed"' in asks.text) == (200, True)
+    assert the(app.get(first)).state is State.DEAD_LETTER
+    assert (await http.post(one, data={"verb": "discard", "reason": "old", "confirmed": "yes"})).status_code == 303
+    assert the(app.get(first)).state is State.CANCELLED
+    assert (await http.post(one, data={"verb": "redrive"})).status_code == 404
+
+    assert (await http.post(f"{group}/note", data={"note": "known: " + HOSTILE})).status_code == 303
+    assert the(the(app.dead_letters.group(scene.group)).note).startswith("known: <img src=x")
+
+    broken = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": '})
+    assert (broken.status_code, "is no JSON" in broken.text) == (422, True)
+    unfit = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"other": 1}'})
+    assert unfit.status_code == 422
+    edited = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": "mended"}', "reason": "typo"})
+    new = edited.headers["location"].rsplit("/", 1)[1]
+    await asyncio.to_thread(work_off, app)
+    assert the(app.get(new)).state is State.SUCCEEDED
+    assert the(app.get(second)).state is State.CANCELLED
+
+
+@pytest.mark.req("DP-15")
+async def test_a_whole_group_is_redriven_as_an_operation_that_can_be_followed(
+    app: App, http: httpx2.AsyncClient, scene: Scene
+) -> None:
+    group = f"/dead-letters/{scene.group}"
+    for bad in ({"rate": "fast"}, {"rate": "-1"}, {"max_attempts": "0"}, {"max_attempts": "1e9"}):
+        assert (await http.post(f"{group}/redrive", data=bad)).status_code == 422, bad
+    assert app.operations.list() == []
+    asks = await http.post(f"{group}/discard", data={"reason": "x"})
+    assert 'name="confirmed"' in asks.text
+    started = await http.post(f"{group}/redrive", data={"rate": "1000", "reason": "mended"})
+    assert started.status_code == 303
+    (operation,) = app.operations.list()
+    assert started.headers["location"] == f"/operations/{operation.id}"
+    assert (await http.get(started.headers["location"])).status_code == 200
+    await asyncio.to_thread(app.operations.run, operation.id)
+    assert the(app.operations.get(operation.id)).done == 2
+    assert (await http.get(group)).text.count("Nothing is open") == 1
+
+
+@pytest.mark.req("SC-9")
+async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+    path = f"/schedules/{quote(scene.schedule, safe='')}"
+    form = {"timing": "0 9 * * MON-FRI", "tz": "Asia/Tokyo", "kind": "part", "missed": "skip", "overlap": "skip"}
+    form["payload"] = '{"n": 8}'
+    was = app.schedules.get(scene.schedule)
+    preview = await http.post(path, data=form | {"do": "preview"})
+    assert (preview.status_code, preview.text.count("09:00:00 JST")) == (200, 10)
+    assert app.schedules.get(scene.schedule) == was, "nothing is saved yet"
+    for wrong in ({"timing": "61 * * * *"}, {"tz": "Mars"}, {"payload": "["}, {"jitter": "9d"}):
+        answer = await http.post(path, data=form | wrong | {"do": "save"})
+        assert (answer.status_code, 'role="alert"' in answer.text) == (422, True), wrong
+    assert app.schedules.get(scene.schedule) == was
+    assert (await http.post(path, data=form | {"do": "save"})).headers["location"] == path
+    now = the(app.schedules.get(scene.schedule))
+    assert (now.timing, now.zone, now.payload, now.missed) == ("0 9 * * MON-FRI", "Asia/Tokyo", {"n": 8}, "skip")
+
+    for do, state in (("pause", "paused"), ("resume", "active")):
+        assert (await http.post(path, data={"do": do})).status_code == 303
+        assert the(app.schedules.get(scene.schedule)).state == state
+    ran = await http.post(path, data={"do": "run"})
+    job = ran.headers["location"].rsplit("/", 1)[1]
+    assert the(app.get(job)).payload == {"n": 8}
+    assert job in (await http.get(path)).text
+    assert (await http.post(path, data={"do": "run"})).status_code == 409, "it does not allow two at once"
+    assert (await http.post(path, data={"do": "nothing"})).status_code == 422
+    assert 'name="confirmed"' in (await http.post(path, data={"do": "delete"})).text
+    assert (await http.post(path, data={"do": "delete", "confirmed": "yes"})).status_code == 303
+    assert app.schedules.get(scene.schedule) is None
+
+    tried = await http.post("/new/schedule", data=form | {"name": "new", "do": "preview"})
+    assert "09:00:00 JST" in tried.text
+    assert app.schedules.list() == []
+    assert (await http.post("/new/schedule", data=form | {"name": "new", "do": "save"})).status_code == 303
+    taken = await http.post("/new/schedule", data=form | {"name": "new", "do": "save"})
+    assert (taken.status_code, "schedule_exists" in taken.text) == (422, True)
+
+
+@pytest.mark.req("SC-17")
+async def test_a_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncClient) -> None:
+    declare(app)
+    flow = app.workflow("publish")
+    first = flow.add(app.kinds["broken"].kind, "bad", name="first")
+    flow.add(app.kinds["part"].kind, 2, after=first, name="then")
+    id_ = flow.start().id
+    await asyncio.to_thread(work_off, app)
+    page = await http.get(f"/workflows/{id_}")
+    assert "Resume" in page.text
+    assert "skipped" in page.text
+    assert (await http.post(f"/workflows/{id_}/resume")).status_code == 303
+    assert the(app.workflows.get(id_)).open == 2
+    assert 'name="confirmed"' in (await http.post(f"/workflows/{id_}/cancel")).text
+    assert (await http.post(f"/workflows/{id_}/cancel", data={"confirmed": "yes"})).status_code == 303
+    assert the(app.workflows.get(id_)).status == "cancelled"
+    assert (await http.post(f"/workflows/{id_}/cancel", data={"confirmed": "yes"})).status_code == 409
+
+
+@pytest.mark.req("DP-18")
+async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, http: httpx2.AsyncClient) -> None:
+    what = {"what": "queue", "name": "mail", "reason": "SMTP is down", "for": "1h"}
+    async with client_of(app, role="operator", tenant="acme") as acme:
+        assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
+        assert (await acme.post("/pause", data=what | {"whose": "all"})).status_code == 403
+        assert (await acme.post("/pause?tenant=default", data=what)).status_code == 303
+        ((switch),) = app.client.run(app.client.verbs.switches("*"))
+        assert (switch.tenant, switch.scope, switch.name) == ("acme", "queue", "mail")
+        assert switch.until is not None
+        assert "SMTP is down" in (await acme.get("/queues")).text
+        assert "SMTP is down" not in (await http.get("/queues")).text
+        everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
+        assert everything.status_code == 303
+        assert {each.what for each in app.client.run(app.client.verbs.switches("*"))} == {
+            "everything of tenant acme",
+            "queue mail of tenant acme",
+        }
+        for what_ in ("queue", "everything"):
+            assert (await acme.post("/resume", data={"what": what_, "name": "mail"})).status_code == 303
+    asks = await http.post("/pause", data={"what": "everything", "whose": "all", "reason": "fire", "from": "system"})
+    assert 'name="confirmed"' in asks.text
+    sure = {"what": "everything", "whose": "all", "reason": "fire", "from": "system", "confirmed": "yes"}
+    assert (await http.post("/pause", data=sure)).headers["location"] == "/system"
+    assert "fire" in (await http.get("/queues")).text
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        assert (await acme.post("/resume", data={"what": "everything", "whose": "all"})).status_code == 403
+    assert (await http.post("/resume", data=sure)).status_code == 303
+    assert app.switches.list() == []
+
+
+@pytest.mark.req("JF-12", "SC-16")
+async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
+    app: App, http: httpx2.AsyncClient
+) -> None:
+    for tenant in ("acme", "globex"):
+        with app.tenant(tenant):
+            app.enqueue("x", {})
+    terms = {"name": "acme", "max_pending": "50", "max_running": "5", "rate": "10/s", "weight": "3"}
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        assert (await acme.post("/tenants", data=terms)).status_code == 403
+        assert (await acme.post("/tenants/fair", data={"on": "yes"})).status_code == 403
+        assert (await acme.post("/audit/verify")).status_code == 403
+        assert (await acme.post("/system/executors", data={"label": "x"})).status_code == 403
+        own = await acme.get("/tenants")
+        assert '<th scope="row">acme' in own.text
+        assert "globex" not in own.text
+        assert (await acme.post("/limits", data={"scope": "queue", "name": "q", "concurrency": "2"})).status_code == 303
+    for wrong in ({"max_pending": "-1"}, {"weight": "9999999"}, {"rate": "often"}, {"name": "*"}):
+        assert (await http.post("/tenants", data=terms | wrong)).status_code == 422, wrong
+    assert (await http.post("/tenants", data=terms)).status_code == 303
+    found = app.tenants.get("acme")
+    assert (found.max_pending, found.max_running, found.rate, found.weight) == (50, 5, 10, 3)
+    every = await http.get("/tenants")
+    assert "1 of 50" in every.text
+    assert "globex" in every.text
+    with app.tenant("acme"):
+        assert [(limit.name, limit.concurrency) for limit in app.limits.list() if limit.scope == "queue"] == [("q", 2)]
+
+
+@pytest.mark.req("HF-4")
+async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+    found = await http.get("/audit?subject=limit&actor=tester")
+    assert "mail</td>" in "".join(found.text.split())
+    assert "Nothing of that kind" in (await http.get("/audit?actor=nobody")).text
+    buried = await http.get("/audit?show=events&verb=bury&subject=broken")
+    assert buried.text.count("dead letter</span>") == 2
+    for wrong in ("since=yesterday", "since=0001-01-01", "before=0", "before=1e9", "before=" + "9" * 30):
+        assert (await http.get(f"/audit?{wrong}")).status_code == 422, wrong
+    verdict = await http.post("/audit/verify", data={"seals": "10"})
+    assert "The trail is as it was sealed" in verdict.text
+    anchor = app.audit.anchor()
+    other = f"{anchor.number}:{'0' * 64}"
+    verdict = await http.post("/audit/verify", data={"anchor": other})
+    assert "The trail is not as it was sealed" in verdict.text
+    assert (await http.post("/audit/verify", data={"seals": "5001"})).status_code == 422
+    async with audit._checking:
+        busy = await http.post("/audit/verify")
+    assert (busy.status_code, "verify_running" in busy.text) == (409, True)
+    doctor = await http.post("/system/doctor")
+    assert (doctor.status_code, "Findings" in doctor.text) == (200, True)
+
+
+async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncClient) -> None:
+    @app.job("secretly", restricted=True, retry=Retry(max_attempts=1))
+    async def secretly(pin: str) -> None:
+        raise ValueError("no")
+
+    app.payload_rules.put_down("*")
+    job = secretly.enqueue("canary-4711")
+    app.schedules.create("nightly", "@daily", kind="secretly", payload={"pin": "canary-4711"})
+    await asyncio.to_thread(work_off, app)
+    (group,) = app.dead_letters.groups()
+    pages = (f"/dead-letters/{group.fingerprint}", f"/dead-letters/{group.fingerprint}/jobs/{job.id}/edit")
+    for page in (*pages, "/schedules/nightly", "/schedules/nightly?edit=1", "/schedules", "/audit", "/system"):
+        shown = await http.get(page)
+        assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
+    form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
+    assert (await http.post("/schedules/nightly", data=form)).status_code == 303
+    assert the(app.schedules.get("nightly")).payload == {"pin": "canary-4711"}, "left empty, it stays"
+
+
+async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.AsyncClient) -> None:
+    assert (await http.post("/tokens", data={"name": "ci", "role": "king"})).status_code == 422
+    assert (await http.post("/tokens", data={"name": "ci"})).status_code == 422, "one that allows nothing"
+    shown = await http.post("/tokens", data={"name": HOSTILE[:40], "role": ["viewer", "producer"], "expires": "30d"})
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
+    (token,) = app.tokens.list()
+    assert (token.tenant, set(token.roles)) == ("default", {"viewer", "producer"})
+    found = re.search(r"hf_[\w-]{49}", shown.text)
+    assert found is not None
+    listed = await http.get("/tokens?sessions=1")
+    assert found[0] not in listed.text
+    assert is_inert(listed.text)
+    assert 'name="confirmed"' in (await http.post("/tokens/revoke", data={"id": token.id})).text
+    assert the(app.tokens.list()[0]).revoked_at is None
+    assert (await http.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 303
+    assert app.tokens.list()[0].revoked_by == "tester"
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        assert (await acme.post("/tokens", data={"name": "x", "role": "admin", "whose": "all"})).status_code == 403
+        assert (await acme.post("/tokens", data={"name": "x", "role": "admin"})).status_code == 200
+        assert (await acme.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 404
+        assert token.id not in (await acme.get("/tokens")).text
+    assert {each.tenant for each in app.tokens.list(tenant="*")} == {"default", "acme"}
+
+
+@pytest.mark.req("SC-15")
+async def test_an_endpoint_is_added_tried_and_removed(app: App, http: httpx2.AsyncClient) -> None:
+    new = {"name": "ops", "url": "https://hooks.example/in?key=canary-4711", "secrets": "OPS_HOOK"}
+    assert (await http.post("/endpoints", data=new | {"url": "ftp://x"})).status_code == 422
+    assert (await http.post("/endpoints", data=new)).headers["location"] == "/endpoints/ops"
+    assert (await http.post("/endpoints", data=new)).status_code == 409
+    for page in ("/endpoints", "/endpoints/ops", "/endpoints/ops?failed=1"):
+        shown = await http.get(page)
+        assert (shown.status_code, "hooks.example/in" in shown.text, "canary-4711" in shown.text) == (200, True, False)
+    ping = await http.post("/endpoints/ops/send")
+    job = the(app.get(ping.headers["location"].rsplit("/", 1)[1]))
+    assert job.kind == "webhook.deliver"
+    assert (await http.post("/endpoints/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
+    for do, enabled in (({"do": "disable", "reason": HOSTILE}, False), ({"do": "enable"}, True)):
+        assert (await http.post("/endpoints/ops", data=do)).status_code == 303
+        assert app.endpoints.show("ops").enabled == enabled
+        assert is_inert((await http.get("/endpoints")).text)
+    assert (await http.post("/endpoints/ops", data={"do": "rotate", "secret": "NEWER"})).status_code == 303
+    assert app.endpoints.show("ops").secrets == ("NEWER", "OPS_HOOK")
+    assert 'name="confirmed"' in (await http.post("/endpoints/ops", data={"do": "remove"})).text
+    assert (await http.post("/endpoints/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
+    assert app.endpoints.list() == []
+
+
+async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:
+    declare(app)
+    for tenant in ("acme", "globex"):
+        with app.tenant(tenant):
+            app.schedules.create("same", "@daily", kind="part", payload={"n": 1})
+    async with client_of(app, role="admin", tenant="*") as every:
+        assert (await every.post("/schedules/same?tenant=globex", data={"do": "pause"})).status_code == 303
+        assert "tenant acme" in (await every.get("/schedules")).text
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        assert (await acme.post("/schedules/same?tenant=globex", data={"do": "run"})).status_code == 303
+    found = {(each.tenant, each.state) for each in app.client.run(app.client.verbs.schedules("*"))}
+    assert found == {("acme", "active"), ("globex", "paused")}
+    every_job = app.client.run(app.client.verbs.list_jobs(JobFilter(tenant="*")))
+    assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]

@@ -1,0 +1,122 @@
+"""Approvals: by a form of the inbox, and by a link that looking at never decides (rules 26, 27)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from holdfast import App
+from tests.api.conftest import client_of
+from tests.app.running import work_off
+from tests.dashboard.scene import Scene, declare, is_inert, play, the
+
+pytestmark = [pytest.mark.req("JF-16", "CX-5"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+
+FILLED = {"f:limit": "7", "f:reason": "fine", "f:urgent": "on", "comment": "go ahead"}
+
+
+@pytest.fixture
+async def scene(app: App) -> Scene:
+    return await asyncio.to_thread(play, app)
+
+
+async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: App, scene: Scene) -> None:
+    page = f"/approvals/{scene.gate}"
+    async with client_of(app, role="approver") as approver, client_of(app, role="viewer") as viewer:
+        assert 'name="verdict"' not in (await viewer.get(page)).text
+        assert "takes the scope decide" in (await viewer.get(page)).text
+        assert (await viewer.post(page, data=FILLED | {"verdict": "approve"})).status_code == 403
+
+        silent = await approver.post(page, data=FILLED)
+        assert silent.status_code == 422, "nobody approves by leaving something out"
+        wrong = await approver.post(page, data=FILLED | {"f:limit": "5000", "verdict": "approve"})
+        assert wrong.status_code == 422
+        assert "limit must be at most 1000" in wrong.text
+        assert 'value="5000"' in wrong.text, "what was written is not lost"
+        assert is_inert(wrong.text)
+        assert app.approvals.show(scene.gate).gate.state == "open"
+
+        done = await approver.post(page, data=FILLED | {"verdict": "approve"})
+        assert (done.status_code, done.headers["location"]) == (303, page)
+        decided = await approver.get("/approvals?state=approved")
+        assert "a approver (approve, by dashboard)" in decided.text
+        again = await approver.post(page, data=FILLED | {"verdict": "deny"})
+        assert (again.status_code, "already_decided" in again.text) == (409, True)
+    (vote,) = app.approvals.show(scene.gate).votes
+    assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
+    assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
+    await asyncio.to_thread(work_off, app)
+    assert the(app.client.run(app.client.verbs.result(scene.job, "default"))).value == 7
+
+
+async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+    page = await http.get(f"/approvals/{scene.gate}")
+    assert "Your word would not count: whoever asked for the job may not decide it" in page.text
+    assert 'name="verdict"' not in page.text
+    refused = await http.post(f"/approvals/{scene.gate}", data=FILLED | {"verdict": "approve"})
+    assert (refused.status_code, "requester_may_not_decide" in refused.text) == (403, True)
+
+
+async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: httpx2.AsyncClient, scene: Scene) -> None:
+    link = f"/decide/{scene.token}"
+    async with anonymous:
+        for method in ("HEAD", "GET", "HEAD", "GET"):  # as programs that read mail do
+            assert (await anonymous.request(method, link)).status_code == 200
+        shown = await anonymous.get(link)
+        assert app.approvals.show(scene.gate).gate.state == "open"
+        assert app.approvals.show(scene.gate).votes == []
+        assert shown.headers["referrer-policy"] == "no-referrer"
+        assert shown.headers["cache-control"] == "no-store"
+        assert scene.token not in shown.text, "nothing on the page carries it on"
+        assert "<nav" not in shown.text
+
+        assert (await anonymous.post(link, data={"comment": "hm"})).status_code == 422
+        wrong = await anonymous.post(link, data=FILLED | {"f:limit": "x", "verdict": "approve"})
+        assert (wrong.status_code, "limit must be integer" in wrong.text) == (422, True)
+        done = await anonymous.post(link, data=FILLED | {"verdict": "approve"})
+        assert (done.status_code, "is approved" in done.text) == (200, True)
+        twice = await anonymous.post(link, data={"verdict": "deny"})
+        assert twice.status_code == 409
+    (vote,) = app.approvals.show(scene.gate).votes
+    assert (vote.person, vote.how, vote.verdict) == ("ada", "link", "approve")
+
+
+async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
+    app: App, anonymous: httpx2.AsyncClient, scene: Scene
+) -> None:
+    forged = scene.token[:-6] + ("aaaaaa" if not scene.token.endswith("aaaaaa") else "bbbbbb")
+    late = app.approvals.token(scene.gate, person="bob", expires_in="1s")
+    async with anonymous:
+        for credential in (forged, scene.gate, "hfa_x", "%2e%2e"):
+            for answer in (
+                await anonymous.get(f"/decide/{credential}"),
+                await anonymous.post(f"/decide/{credential}", data=FILLED | {"verdict": "approve"}),
+            ):
+                assert answer.status_code in (404, 405), credential
+                assert "onerror" not in answer.text, "what the question is about is not for them"
+        app.client.run(app.client.verbs.set_clock(timedelta(minutes=1), None))
+        refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
+        assert (refused.status_code, "token_expired" in refused.text) == (410, True)
+    assert app.approvals.show(scene.gate).votes == []
+
+
+async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous: httpx2.AsyncClient) -> None:
+    declare(app)
+    with app.tenant("acme"):
+        app.kinds["pay"].kind.enqueue()
+        await asyncio.to_thread(work_off, app)
+        (gate,) = app.approvals.list()
+        token = app.approvals.token(gate.id)
+    async with anonymous:
+        nobody = await anonymous.post(f"/decide/{token}", data={"verdict": "deny"})
+        assert (nobody.status_code, "person_required" in nobody.text) == (422, True)
+        done = await anonymous.post(f"/decide/{token}", data={"verdict": "deny", "by": "eve"})
+        assert (done.status_code, "is denied" in done.text) == (200, True)
+    async with client_of(app, role="admin") as other:
+        assert (await other.get(f"/approvals/{gate.id}")).status_code == 404
+        assert gate.id not in (await other.get("/approvals?state=denied")).text
+    async with client_of(app, role="admin", tenant="*") as all_of_them:
+        assert "tenant acme" in (await all_of_them.get("/approvals?state=denied")).text

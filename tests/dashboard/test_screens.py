@@ -1,0 +1,64 @@
+"""The screens: each is there on every store, says what it is about, and takes nothing of users' for markup."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.stores.auditing import EventFilter
+from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
+
+pytestmark = pytest.mark.req("JF-16")
+
+
+async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app: App, http: httpx2.AsyncClient) -> None:
+    scene = await _played(app)
+    safe = escaped(HOSTILE)
+    pages = {
+        "/approvals": (safe[:40], "0 of 1", "whoever asked"),
+        "/approvals?state=approved": ("None is approved",),
+        f"/approvals/{scene.gate}": (safe, "whoever asked for the job may not decide it"),
+        "/dead-letters": ("ValueError", safe[:40]),
+        "/dead-letters?text=img&order=count&resolved=1": ("ValueError",),
+        f"/dead-letters/{scene.group}": (safe, scene.dead, "Redrive all 2"),
+        f"/dead-letters/{scene.group}/jobs/{scene.dead}/edit": ("onerror", "payload"),
+        "/workflows?show=all": ("publish", "succeeded", "3 of 3"),
+        f"/workflows/{scene.workflow}": ("publish", '<svg class="gantt"', escaped(HOSTILE[:60]), "last"),
+        "/schedules": ("02:30", "Europe/Paris"),
+        f"/schedules/{quote(scene.schedule, safe='')}": ("In UTC", "In its own zone", "Clock change", "Run now"),
+        f"/schedules/{quote(scene.schedule, safe='')}?zone=Asia/Tokyo": ("JST",),
+        f"/schedules/{quote(scene.schedule, safe='')}?edit=1": ("Preview", "30 2 * 3 SUN"),
+        "/new/schedule": ("Preview",),
+        "/queues": ("mail", "shut", "3 at once", safe),
+        "/tenants": ("default",),
+        "/audit": ("limit", "mail"),
+        "/audit?show=events": (scene.job, "enqueue"),
+        "/system": ("Holdfast", "up to date", "queue shut of tenant default"),
+        f"/decide/{scene.token}": (safe, "Opening it decides nothing"),
+    }
+    before = _kept(app)
+    for path, says in pages.items():
+        answer = await http.get(path)
+        assert answer.status_code == 200, (path, answer.text[-600:])
+        for words in says:
+            assert words in answer.text, (path, words)
+        assert is_inert(answer.text), path
+    drawn = (await http.get(f"/workflows/{scene.workflow}/graph.json")).json()
+    assert [len(drawn["nodes"]), len(drawn["edges"])] == [3, 3]
+    assert _kept(app) == before, "looking changes nothing"
+
+
+def _kept(app: App) -> list[object]:
+    """All that people and programs did, of jobs and of the configuration, and how the question stands."""
+    verbs, run = app.client.verbs, app.client.run
+    looked = run(verbs.recent_events(EventFilter(tenant="*", limit=1000)))
+    (gate,) = app.approvals.list()
+    return [looked.events, app.audit.actions(limit=1000), gate, app.schedules.list()]
+
+
+async def _played(app: App) -> Scene:
+    return await asyncio.to_thread(play, app)

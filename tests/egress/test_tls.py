@@ -1,0 +1,67 @@
+"""TLS is checked against the name in the URL, whatever address is connected to."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from holdfast.domain.errors import EgressUnreachable
+from holdfast.egress import EgressPolicy, Outgoing, send
+from tests.support.web import running
+
+pytestmark = pytest.mark.req("JF-8")
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """A certificate for one name, with its key, that vouches for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+async def here(host: str, port: int) -> Sequence[str]:
+    return ["127.0.0.1"]
+
+
+async def test_the_name_is_kept_and_checked_though_the_address_is_ours_to_choose(tmp_path: Path) -> None:
+    path = certificate(tmp_path, "named.example")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(path)
+    named: list[str | None] = []
+    serving.sni_callback = lambda _, name, __: named.append(name)
+    trusting = ssl.create_default_context(cafile=str(path))
+    with running(serving) as web:
+        web.says("/", 200, b"secure")
+        policy = EgressPolicy(allow=("127.0.0.1/32",), ports=(web.port,), resolver=here, tls=trusting)
+        answer = await send(Outgoing("GET", f"https://named.example:{web.port}/"), policy)
+        assert (answer.body, answer.address, named) == (b"secure", "127.0.0.1", ["named.example"])
+        with pytest.raises(EgressUnreachable, match="TLS failed"):
+            await send(Outgoing("GET", f"https://other.example:{web.port}/"), policy)
+        unknown = EgressPolicy(allow=("127.0.0.1/32",), ports=(web.port,), resolver=here)
+        with pytest.raises(EgressUnreachable, match="TLS failed"):
+            await send(Outgoing("GET", f"https://named.example:{web.port}/"), unknown)

@@ -1,0 +1,127 @@
+"""Fault 27, webhook_storm: a receiver that answers 500, hangs, and takes a message and then breaks off; and a worker
+that is killed between the answer and the end of the job. Every event is accepted in the end, under one id each, and
+those that failed together do not come back together.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Retry, State, webhooks
+from holdfast.domain.endpoints import DELIVER
+from holdfast.egress import EgressPolicy
+from tests.app.conftest import NewApp, new_app, url
+from tests.app.running import working
+from tests.app.waiting import until
+from tests.app.worker_process import worker_process
+from tests.support.web import Page, Web, running
+
+__all__ = ["new_app", "url"]
+
+pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-12")
+
+EVENTS = 24
+RETRY = Retry(max_attempts=20, backoff=Backoff(base=1.0, factor=1.0, cap=1.0), max_crashes=10)
+
+
+class Storm:
+    """Each message meets all the weather, one attempt after the other, and is then accepted."""
+
+    WEATHER = ("error", "hang", "reset", "accept")
+
+    def __init__(self, web: Web, secret: str) -> None:
+        self._web, self._secret = web, secret
+        self._lock = threading.Lock()
+        self.bodies: dict[str, list[bytes]] = defaultdict(list)
+        self.stamps: dict[str, list[str]] = defaultdict(list)
+        self.accepted: Counter[str] = Counter()
+        web.pages["/hooks"] = self.page
+
+    def page(self, page: Page) -> None:
+        headers = {name.lower(): value for name, value in page.headers.items()}
+        with self._lock:
+            asked = next(each for each in reversed(self._web.asked) if each.headers == headers)
+            message = webhooks.verify(asked.headers, asked.body, self._secret)
+            turn = len(self.bodies[message.id])
+            self.bodies[message.id].append(asked.body)
+            self.stamps[message.id].append(asked.headers["webhook-signature"])
+        weather = self.WEATHER[min(turn, 3)]
+        if weather == "error":
+            page.answer(500, b"not now")
+        elif weather == "hang":
+            self._web.over.wait(30)
+        elif weather == "reset":  # it was taken, and nobody is told
+            page.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            page.connection.close()
+        else:
+            page.answer(200)
+            with self._lock:
+                self.accepted[message.id] += 1
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = webhooks.new_secret()
+    monkeypatch.setenv("HOLDFAST_SECRET_STORM", secret)
+    with running() as web:
+        storm = Storm(web, secret)
+        app = new_app(egress=EgressPolicy(ports=(web.port,), allow=("127.0.0.0/8",), read=0.5, total=2.0))
+        app.endpoints.add("storm", f"{web.url}/hooks", secrets="STORM", wants="order.*", retry=RETRY)
+        for number in range(EVENTS):
+            app.send_event("order.paid", {"order": number})
+        with working(app, concurrency=EVENTS):
+            done = lambda: len(app.jobs(kind=DELIVER, state=State.SUCCEEDED, limit=200)) == EVENTS  # noqa: E731
+            until(done, "every event was delivered", limit=90)
+        assert len(storm.accepted) == EVENTS
+        told = [webhooks.Message(id, 0, bodies[0]).json() for id, bodies in storm.bodies.items()]
+        assert sorted(each["data"]["data"]["order"] for each in told) == list(
+            range(EVENTS)
+        )  # N6: none skipped, none twice
+        for id, bodies in storm.bodies.items():
+            assert len(bodies) >= 4, id
+            assert len(set(bodies)) == 1, id
+        assert max(len(set(stamps)) for stamps in storm.stamps.values()) > 1  # each attempt is signed anew
+        histories = [
+            app.store.run(app.store.verbs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)
+        ]
+        due = {next(event for event in each if event.verb == "retry").meta["due_at"] for each in histories}
+        assert len(due) == EVENTS  # spread: no two retries at the same time
+        log = {(each.status, each.error_code) for each in app.endpoints.deliveries("storm", limit=200)}
+        assert log >= {(500, "webhook_failed"), (None, "egress_timeout"), (None, "egress_unreachable"), (200, None)}
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewApp, url: str, tmp_path: Path) -> None:
+    """The receiver has the message and holds its answer; the worker is killed; another delivers it again."""
+    secret = webhooks.new_secret()
+    got: list[webhooks.Message] = []
+    with running() as web:
+
+        def page(asked: Page) -> None:
+            got.append(webhooks.verify(web.asked[-1].headers, web.asked[-1].body, secret))
+            if len(got) == 1:
+                web.over.wait(30)
+            asked.answer(200)
+
+        web.pages["/hooks"] = page
+        given: Any = {"HOLDFAST_SECRET_STORM": secret, "PORT": str(web.port)}
+        app = new_app()
+        app.endpoints.add("storm", f"{web.url}/hooks", secrets="STORM", retry=RETRY)
+        job = app.endpoints.test("storm")
+        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given) as victim:
+            until(lambda: got, "the first worker has sent it")
+            victim.kill()
+            victim.wait(timeout=10)
+        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given):
+            until(lambda: app.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
+    assert len(got) == 2
+    assert (got[0].id, got[0].body) == (got[1].id, got[1].body)
+    verbs = [event.verb for event in app.store.run(app.store.verbs.history(job, "default"))]
+    assert verbs.count("lapse") == verbs.count("succeed") == 1

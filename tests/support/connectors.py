@@ -1,0 +1,18 @@
+"""Settings of connectors in tests, through the port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.connectors import Connector, ConnectorDraft
+from holdfast.stores.base import Store
+
+
+def drafted(name: str = "http.request", **says: Any) -> ConnectorDraft:
+    return ConnectorDraft.of(name, None, {"hosts": ["api.example.com"], "secrets": ["RATES_TOKEN"]} | says)
+
+
+def connect(
+    store: Store, name: str = "http.request", *, actor: str = "ada", tenant: str = "default", **says: Any
+) -> Connector:
+    return store.run(store.verbs.set_connector(drafted(name, **says), actor, tenant))

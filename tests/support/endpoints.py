@@ -1,0 +1,37 @@
+"""Small builders for tests of endpoints: make one, and note what was sent to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.endpoints import Endpoint, EndpointDelivery, EndpointDraft
+from holdfast.stores.base import Store
+from tests.support.stores import TENANT, new_id
+
+URL = "https://ops.example.com/hooks?key=7"
+
+
+def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields: Any) -> EndpointDraft:
+    return EndpointDraft.of(name, url, secrets, **fields)
+
+
+def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Endpoint:
+    """With its subscriptions, as `app.endpoints.add` makes one."""
+    wanted = draft(name, **fields)
+    assert store.run(store.verbs.add_endpoint(wanted, new_id(), actor, tenant))
+    for each in wanted.subscriptions().values():
+        if each is not None:
+            store.run(store.verbs.save_subscription(each, new_id(), actor, tenant))
+    return found(store, name, tenant)
+
+
+def found(store: Store, name: str = "ops", tenant: str = TENANT) -> Endpoint:
+    one = store.run(store.verbs.endpoint(name, tenant))
+    assert one is not None, f"there is no endpoint {name}"
+    return one
+
+
+def sent(endpoint_id: str, job_id: str, **fields: Any) -> EndpointDelivery:
+    facts: dict[str, Any] = {"message": "msg_1", "type": "ping", "attempt": 1, "status": 200, "error_code": None}
+    facts |= {"duration_ms": 5, "excerpt": "ok"}
+    return EndpointDelivery(new_id(), TENANT, endpoint_id, job_id=job_id, **(facts | fields))
