@@ -95,7 +95,8 @@ class SubscriptionVerbs(Feeding):
 
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         rows = yield Statement(
-            f"select id::text, correlation_id, depth, queue, tags from {self.dialect.schema}job where id = any(%s::uuid[])",
+            f"select id::text, correlation_id, depth, queue, tags from {self.dialect.schema}job"
+            " where id = any(%s::uuid[])",
             (list(ids),),
         )
         return {
