@@ -16,6 +16,7 @@ LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
 STRICT_VARIABLE = "HOLDFAST_STRICT"
 ARTIFACTS_VARIABLE = "HOLDFAST_ARTIFACTS"
 KEYS_VARIABLE = "HOLDFAST_KEYS"
+LOG_FORMAT_VARIABLE = "HOLDFAST_LOG_FORMAT"
 SECRET_PREFIX = "HOLDFAST_SECRET_"
 EGRESS_ALLOW_VARIABLE = "HOLDFAST_EGRESS_ALLOW"
 EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
@@ -54,6 +55,16 @@ def service_token(given: str | None, environment: Mapping[str, str] = os.environ
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a worker refuses to start with a role that could do more than run jobs."""
     return environment.get(STRICT_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def log_format(environment: Mapping[str, str] = os.environ) -> str:
+    """How log lines are written where nothing else is said: ``text`` or ``json``."""
+    named = environment.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "text"
+    if named not in ("text", "json"):
+        raise InvalidSetting(
+            f"{LOG_FORMAT_VARIABLE} is text or json, not {named[:40]!r}", code="unknown_option", fix="Unset it."
+        )
+    return named
 
 
 def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:

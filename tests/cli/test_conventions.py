@@ -23,6 +23,7 @@ COMMANDS = (
     ("tick",),
     ("enqueue",),
     ("send-event",),
+    ("top",),
     ("health",),
     ("doctor",),
     ("events",),

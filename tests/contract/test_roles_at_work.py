@@ -56,6 +56,7 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *(
         "health",
+        "gauges",
         "counts",
         "capped_counts",
         "ledger_end",
@@ -181,6 +182,7 @@ def verbs(
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
         "pulse": lambda: run(v.pulse(tenant)),
+        "gauges": lambda: run(v.gauges(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -397,7 +399,14 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.pulse("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(
+                v.counts("*"),
+                v.pulse("*"),
+                v.gauges("*"),
+                v.health("*"),
+                v.cursor_of("c", "*"),
+                v.events_after(None, 5, "*"),
+            ),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

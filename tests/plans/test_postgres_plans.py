@@ -200,6 +200,15 @@ def test_health_does_not_look_at_what_is_finished(connection: Connection) -> Non
     assert sum(seen.by_index.values()) < 150_000
 
 
+@pytest.mark.req("JF-15")
+def test_the_gauges_do_not_look_at_what_is_finished(connection: Connection) -> None:
+    for tenant in ("a", "*"):
+        seen = used(connection, VERBS.gauges(tenant))
+        assert seen.answer.capped
+        assert seen.scanned == {}
+        assert sum(seen.by_index.values()) < 150_000, seen.by_index
+
+
 @pytest.mark.req("CX-18", "DP-16")
 def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
     """Beside a million that have ended: it finds ten by their ids, and all that names them by an index."""

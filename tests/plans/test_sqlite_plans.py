@@ -231,3 +231,14 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
     few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX gate_inbox", "SCAN s"}
     assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX gate_inbox"}
     assert seen.steps < 1_500_000
+
+
+@pytest.mark.req("JF-15")
+def test_the_gauges_do_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+    for tenant in ("a", "*"):
+        seen = run(connection, VERBS.gauges(tenant))
+        assert seen.answer.capped
+        assert not [
+            line for line in seen.scans if line in ("SCAN s", "SCAN j", "SCAN e", "SCAN s USING INDEX by_state")
+        ]
+        assert seen.steps < 1_500_000, seen.steps
