@@ -225,3 +225,11 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
     few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX gate_inbox", "SCAN s"}
     assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX gate_inbox"}
     assert seen.steps < 1_500_000
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize("tenant", ["a", "*"])
+def test_screens_read_a_bounded_part(connection: sqlite3.Connection, tenant: str) -> None:
+    for name, flow in flows.screens(VERBS, tenant).items():
+        seen = run(connection, flow)
+        assert seen.steps < 1_500_000, (name, seen.steps, seen.plan)
