@@ -163,15 +163,9 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    for row in (
-        *measured.waiting,
-        *measured.limits,
-        *measured.fairness,
-        *measured.retention,
-        *measured.sealing,
-        *measured.pages,
-    ):
-        print(row.line())
+    beside = (*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing)
+    for line in [*(each.line() for each in beside), *(each.line() for each in measured.pages)]:
+        print(line)
     if measured.results is not None:
         write(options, subjects, measured.results)
 

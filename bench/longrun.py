@@ -39,7 +39,7 @@ FILL = (
 # Counting millions of finished rows again and again would be measured too: ask by the indexes of what is not.
 OPEN = (
     "select (select count(*) from holdfast.job_state where state = 'queued' and due_at is null)"
-    " + (select count(*) from holdfast.job_state where lease is not null)"
+    " + (select count(*) from holdfast.job_state where state in ('leased', 'in_progress'))"
 )
 IDENTIFIER = "('01900000-' || lpad(to_hex(n >> 16), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
 

@@ -37,6 +37,7 @@ ANY_STORE = {
         "cli/test_agents.py",
     ),
     *("app/test_commands.py", "app/test_child_processes.py", "app/test_processes.py", "app/test_steps_store_away.py"),
+    *("api/test_tokens.py", "api/test_leases_rules.py", "cli/test_tokens.py"),
     *("kit/test_enqueued.py", "kit/test_processes.py", "docs/test_steps_guide.py"),
 }
 # What these test can differ between releases of PostgreSQL; the rest is run on 16 only by `make soak`.

@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from holdfast.client import Client
-from holdfast.domain.errors import HoldfastError, Refused
+from holdfast.domain.errors import Refused
 from holdfast.domain.job import EVERY_TENANT, Event
 
 log = logging.getLogger("holdfast.live")
@@ -25,6 +25,8 @@ log = logging.getLogger("holdfast.live")
 PAGE = 500
 QUEUE = 1_000
 """How many events wait for one listener."""
+REMEMBERED = 10_000
+"""Jobs of which the queue is known."""
 BREATH = 0.05
 """Between two looks: a busy database must not keep the process busy looking."""
 LOOK = 0.5
@@ -43,6 +45,7 @@ class Live:
         self._client = client
         self._queue = queue
         self._watchers: dict[str, _Watcher] = {}
+        self._queues: OrderedDict[str, str | None] = OrderedDict()
         self._every: bool | None = None
         self.closed = False
 
@@ -54,29 +57,39 @@ class Live:
         """Where the ledger ends now: whoever follows from there hears of what happens from now on."""
         return await self._client.arun(self._client.verbs.ledger_end(tenant))
 
+    async def queue_of(self, event: Event) -> str | None:
+        """The queue of the job, which no event names: looked up once a job, for all who ask."""
+        if event.job_id not in self._queues:
+            job = await self._client.arun(self._client.verbs.get(event.job_id, event.tenant))
+            self._queues[event.job_id] = None if job is None else job.queue
+            if len(self._queues) > REMEMBERED:
+                self._queues.popitem(last=False)
+        return self._queues.get(event.job_id)
+
     async def follow(self, tenant: str, *, after: str | None = None) -> AsyncGenerator[Event | Lagged, None]:
         """Every event of the tenant after this place (from now on, without one), until the service ends."""
         place = await self.place(tenant) if after is None else after
         watcher = await self._watcher(tenant)
+        behind = False
         while not self.closed:
-            full = True
-            while full and not self.closed:  # far behind: without a queue, which would only overflow
+            while behind and not self.closed:  # without a queue, which would only overflow
                 page = await self._page(place, tenant)
-                full = len(page) == PAGE
+                behind = bool(page)
                 for event in page:
                     yield event
                     place = event.cursor
             listener = _Listener(tenant, self._queue)
             try:
                 await watcher.add(listener)
-                seen = set()
-                for event in await self._page(place, tenant):  # what came before the queue was there
-                    seen.add(event.seq)
-                    yield event
-                    place = event.cursor
-                if len(seen) == PAGE:
-                    continue
-                while (events := await listener.take()) is not None:
+                seen = set[int]()
+                # What came before the queue was there. A page may be short and not the last: only an empty one is.
+                while not behind and (page := await self._page(place, tenant)):
+                    for event in page:
+                        seen.add(event.seq)
+                        yield event
+                        place = event.cursor
+                    behind = len(seen) > self._queue
+                while not behind and (events := await listener.take()) is not None:
                     for event in events:
                         if event.seq not in seen:
                             yield event
@@ -84,6 +97,7 @@ class Live:
             finally:
                 watcher.remove(listener)
             if listener.lagged:
+                behind = True
                 yield Lagged()
 
     async def aclose(self) -> None:
@@ -154,6 +168,7 @@ class _Watcher:
         self._ready = asyncio.Event()
         self._told = asyncio.Event()
         self._place = ""
+        self._midway = False
 
     @property
     def listeners(self) -> int:
@@ -195,7 +210,7 @@ class _Watcher:
                 try:
                     full = await (self._look() if standing else self._stand())
                     standing, pause = True, LOOK
-                except HoldfastError as error:
+                except Exception as error:  # whoever listens waits for it: it must go on, whatever it is
                     log.warning("the ledger cannot be read just now: %s", error)
                     full, pause = False, min(5.0, pause * 2)
                 if full:
@@ -224,7 +239,9 @@ class _Watcher:
                 for listener in self._listeners.get(whose, ()):
                     listener.put(event)
         self._place = page[-1].cursor if page else end or self._place
-        return len(page) == PAGE
+        # What comes after a full page may be short, and not the last.
+        more, self._midway = bool(page) and (self._midway or len(page) == PAGE), len(page) == PAGE
+        return more
 
     def _hint(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
         def heard(_: str) -> None:

@@ -62,8 +62,8 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
             assert (await anybody.get(link)).json()["gate"]["approvals"] == 1
         almost = token[:-1] + ("A" if token[-1] != "A" else "B")
         for method in ("GET", "POST"):
-            said = {"verdict": "deny"} if method == "POST" else None
-            none = await anybody.request(method, f"/api/v1/decide/{almost}", json=said)
+            body = {"verdict": "deny"} if method == "POST" else None
+            none = await anybody.request(method, f"/api/v1/decide/{almost}", json=body)
             assert (none.status_code, none.json()["code"]) == (404, "token_unknown"), none.text
         assert (await anybody.get(f"/api/v1/decide/{gate}")).status_code == 404
         said = {"verdict": "approve", "data": {"note": "fine"}}

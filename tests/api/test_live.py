@@ -69,6 +69,7 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
 
 
 @pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app.client.make_ready()
     live = Live(app.client)
@@ -78,7 +79,8 @@ async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypa
         asked[0] += 1
         return await arun(flow)
 
-    following = [live.follow("default", after=await live.place("default")) for _ in range(500)]
+    place = await live.place("default")
+    following = [live.follow("default", after=place) for _ in range(500)]
     tasks = [asyncio.create_task(take(each, 1)) for each in following]
     await auntil(lambda: live.listeners == 500, "all listen")
     await asyncio.sleep(0.2)  # their own first looks
@@ -123,9 +125,25 @@ async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
             assert [event["event"] for event in heard] == ["job.enqueue", "job.enqueue"]
             assert json.loads(heard[0]["data"])["job_id"] == first.id
         with app.tenant("acme"):
+            app.enqueue("mail", {"to": "nobody"}, queue="elsewhere")
             missed = app.enqueue("mail", {"to": "bob"})
-        later = "/api/v1/events/stream?kind=mail&verb=enqueue"
+        later = "/api/v1/events/stream?kind=mail&verb=enqueue&queue=default&queue=other"
         async with events_of(address, later, {"last-event-id": heard[0]["id"]}) as told:
             again = await take(told, 2)
             assert json.loads(again[1]["data"])["job_id"] == missed.id
         assert place != again[1]["id"]
+
+
+@pytest.mark.req("JF-14", "DP-12")
+async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place half-way through a page is one of an older time: what came since is on the next page, not on this."""
+    app.client.make_ready()
+    together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
+    monkeypatch.setattr("holdfast.live.PAGE", 3)
+    half = app.client.run(app.client.verbs.events_after(None, 3, "default"))[1].cursor
+    later = [app.enqueue("later", {"n": n}).id for n in range(2)]
+    async with aclosing(Live(app.client).follow("default", after=half)) as events:
+        told = [event.job_id for event in await take(events, 7)]
+    assert told == [*(handle.id for handle in together[2:]), *later]

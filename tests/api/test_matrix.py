@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access import ROLES, Identity, Role, Scope, scopes_of
+from holdfast.access import ROLES, Authenticate, Identity, Role, Scope, scopes_of
 from holdfast.api.document import every_route, scope_of
 from holdfast.service import make_service
 from tests.api.conftest import HERE
@@ -22,8 +22,9 @@ DECIDES = {"approve_gate", "deny_gate"}
 ADMINISTERS = {
     *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
     *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
-    *("set_tenant", "delete_tenant", "share_queues"),
+    *("set_tenant", "delete_tenant", "share_queues", "issue_token", "revoke_token", "list_tokens"),
 }
+WORKS = {"tick", "open_lease", "renew_lease", "end_lease", "claim", "checkpoint", "settle", "release"}
 ENDLESS = {"stream_events"}
 SOME_ID = "01900000-0000-7000-8000-000000000000"
 
@@ -49,16 +50,15 @@ def test_each_route_asks_for_one_scope_and_for_the_right_one(app: App) -> None:
     documented = {(method.upper(), path) for path, those in paths.items() for method in those}
     assert {(method, path) for method, path, _, _ in found} >= documented
     assert {name for _, _, name, scope in found if scope is None} == FOR_EVERYBODY
-    assert len({name for _, _, name, _ in found}) == len({(method, path) for method, path, _, _ in found})
+    assert len({name for _, _, name, _ in found}) == len(documented)
     for method, path, name, scope in found:
-        if scope is None or scope is Scope.WORK or "tokens" in path:
-            continue
-        wanted = Scope.READ if method == "GET" else Scope.OPERATE
-        for names, those in ((ENQUEUES, Scope.ENQUEUE), (DECIDES, Scope.DECIDE), (ADMINISTERS, Scope.ADMIN)):
-            if name in names:
-                assert method != "GET", name
-                wanted = those
-        assert scope is wanted, (name, scope, wanted)
+        wanted: Scope | None = Scope.READ if method == "GET" else Scope.OPERATE
+        for names, those in (
+            *((ENQUEUES, Scope.ENQUEUE), (DECIDES, Scope.DECIDE), (ADMINISTERS, Scope.ADMIN), (WORKS, Scope.WORK)),
+            (FOR_EVERYBODY, None),
+        ):
+            wanted = those if name in names else wanted
+        assert scope is wanted, (method, path, name, scope, wanted)
 
 
 async def test_a_role_is_let_in_where_its_scopes_say_and_nowhere_else(app: App) -> None:
@@ -109,6 +109,11 @@ async def test_a_get_changes_nothing(app: App) -> None:
     assert all_there_is() == before
 
 
+def as_admin_of(tenant: str) -> Authenticate:
+    identity = Identity("somebody", tenant, scopes_of(["admin"]))
+    return lambda _: identity
+
+
 @pytest.mark.req("JF-1")
 async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
     app.client.make_ready()
@@ -117,8 +122,7 @@ async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_
         ("acme", "/api/v1/executors/x", "not_for_a_tenant"),
         ("*", "/api/v1/templates/x", "tenant_required"),
     ):
-        identity = Identity("somebody", tenant, scopes_of(["admin"]))
-        service = make_service(app, authenticate=lambda _, who=identity: who)
+        service = make_service(app, authenticate=as_admin_of(tenant))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
             answer = await http.put(path, json={"kind": "x"} if code == "tenant_required" else {})
             assert answer.json()["code"] == code

@@ -77,7 +77,7 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     def good() -> str:
         return "fine"
 
-    drawn = {
+    drawn: dict[str, Any] = {
         "kind": "publish",
         "key": "issue-7",
         "nodes": [{"name": "a", "kind": "good"}, {"name": "b", "kind": "good", "queue": "other"}],
@@ -88,7 +88,7 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     assert (await asking("POST", "/workflows", drawn))["created"] is False
     other = drawn | {"edges": []}
     assert (await asking("POST", "/workflows", other, 409))["code"] == "idempotency_conflict"
-    circle = {**drawn, "key": None, "edges": [*drawn["edges"], {"parent": "b", "child": "a"}]}  # type: ignore[misc]
+    circle = {**drawn, "key": None, "edges": [*drawn["edges"], {"parent": "b", "child": "a"}]}
     assert (await asking("POST", "/workflows", circle, 422))["code"] == "workflow_cycle"
     more = {"nodes": [{"name": "c", "kind": "good"}], "edges": [{"parent": "b", "child": "c"}]}
     await asking("POST", f"/workflows/{started['id']}/jobs", more, 201)
@@ -150,7 +150,9 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     assert [each["verb"] for each in (await asking("GET", "/retention/preview"))["items"]] == ["clean", "purge"]
     await asking("DELETE", "/retention", status=204, kind="mail")
 
-    assert (await asking("PUT", "/payload-rules", {"kind": "mail", "forbidden": ["ssn"]}))["forbidden"] == ["ssn"]
+    assert (await asking("PUT", "/payload-rules", {"kind": "mail", "signal_only": True, "forbidden": ["ssn"]}))[
+        "forbidden"
+    ] == ["ssn"]
     assert (await asking("GET", "/payload-rules/effective", kind="mail"))["forbidden"] == ["ssn"]
     secret = {"kind": "mail", "payload": {"ssn": "1"}}
     assert (await asking("POST", "/jobs", secret, 422))["code"] == "payload_forbidden"

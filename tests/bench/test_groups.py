@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import fairness, limits, report, retention, sealing, waiting, writes
+from bench import fairness, limits, pages, report, retention, sealing, waiting, writes
 from bench.__main__ import Measured
-from bench.bars import bars, of_fairness, of_limits, of_retention, of_sealing, of_waiting, of_writes
+from bench.bars import bars, of_fairness, of_limits, of_pages, of_retention, of_sealing, of_waiting, of_writes
 from bench.facts import pinned
 from bench.peers.backends import Backends
 from bench.peers.bench import Bench
@@ -105,6 +105,14 @@ def test_work_beside_the_sweep(backends: Backends) -> None:
 def test_work_while_the_ledger_is_sealed(backends: Backends) -> None:
     row, used = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
     assert (row.without > 0, row.beside > 0, used.beside > 0, len(of_sealing([row, used]))) == (True, True, True, 1)
+
+
+@pytest.mark.req("JF-16")
+def test_pages_beside_many_jobs(backends: Backends) -> None:
+    found = pages.run(backends, pages.Sizes(jobs=2_000, idle=1, loaded=2))
+    assert {"/", "/jobs", "/jobs?q=tag:vip"} <= {each.path for each in found}
+    assert all(each.idle_p99 > 0 and each.loaded_p99 > 0 for each in found)
+    assert [bar.limit for bar in of_pages(found)] == [200.0, 10.0]
 
 
 def results() -> Results:

@@ -94,6 +94,9 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     run(v.disable_endpoint("ops", "gone", "carol", tenant))
     run(v.enable_endpoint("ops", False, "dan", tenant))
     run(v.remove_endpoint("ops", "eve", tenant))
+    run(v.set_fair(["mail"], "eve"))
+    run(v.set_fair(["mail"], "ada"))  # changes nothing
+    run(v.set_fair([], "dan"))
     pause(store, queue="mail", tenant=tenant)
     resume(store, queue="mail", tenant=tenant)
 
@@ -122,6 +125,8 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     ]
     assert ("bob", "change", "reservation", "resource gpu") in by
     assert ("ada", "add", "vote", question.id) in by
+    shared = ("change", "tenants", "shared queues")
+    assert [each for each in by if each[1:] == shared] == [("eve", *shared), ("dan", *shared)]
     assert by[-2:] == [("ada", "add", "switch", "queue mail"), ("bob", "remove", "switch", "queue mail")]
     assert [each for each in by if each[2] == "endpoint"] == [
         ("ada", "add", "endpoint", "ops"),

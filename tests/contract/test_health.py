@@ -16,9 +16,11 @@ from holdfast.domain.health import CAP, Health, Thresholds, judged
 from holdfast.domain.limits import Rule
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from tests.support.audit import seal
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asks
+from tests.support.retention import keep, sweep
 from tests.support.schedules import add, placed
 from tests.support.stores import (
     FINAL,
@@ -229,3 +231,31 @@ def test_the_log_and_the_disk_of_a_file_are_told(sqlite_url: str) -> None:
             ("wal_large", "warn"),
             ("disk_full", "critical"),
         ]
+
+
+@pytest.mark.req("DP-19", "HF-4", "DP-16")
+def test_what_is_not_sealed_and_what_cannot_go_is_said(store: Store) -> None:
+    """The chain is one for all tenants, so only those are told who ask for all; a reader that stays behind is named."""
+    put_one(store)
+    work(store)
+    forward(store, 3500)
+    assert "ledger_unsealed" not in codes(store, "*")
+    forward(store, 200)
+    assert "ledger_unsealed" in codes(store, "*")
+    assert "ledger_unsealed" not in codes(store)
+    assert "ledger_unsealed" not in codes(store, "*", unsealed_warn=None)
+    seal(store)
+    assert "ledger_unsealed" not in codes(store, "*")
+    (first,) = store.run(store.verbs.events_after(None, 1, "*"))
+    assert store.run(store.verbs.save_cursor("slow", first.cursor, None, "*"))
+    keep(store, None, "1h")
+    put_one(store)
+    sweep(store)
+    (held,) = [each for each in store.run(store.verbs.health("*")).reasons if each.code == "retention_held"]
+    assert "consumer slow" in held.says
+    assert "retention_held" not in codes(store, "acme")
+    store.run(store.verbs.remove_consumer("slow", "*"))
+    put_one(store)  # the newest row of SQLite's ledger has to stay
+    forward(store, 60)
+    assert sweep(store)["purge"] == 1
+    assert "retention_held" not in codes(store, "*")

@@ -311,3 +311,23 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     assert by_hand.execute("select count(*) from gate_token") == [(0,)]
     assert len(by_hand.execute("select id from lease")) <= 1
     assert apply(store, live, *map(decide_on, claim(store, live))) == []
+
+
+@pytest.mark.req("DP-16", "CX-18", "HK-5")
+def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) -> None:
+    """All that was done is counted before it goes; that it was cleaned is counted by nobody, and holds nothing back."""
+    put(store, spec(), spec())
+    work(store, want=2)
+    keep(store, None, "1h")
+    while store.run(store.verbs.count_usage()):
+        pass
+    put(store, spec(), spec())
+    work(store, want=2)  # these are not counted
+    forward(store, 4000)
+    put_one(store)  # the newest row of SQLite's ledger has to stay
+    swept = []
+    while (each := store.run(store.verbs.sweep_retention())).verb != "idle":
+        swept.append(each)
+    assert sum(each.done for each in swept if each.verb == "clean") == 4
+    (purge,) = [each for each in swept if each.verb == "purge"]
+    assert (purge.done, purge.held, purge.held_by) == (2, 2, "usage")

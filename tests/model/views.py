@@ -202,7 +202,11 @@ def health_of(world: People, scope: str) -> Health:
         gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now)
         for gate in asked
     )
-    worrying = dead or overdue or (waiting and not alive) or (age is not None and age > 300)
+    # Nobody seals here, so the first event of all is the oldest that is not sealed.
+    first = min((job.events[0].at for job in jobs), default=None) if scope == EVERY_TENANT else None
+    unsealed = None if first is None else (world.now - first) / timedelta(seconds=1)
+    late = (age is not None and age > 300) or (unsealed is not None and unsealed > 3600)
+    worrying = dead or overdue or (waiting and not alive) or late
     alarming = age is not None and age > worst
     return Health(
         len(waiting),
@@ -215,4 +219,5 @@ def health_of(world: People, scope: str) -> Health:
         "critical" if alarming else "warn" if worrying else "ok",
         gate_open=len(asked),
         oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
+        unsealed_age_s=unsealed,
     )

@@ -50,6 +50,7 @@ ROUTES = (
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
     add_document(service)
+    service.router.routes.append(jobs.at_once)
     service.include_router(health.probes)
     for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)

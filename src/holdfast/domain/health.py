@@ -67,6 +67,8 @@ class Thresholds:
     schedule_late_warn: float | None = 60.0
     behind_warn: int | None = 5000
     """Events that a consumer or a subscription has not read; counted up to 10,000."""
+    unsealed_warn: float | None = 3600.0
+    """How long an event of the ledger is not sealed."""
     parked_warn: int | None = 1000
     """Jobs that limits hold back."""
     transaction_warn: float | None = 300.0
@@ -110,6 +112,10 @@ class Health:
     schedules_late: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     """Consumers and subscriptions that are far behind, or fail."""
+    unsealed_age_s: float | None = None
+    """Of the oldest event that is not sealed yet; asked for all tenants together only, as the chain is one."""
+    retention_held: tuple[str, ...] = ()
+    """Who keeps jobs from being purged that are past their retention."""
     capped: bool = False
 
 
@@ -237,7 +243,33 @@ def _behind(found: Health, when: Thresholds) -> Concern | None:
     )
 
 
-_LOOKS: Final = (_no_worker, _oldest, _backlog, _unserved, _dead, _paused, _parked, _gates, _schedules, _behind)
+def _unsealed(found: Health, when: Thresholds) -> Concern | None:
+    if _level(found.unsealed_age_s, when.unsealed_warn, None) is None:
+        return None
+    return Concern(
+        "ledger_unsealed",
+        "warn",
+        f"the oldest event that is not sealed is {found.unsealed_age_s:.0f} s old: until then nobody can prove it",
+        "Workers seal beside their jobs: start one, or seal now: holdfast audit seal",
+    )
+
+
+def _retained(found: Health, when: Thresholds) -> Concern | None:
+    if not found.retention_held:
+        return None
+    return Concern(
+        "retention_held",
+        "warn",
+        f"jobs are past their retention and cannot go, since these have not read their ledger: "
+        f"{', '.join(found.retention_held[:10])}",
+        "Let them read on, or remove them: holdfast consumers list, holdfast subscriptions list",
+    )
+
+
+_LOOKS: Final = (
+    *(_no_worker, _oldest, _backlog, _unserved, _dead, _paused),
+    *(_parked, _gates, _schedules, _behind, _unsealed, _retained),
+)
 
 
 def _level(value: float | None, warn: float | None, critical: float | None) -> Level | None:

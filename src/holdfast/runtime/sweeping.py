@@ -1,8 +1,8 @@
 """The duty of retention: count what was used, then clean and purge what is due, a slice at a time.
 
 Each slice is one short transaction, so a worker may die between any two. Between them it rests nine times as long as
-the last one took: however much there is to remove, it has a tenth of one connection, and the jobs have the rest. The
-counting has a fifth, since it should keep up with those who work; what is not counted yet is not purged yet.
+the last one took: however much there is to remove, it has a tenth of one connection, and the jobs have the rest. So
+has the counting: behind a very busy hour it comes later, and what is not counted yet is not purged yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.worker")
 SLICES, PAGES = 20, 50
 """Of one run; the next comes with the next sweep."""
 WANT, LOOK, PAGE = 200, 2000, 2000
-REST, COUNTING_REST = 9.0, 4.0
+REST = 9.0
 LONGEST_REST = 2.0
 
 
@@ -35,8 +35,6 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
             break
         if swept.looked:
             await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
-        if swept.verb == "clean" and swept.done:  # they can be purged when that has been counted
-            await _count(store, pages)
     return 0
 
 
@@ -45,4 +43,4 @@ async def _count(store: Store, pages: int) -> None:
         began = time.monotonic()
         if await store.arun(store.verbs.count_usage(PAGE)) < PAGE or left == 1:
             return
-        await asyncio.sleep(min(LONGEST_REST, COUNTING_REST * (time.monotonic() - began)))
+        await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))

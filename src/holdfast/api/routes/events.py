@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
@@ -35,42 +35,46 @@ class Wanted:
     kind: frozenset[str]
     verb: frozenset[str]
     job: frozenset[str]
+    queue: frozenset[str]
 
-    @classmethod
-    def of(cls, kind: list[str] | None, verb: list[str] | None, job: list[str] | None) -> Wanted:
-        return cls(frozenset(kind or ()), frozenset(verb or ()), frozenset(job or ()))
-
-    def fits(self, event: Event) -> bool:
+    async def fits(self, event: Event, live: Live) -> bool:
         return (
             (not self.kind or event.kind in self.kind)
             and (not self.verb or event.verb in self.verb)
             and (not self.job or event.job_id in self.job)
+            and (not self.queue or await live.queue_of(event) in self.queue)
         )
+
+
+async def _wanted(kind: Several = None, verb: Several = None, job: Several = None, queue: Several = None) -> Wanted:
+    return Wanted(*(frozenset(each or ()) for each in (kind, verb, job, queue)))
+
+
+Filter = Annotated[Wanted, Depends(_wanted)]
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
 async def list_events(
     app: TheApp,
+    live: TheLive,
+    wanted: Filter,
     after: After = None,
     limit: Limit = PAGE,
-    kind: Several = None,
-    verb: Several = None,
-    job: Several = None,
 ) -> Response:
     """Events in the order of their commits. `next` is where to go on, also when there is nothing more for now: asking
     again from there answers what came since."""
-    wanted, client = Wanted.of(kind, verb, job), app.client
+    client = app.client
     found: list[Event] = []
     place = after
     for _ in range(PAGES):
         page = await client.arun(client.verbs.events_after(place, limit, client.tenant))
         for event in page:
             place = event.cursor
-            if wanted.fits(event):
+            if await wanted.fits(event, live):
                 found.append(event)
             if len(found) == limit:
                 break
-        if len(page) < limit or len(found) == limit:
+        if not page or len(found) == limit:  # a page may be short and not the last
             break
     return Response(as_json({"items": found, "next": place}), media_type="application/json")
 
@@ -82,14 +86,11 @@ async def list_events(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def stream_events(
-    request: Request,
     app: TheApp,
     live: TheLive,
+    wanted: Filter,
     after: After = None,
     last_event_id: Annotated[str | None, Header(max_length=8_000)] = None,
-    kind: Several = None,
-    verb: Several = None,
-    job: Several = None,
 ) -> Response:
     """Events as they are committed (server-sent). `event:` is the verb as `job.succeeded`, `data:` the event as JSON,
     `id:` its cursor: a client that comes back with it in `Last-Event-ID` (or `after`) misses nothing, and may be told
@@ -101,7 +102,6 @@ async def stream_events(
         place = await live.place(tenant)
     else:  # one that is none is refused now, not in the midst of the stream
         await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
-    wanted = Wanted.of(kind, verb, job)
     return EventSourceResponse(_told(live, tenant, place, wanted), ping=KEEP_ALIVE, sep="\n")
 
 
@@ -111,7 +111,7 @@ async def _told(live: Live, tenant: str, place: str, wanted: Wanted) -> AsyncIte
         async for event in events:
             if isinstance(event, Lagged):
                 yield ServerSentEvent(event="lagged", data="{}")
-            elif wanted.fits(event):
+            elif await wanted.fits(event, live):
                 yield ServerSentEvent(event=event.name, data=as_json(event).decode(), id=event.cursor)
 
 

@@ -69,6 +69,7 @@ class HealthReads(SwitchReads, SubscriptionReads):
         gates, first_asked, overdue, parked, running = more
         late = yield from self._late(tenant, now, when)
         behind = yield from self._laggards(tenant, when)
+        unsealed, holders = yield from self._kept(tenant)
         found = Health(
             backlog,
             scheduled,
@@ -87,6 +88,8 @@ class HealthReads(SwitchReads, SubscriptionReads):
             gate_overdue=overdue,
             schedules_late=late,
             behind=behind,
+            unsealed_age_s=self._age(now, unsealed),
+            retention_held=holders,
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
         return judged(found, when)
@@ -210,6 +213,23 @@ class HealthReads(SwitchReads, SubscriptionReads):
             if past >= when.behind_warn or each.failure is not None:
                 found.append(f"subscription {each.name}")
         return tuple(found)
+
+    def _kept(self, tenant: str) -> Steps[tuple[Any, tuple[str, ...]]]:
+        """Since when an event is not sealed, and who holds back a purge. (The counting catches up by itself.)"""
+        first = None
+        if tenant == EVERY_TENANT:
+            text = (
+                "select e.at from {event} e where e.seq > coalesce((select s.floor from {seal} s"
+                " order by s.number desc limit 1), 0) order by e.seq limit 1"
+            )
+            rows = yield from self._ask(tenant, text)
+            first = rows[0][0] if rows else None
+        text = (
+            "select distinct p.held_by from {retention_pass} p where p.held > 0 and p.held_by is not null"
+            f" and p.held_by <> 'usage' and {within(tenant, 'p.tenant')} order by p.held_by limit {NAMES}"
+        )
+        rows = yield from self._ask(tenant, text)
+        return first, tuple(str(row[0]) for row in rows)
 
 
 def closed_queues(switches: list[Switch], tenant: str) -> frozenset[str] | None:

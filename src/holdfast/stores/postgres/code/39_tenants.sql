@@ -69,8 +69,14 @@ end $$;
 create or replace function set_fair(queues text[], actor text default null) returns text[]
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
+declare
+    v_was jsonb := (select to_jsonb(d.fair) from dispatch d);
 begin
     perform enter('*', set_fair.actor);
+    if v_was is distinct from to_jsonb(nullif(set_fair.queues, '{}')) then
+        perform note_action('*', 'change', 'tenants', 'shared queues',
+                            jsonb_build_object('fair', jsonb_build_array(v_was, to_jsonb(nullif(set_fair.queues, '{}')))));
+    end if;
     if coalesce(cardinality(set_fair.queues), 0) = 0 then
         perform stop_dispatch();   -- nobody is looking for the index any more
         update dispatch d set fair = null where d.fair is not null;

@@ -62,6 +62,7 @@ end $$;
 
 -- Of these jobs, those whose ledger somebody who reads it has not read to its end, and who that is: a consumer, a
 -- subscription, or whoever counts usage. Nobody is robbed of an event; one that stays behind holds what it has not read.
+-- That a job was cleaned is counted by nobody: a purge need not wait until the counting has come so far.
 create or replace function unread_of(p_jobs uuid[]) returns table (id uuid, reader text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -80,6 +81,7 @@ begin
         select '*', 'usage', nullif(split_part(coalesce(u.cursor, ''), ';', 2), '')::pg_snapshot from usage_place u)
     select distinct on (e.job_id) e.job_id, r.name from event e join readers r on r.tenant in (e.tenant, '*')
      where e.job_id = any (p_jobs) and pg_visible_in_snapshot(e.xid::text::xid8, r.seen) is not true
+       and not (r.name = 'usage' and e.to_state = 'cleaned')
      order by e.job_id, r.name;
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;

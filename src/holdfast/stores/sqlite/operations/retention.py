@@ -75,6 +75,7 @@ _DUE = (
     " ORDER BY s.id LIMIT :want"
 )
 # Nobody who reads the ledger is robbed of an event; and the newest of all stays, so that no number is used twice.
+# That a job was cleaned is counted by nobody: a purge need not wait until the counting has come so far.
 _UNREAD = (
     "WITH reader (tenant, name, seq) AS ("
     " SELECT tenant, 'consumer ' || name, CAST(cursor AS INTEGER) FROM consumer WHERE cursor NOT LIKE 'a%'"
@@ -82,7 +83,8 @@ _UNREAD = (
     " WHERE pattern LIKE 'job.%'"
     " UNION ALL SELECT '*', 'usage', CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place)"
     " SELECT e.job_id, min(r.name) FROM event e JOIN reader r ON r.tenant IN (e.tenant, '*') AND e.seq > r.seq"
-    " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) GROUP BY e.job_id"
+    " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) AND NOT (r.name = 'usage' AND e.to_state = 'cleaned')"
+    " GROUP BY e.job_id"
     f" UNION ALL SELECT job_id, '{NEWEST}' FROM event WHERE seq = (SELECT max(seq) FROM event)"
     " AND job_id IN (SELECT value FROM json_each(:ids))"
 )

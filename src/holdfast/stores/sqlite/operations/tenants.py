@@ -8,12 +8,13 @@ from typing import Any
 
 from holdfast.domain.circumstances import AHEAD
 from holdfast.domain.ids import parse_id
+from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Rule
 from holdfast.domain.tenants import EVERY_QUEUE, TurnOf
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.limits import drop_limit, put_limit
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+from holdfast.stores.sqlite.operations.writer import any_tenant, note_action, sign, unsign
 
 _ADD = (
     "INSERT INTO tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"
@@ -79,7 +80,9 @@ class TenantVerbs(Reads):
 
     @flow(tells=True)
     def set_fair(self, queues: Sequence[str], actor: str) -> Steps[None]:
+        yield from sign(actor)
         yield from _share(queues)
+        yield from unsign()
 
     @flow(writes=False)
     def fair_queues(self) -> Steps[list[str]]:
@@ -115,6 +118,10 @@ def _fair() -> Steps[list[str]]:
 
 
 def _share(queues: Sequence[str]) -> Steps[None]:
+    was = yield from _fair()
+    if was != list(queues):
+        changed = json.dumps({"fair": [was or None, list(queues) or None]})
+        yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
     if queues:
         yield _INDEX
         yield Statement(_SET_FAIR, (json.dumps(list(queues)),))

@@ -1,0 +1,63 @@
+"""Whatever is put where a name, a number or a cursor belongs: an answer with a code, never a failure of ours."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access.local import at_this_machine
+from holdfast.service import make_service
+from tests.api.conftest import HERE, client_of
+from tests.api.test_matrix import ENDLESS
+
+HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 40)
+
+
+@pytest.mark.req("JF-14", "DP-3")
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
+    app.client.make_ready()
+    service = make_service(app, authenticate=lambda _: None)
+    paths = service.openapi()["paths"]
+    asked = 0
+    async with client_of(app, role="admin", tenant="acme") as http:
+        for path, those in paths.items():
+            for method, operation in those.items():
+                named = [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
+                for number, value in enumerate(HOSTILE):
+                    if operation["operationId"] in {*ENDLESS, "tick"} or (method != "get" and number):
+                        continue
+                    filled = re.sub(r"\{\w+\}", quote(value, safe=""), path)
+                    params: list[dict[str, str]] = [{name: value} for name in named] if method == "get" else [{}]
+                    for given in params or [{}]:
+                        body = {} if method in ("post", "put", "patch") else None
+                        answer = await http.request(method.upper(), filled, params=given, json=body)
+                        asked += 1
+                        what = (method, filled, given, answer.status_code, answer.text[:200])
+                        assert answer.status_code < 500 or answer.status_code == 501, what
+                        if answer.status_code >= 400:
+                            assert answer.headers["content-type"] == "application/problem+json", what
+                            assert re.fullmatch(r"[a-z_]+", answer.json()["code"]), what
+    assert asked > 300
+
+
+@pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_defect_of_ours_tells_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.client.make_ready()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the canary")
+
+    monkeypatch.setattr("holdfast.api.routes.queues.Page", broken)
+    transport = httpx2.ASGITransport(
+        make_service(app, authenticate=at_this_machine(app.client)), raise_app_exceptions=False
+    )
+    async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
+        answer = await http.get("/api/v1/queues")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert "canary" not in answer.text

@@ -1,0 +1,122 @@
+"""Workers of other languages: leases, claims, checkpoints and settlements over HTTP, by the same rules as our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from holdfast import App
+from holdfast.domain.job import Attempt
+from holdfast.domain.states import State
+from tests.api.conftest import client_of
+from tests.support.stores import forward
+
+pytestmark = pytest.mark.req("JF-14")
+
+LEASES = "/api/v1/leases"
+
+
+@pytest_asyncio.fixture
+async def work(app: App) -> AsyncIterator[httpx2.AsyncClient]:
+    async with client_of(app, role="executor") as client:
+        yield client
+    await app.store.leave_loop()
+
+
+async def tried(app: App, job_id: str) -> list[Attempt]:
+    return await app.client.arun(app.client.verbs.attempts(job_id, "default"))
+
+
+async def lease_of(work: httpx2.AsyncClient, **asked: object) -> str:
+    answer = await work.post(LEASES, json=asked)
+    assert answer.status_code == 201, answer.text
+    return f"{LEASES}/{answer.json()['lease']}"
+
+
+async def claim(work: httpx2.AsyncClient, lease: str, **asked: object) -> list[dict[str, object]]:
+    answer = await work.post(f"{lease}/claim", json=asked)
+    assert answer.status_code == 200, answer.text
+    jobs: list[dict[str, object]] = answer.json()["jobs"]
+    return jobs
+
+
+async def settle(work: httpx2.AsyncClient, lease: str, job: dict[str, object], **said: object) -> httpx2.Response:
+    return await work.post(f"{lease}/settle", json={"job": job["id"], "attempt": job["attempt"], **said})
+
+
+async def test_a_job_from_claim_to_end(app: App, work: httpx2.AsyncClient) -> None:
+    handle = await app.aenqueue("mail", {"to": "ada"}, tags=["a"])
+    lease = await lease_of(work, name="node", kinds=["mail"], queues=["default"], slots=4)
+    (job,) = await claim(work, lease, want=5)
+    assert (job["id"], job["attempt"], job["payload"], job["tags"]) == (handle.id, 1, {"to": "ada"}, ["a"])
+    fence = {"job": handle.id, "attempt": 1}
+    assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": [7]})).status_code == 200
+    assert (await work.post(f"{lease}/checkpoint", json={**fence, "progress": 0.5, "message": "half"})).is_success
+    renewed = (await work.post(f"{lease}/renew", json={"ttl": 60})).json()
+    assert renewed["jobs"] == [{"id": handle.id, "attempt": 1}]
+    again = await settle(work, lease, job, outcome="retry", after=0, error={"message": "later, password=hunter2"})
+    assert (again.status_code, again.json()["ending"]) == (200, "retry")
+    assert (await settle(work, lease, job, outcome="retry", after=0)).status_code == 200, "said again, answered again"
+    (second,) = await claim(work, lease, wait=10)
+    assert (second["attempt"], second["retries"], second["checkpoints"]) == (2, 1, {"row": [7]})
+    done = await settle(work, lease, second, outcome="succeeded", result={"sent": 1}, cost=2.5)
+    assert done.json() == {"job": handle.id, "attempt": 2, "settled": True, "ending": "succeeded", "reason": None}
+    assert (await handle.aresult(timeout=5)) == {"sent": 1}
+    verbs = [(each.verb, each.actor) for each in await handle.ahistory() if each.from_state == "in_progress"]
+    assert verbs == [("fail", "a executor"), ("succeed", "a executor")]
+    assert "hunter2" not in repr(await tried(app, handle.id))
+    assert (await work.delete(lease)).status_code == 204
+    gone = await work.post(f"{lease}/renew")
+    assert (gone.status_code, gone.json()["code"]) == (409, "stale_lease")
+    assert (await work.delete(lease)).json()["code"] == "lease_not_found"
+
+
+async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> None:
+    lease = await lease_of(work)
+    words = ["failed", "reject", "snooze", "cancel", "succeeded"]
+    handles = [await app.aenqueue("mail", {"n": n}) for n, _ in enumerate(words)]
+    jobs = await claim(work, lease, want=100)
+    said = [
+        {
+            "job": job["id"],
+            "attempt": job["attempt"],
+            "outcome": word,
+            "after": 60,
+            "error": {"code": "why", "message": "m"},
+        }
+        for job, word in zip(jobs, words, strict=True)
+    ]
+    stranger = {"job": "0198c5b4-0000-7000-8000-000000000001", "attempt": 1, "outcome": "succeeded"}
+    answer = await work.post(f"{lease}/settle", json={"settlements": [*said, said[0], stranger]})
+    verdicts = answer.json()["settlements"]
+    assert [each["ending"] for each in verdicts] == ["retry", "bury", "snooze", "cancel", "succeeded", None, None]
+    assert [each["reason"] for each in verdicts[-2:]] == ["said_twice", "not_found"]
+    states = [(await app.aget(handle.id)).state for handle in handles]  # type: ignore[union-attr]
+    assert states == [
+        *(State.RETRY_WAITING, State.DEAD_LETTER, State.RETRY_WAITING, State.CANCELLED, State.SUCCEEDED),
+    ]
+
+
+async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.AsyncClient) -> None:
+    handle = await app.aenqueue("mail", {})
+    lease, other = await lease_of(work, ttl=5), await lease_of(work, ttl=3600)
+    (job,) = await claim(work, lease)
+    await asyncio.to_thread(forward, app.store, 60)
+    (taken,) = await claim(work, other, wait=10)
+    assert (taken["id"], taken["attempt"], taken["crashes"]) == (job["id"], 2, 1)
+    late = await settle(work, lease, job, outcome="succeeded", result="late")
+    assert (late.status_code, late.json()["code"]) == (409, "stale_lease")
+    forged = await settle(work, lease, taken, outcome="succeeded", result="forged")
+    assert (forged.status_code, forged.json()["code"]) == (409, "stale_lease"), "the attempt, under another's lease"
+    note = {"job": job["id"], "attempt": 1, "name": "n", "value": 1}
+    assert (await work.post(f"{lease}/checkpoint", json=note)).json()["code"] == "stale_lease"
+    back = await work.post(f"{other}/release", json={"jobs": [{"id": taken["id"], "attempt": 2}]})
+    assert back.json()["settlements"][0]["settled"]
+    (third,) = await claim(work, other, wait=10)
+    assert (third["attempt"], third["retries"]) == (3, 0)
+    assert (await settle(work, other, third, outcome="succeeded")).status_code == 200
+    assert (await app.aget(handle.id)).state is State.SUCCEEDED  # type: ignore[union-attr]

@@ -1,0 +1,118 @@
+"""What is checked before a job leaves for a worker of another language, and the tick."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.domain.states import State
+from tests.api.conftest import client_of
+from tests.api.test_leases import LEASES, claim, lease_of, settle, tried, work
+
+pytestmark = pytest.mark.req("JF-14")
+
+__all__ = ["work"]
+
+
+async def test_a_claim_waits_for_a_job_and_no_longer_than_asked(app: App, work: httpx2.AsyncClient) -> None:
+    lease = await lease_of(work)
+    waiting = asyncio.create_task(claim(work, lease, wait=20, kinds=["mail"]))
+    await asyncio.sleep(0)
+    await app.aenqueue("other", {})
+    await app.aenqueue("mail", {})
+    (job,) = await waiting
+    assert job["kind"] == "mail"
+    assert await claim(work, lease, wait=0.1, kinds=["mail"]) == []
+
+
+async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.AsyncClient) -> None:
+    @app.job("pay", requires_approval=True)
+    def pay(amount: int) -> None:
+        raise AssertionError("it is run elsewhere")
+
+    @app.job("once", at_most_once=True)
+    def once() -> None:
+        raise AssertionError("it is run elsewhere")
+
+    handle = await pay.aenqueue(7)
+    lease = await lease_of(work)
+    assert await claim(work, lease) == []
+    (gate,) = await app.approvals.alist()
+    assert gate.job_id == handle.id
+    await app.aapprove(gate.id, by="ada")
+    (job,) = await claim(work, lease)
+    assert job["payload"] == {"amount": 7}
+    single = await once.aenqueue()
+    (job,) = await claim(work, lease)
+    assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
+    assert (await app.aget(single.id)).state is State.DEAD_LETTER  # type: ignore[union-attr]
+
+
+async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.AsyncClient) -> None:
+    await app.payload_rules.aset("heal", restricted=True)
+    handle = await app.aenqueue("heal", {"name": "Rosalind Franklin"})
+    lease = await lease_of(work)
+    (job,) = await claim(work, lease)
+    assert job["payload"] == {"name": "Rosalind Franklin"}, "who does the work is given it"
+    error = {"type": "ValueError", "message": "no bed for Rosalind Franklin", "traceback": "name = 'Rosalind Franklin'"}
+    assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
+    assert "Rosalind" not in repr(await tried(app, handle.id))
+    assert "Rosalind" not in repr(await app.aget(handle.id))
+
+
+async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
+    await asyncio.to_thread(app.executors.add, "blessed")
+    refused = await work.post(LEASES, json={"name": "node"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "executor_refused")
+    lease = await lease_of(work, name="blessed")
+    for path, body in (
+        ("claim", {"want": 0}),
+        ("claim", {"want": 101}),
+        ("claim", {"queues": []}),
+        ("claim", {"wait": 31}),
+        ("claim", {"unknown": 1}),
+        ("settle", {}),
+        ("settle", {"job": "x", "attempt": 1, "outcome": "succeeded"}),
+        ("settle", {"job": "x", "attempt": 1, "outcome": "won"}),
+        ("settle", {"job": lease[-36:], "attempt": 1, "outcome": "retry", "after": -1}),
+        ("settle", {"settlements": []}),
+        ("checkpoint", {"job": lease[-36:], "attempt": 1}),
+        ("checkpoint", {"job": lease[-36:], "attempt": 1, "name": "holdfast:progress", "value": 1}),
+        ("renew", {"ttl": 1e9}),
+        ("release", {"jobs": []}),
+    ):
+        answer = await work.post(f"{lease}/{path}", json=body)
+        assert answer.status_code == 422, (path, body, answer.text)
+    assert (await work.post(f"{LEASES}/none/claim", json={})).status_code == 422
+    async with client_of(app, role="viewer") as viewer:
+        assert (await viewer.post(LEASES, json={})).status_code == 403
+
+
+@pytest.mark.req("HK-1")
+async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -> None:
+    ran: list[int] = []
+
+    @app.job("add")
+    async def add(n: int) -> int:
+        ran.append(n)
+        await app.aenqueue("child", {})
+        return n
+
+    for n in range(5):
+        await add.aenqueue(n)
+    first, second = await asyncio.gather(
+        work.post("/api/v1/jobs/tick", json={"limit": 3, "timeout": 20}), work.post("/api/jobs/tick", json={"limit": 2})
+    )
+    assert (first.json()["succeeded"], second.json()["succeeded"]) == (3, 2)
+    assert sorted(ran) == [0, 1, 2, 3, 4], "none was taken by two"
+    assert (await work.post("/api/jobs/tick")).json()["taken"] == 0
+    children = await app.ajobs(kind="child")
+    assert len(children) == 5
+    assert all(job.enqueued_by.startswith("job ") for job in children), "a handler's doing is not whoever rang"
+    for body in ({"limit": 0}, {"limit": 101}, {"timeout": 301}, {"queues": []}, {"all": True}):
+        assert (await work.post("/api/jobs/tick", json=body)).status_code == 422, body
+    async with client_of(app, role="operator") as operator:
+        assert (await operator.post("/api/jobs/tick")).status_code == 403
