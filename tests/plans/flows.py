@@ -18,6 +18,7 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.insights import why
+from holdfast.stores.auditing import EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
@@ -305,3 +306,14 @@ def sweeping(verbs: Verbs) -> Flow[Any]:
         return [swept, len(tombstones), counted]
 
     return Flow(steps)
+
+
+def screens(verbs: Any, tenant: str) -> dict[str, Flow[Any]]:
+    """What the screens of the dashboard are drawn from."""
+    return {
+        "queues": verbs.queue_standings(tenant),
+        "workers": verbs.worker_standings(tenant),
+        "tenants": verbs.tenants(tenant, most=1_000, names=50),
+        "events of nobody": verbs.recent_events(EventFilter(tenant=tenant, actor="nobody")),
+        "decided gates": verbs.gates(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),
+    }

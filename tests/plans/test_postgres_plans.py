@@ -217,3 +217,12 @@ def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
     assert (swept.verb, swept.done, purged, counted) == ("clean", 10, 10, 50)
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 3_000, seen.by_index
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize("tenant", ["a", "*"])
+def test_screens_read_a_bounded_part(connection: Connection, tenant: str) -> None:
+    for name, flow in flows.screens(VERBS, tenant).items():
+        seen = used(connection, flow)
+        assert seen.scanned == {}, (name, seen.scanned)
+        assert sum(seen.by_index.values()) < 150_000, (name, seen.by_index)

@@ -242,3 +242,11 @@ def test_the_gauges_do_not_look_at_what_is_finished(connection: sqlite3.Connecti
             line for line in seen.scans if line in ("SCAN s", "SCAN j", "SCAN e", "SCAN s USING INDEX by_state")
         ]
         assert seen.steps < 1_500_000, seen.steps
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize("tenant", ["a", "*"])
+def test_screens_read_a_bounded_part(connection: sqlite3.Connection, tenant: str) -> None:
+    for name, flow in flows.screens(VERBS, tenant).items():
+        seen = run(connection, flow)
+        assert seen.steps < 1_500_000, (name, seen.steps, seen.plan)
