@@ -24,11 +24,12 @@ def told(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, obj
 
 
 def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None:
-    endpoint(store, wants=["job.dead_letter", "order.*"], kind="pay*")
+    endpoint(store, wants=["job.dead_letter", "order.*"], kind="pay*", options={"of_queue": "default"})
     ledger, application = subscription_names("ops")
     put_one(store, "pay")
     put_one(store, "other")
-    settle(store, claim(store, open_lease(store), 2), FINAL)
+    put_one(store, "pay", queue="elsewhere")
+    settle(store, claim(store, open_lease(store), 3, queues=("default", "elsewhere")), FINAL)
     tell(store, "order.paid")
     assert (feed_all(store, ledger), feed_all(store, application)) == (1, 1)
     first, second = made_of(store, TELLS)

@@ -21,6 +21,7 @@ HELPERS = {
     "Reject": 0,  # domain/control.py
     "Fate": 1,  # domain/endpoints.py
     "Failed": 0,  # domain/outcome.py: an attempt's error code
+    "Reject": 0,  # domain/control.py: the same, for good
     "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error
     "Enqueued": 2,  # the reason why no job was made

@@ -253,3 +253,11 @@ async def test_webhooks(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys
     assert sorted(told[:3]) == ["job.dead_letter", "order.paid", "ping"]
     assert told[3].endswith(" (once more)")
     assert capsys.readouterr().out.count("attempt 1: 204") == 4
+
+
+@pytest.mark.req("JF-8", "JF-10", "JF-11")
+async def test_rates(sqlite_url: str, tmp_path: Path) -> None:
+    said = await load("rates").main(sqlite_url, tmp_path)
+    assert said[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
+    assert [line.partition(":")[0] for line in said[1:3]] == ["dead_letter", "dead_letter"]
+    assert said[-1] == '"eur","\'=cmd()",0'

@@ -83,6 +83,9 @@ def add(
     secret: Secret,
     wants: Wants = None,
     kind: OfKind = None,
+    of_queue: Annotated[
+        str | None, typer.Option("--of-queue", metavar="NAME", help="Only of jobs that were enqueued there.")
+    ] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of its deliveries.")] = None,
     url: options.Url = None,
     tenant: options.Tenant = None,
@@ -91,6 +94,8 @@ def add(
 ) -> None:
     """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
     how = JobOptions() if queue is None else JobOptions(queue=queue)
+    if of_queue is not None:
+        how["of_queue"] = of_queue
     with connect(url, scope(tenant), schema) as client:
         _told(Endpoints(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), as_json)
 
@@ -268,6 +273,7 @@ def _print(found: Endpoint) -> None:
             ("url", found.shown_url),
             ("told", ", ".join(found.wants)),
             ("of kind", found.kind),
+            ("of queue", found.job_options.get("of_queue")),
             ("secrets", ", ".join(found.secrets)),
             ("created", f"{moment(found.created_at)} by {found.created_by}"),
         ]

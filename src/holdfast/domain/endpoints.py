@@ -169,7 +169,7 @@ class EndpointDraft:
         options: JobOptions | None = None,
     ) -> EndpointDraft:
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
-        unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay"}
+        unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay", "of_queue"}
         if unused:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unused))}", code="unknown_option")
         if kind is not None and not kind.replace("*", ""):
@@ -205,6 +205,8 @@ class EndpointDraft:
         made: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
         options: Any = _job_options(self.job_options) | {"payload": {"endpoint": self.name, "event": "$"}}
         for name, ledger in zip(made, (True, False), strict=True):
+            if not ledger:  # what applications tell is of no queue
+                options.pop("of_queue", None)
             parts = [part for want in self.wants if of_ledger(part := _WANTED.get(want, want)) == ledger]
             if parts:
                 kind = self.kind if ledger else None
@@ -275,7 +277,7 @@ def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
 
 def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """As they are given to a subscription; the policy is that of deliveries unless said otherwise."""
-    given = {name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay")}
+    given = {name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay", "of_queue")}
     return given | {"retry": job_policy(stored, DELIVERY_RETRY)}
 
 

@@ -68,7 +68,8 @@ _SAID: Final = {
 class JobOptions(TypedDict, total=False):
     """How the jobs of a subscription are enqueued. In ``payload`` text that begins with ``$.`` is a value of the event
     (``"$.data.order"``), ``$`` the whole of it; without one the payload is ``{"event": …}``. With a ``template`` its
-    newest version says the rest, and its payload is filled up with the one given here."""
+    newest version says the rest, and its payload is filled up with the one given here. ``of_queue`` is the queue of the
+    jobs whose events are wanted."""
 
     queue: str
     priority: int
@@ -79,6 +80,7 @@ class JobOptions(TypedDict, total=False):
     delay: Duration
     payload: dict[str, Any]
     template: str
+    of_queue: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class Behind:
 
     correlation_id: str | None = None
     depth: int = 0
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +397,8 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
         policy = as_stored_policy(options["retry"])
         stored |= {"max_attempts": policy.max_attempts, "max_crashes": policy.max_crashes}
         stored["backoff"] = policy.backoff.to_json()
+    if "of_queue" in options:
+        stored["of_queue"] = check_name(options["of_queue"], "queue")
     if "template" in options:
         stored["template"] = check_name(options["template"], "template")
     if "payload" in options:

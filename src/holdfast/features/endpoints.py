@@ -73,8 +73,8 @@ class Endpoints:
 
         ``secrets`` are names, the newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or what
         the secret provider knows; a message is signed with each. ``wants`` are events of jobs and of the application,
-        ``*`` is anything; without any it is what somebody should look at. ``kind`` is that of the jobs. The options are
-        those of its deliveries.
+        ``*`` is anything; without any it is what somebody should look at. ``kind`` is that of the jobs, ``of_queue``
+        their queue. The other options are those of its deliveries.
         """
         return self._caller.run(self._add(name, url, secrets, wants, kind, options))
 

@@ -64,6 +64,8 @@ class Feeding(Reads):
         rules = yield from self.payload_rules(whose.tenant).start()
         for key, event in wanted.items():
             behind = known.get(causes[key] or "", Behind())
+            if whose.job_options.get("of_queue", behind.queue) != behind.queue:
+                continue  # not wanted: it is only now that the job is looked at
             made = job_of(whose, event, behind, _new_id(), templates.get(event.tenant))
             if isinstance(made, JobSpec) and rules:  # the store would refuse all the others with it
                 refused = effective(rules, event.tenant, made.kind).objection(made.kind, made.payload)

@@ -80,7 +80,8 @@ class AddEndpoint(Body):
     secrets: Secrets
     wants: Wants | None = None
     kind: Text | None = None
-    queue: Text | None = None
+    of_queue: Text | None = Field(default=None, description="Only of jobs that were enqueued there.")
+    queue: Text | None = Field(default=None, description="The queue of its deliveries.")
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
 
@@ -88,6 +89,8 @@ class AddEndpoint(Body):
         made = JobOptions()
         if self.queue is not None:
             made["queue"] = self.queue
+        if self.of_queue is not None:
+            made["of_queue"] = self.of_queue
         if self.priority is not None:
             made["priority"] = self.priority
         if self.retry is not None:

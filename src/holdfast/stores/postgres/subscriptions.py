@@ -95,9 +95,10 @@ class SubscriptionVerbs(Feeding):
 
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         rows = yield Statement(
-            f"select id, correlation_id, depth from {self.dialect.schema}job where id = any(%s::uuid[])", (list(ids),)
+            f"select id::text, correlation_id, depth, queue from {self.dialect.schema}job where id = any(%s::uuid[])",
+            (list(ids),),
         )
-        return {str(job_id): Behind(correlation or str(job_id), depth or 0) for job_id, correlation, depth in rows}
+        return {job_id: Behind(correlation or job_id, depth or 0, queue) for job_id, correlation, depth, queue in rows}
 
     def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
         rows = yield self._call("delivered", "%s, %s::text[], %s", whose.id, list(events), whose.tenant)
