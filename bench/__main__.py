@@ -1,7 +1,7 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
 durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
-tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), and the pages of
-the dashboard beside five million jobs (pages)."""
+tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), over HTTP (service),
+and the pages of the dashboard beside five million jobs (pages)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from bench import (
     report,
     retention,
     sealing,
+    service,
     waiting,
     writes,
 )
@@ -36,6 +37,7 @@ from bench.bars import (
     of_pages,
     of_retention,
     of_sealing,
+    of_service,
     of_waiting,
     of_workflows,
     of_writes,
@@ -49,7 +51,10 @@ from bench.quiet import Patience
 from bench.timing import Row
 from bench.waiting import Beside
 
-GROUPS = ("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "pages")
+GROUPS = (
+    *("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service"),
+    "pages",
+)
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
 
@@ -68,6 +73,7 @@ class Measured:
     fairness: list[Beside] = field(default_factory=list)
     retention: list[Beside] = field(default_factory=list)
     sealing: list[Beside] = field(default_factory=list)
+    service: list[Beside] = field(default_factory=list)
     pages: list[pages.Screen] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
@@ -76,7 +82,8 @@ class Measured:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
         found += [*of_limits(self.limits), *of_fairness(self.fairness)]
-        return [*found, *of_retention(self.retention), *of_sealing(self.sealing), *of_pages(self.pages)]
+        found += [*of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
+        return [*found, *of_pages(self.pages)]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -89,6 +96,7 @@ class Measured:
         self.fairness += [Beside(**each) for each in document.get("fairness", ())]
         self.retention += [Beside(**each) for each in document.get("retention", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
+        self.service += [Beside(**each) for each in document.get("service", ())]
         self.pages += [pages.Screen(**each) for each in document.get("pages", ())]
 
 
@@ -163,9 +171,13 @@ def read(options: argparse.Namespace) -> None:
     show(subjects, measured)
     for writing in measured.writes:
         print(writing.line())
-    beside = (*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing)
-    for line in [*(each.line() for each in beside), *(each.line() for each in measured.pages)]:
-        print(line)
+    for row in (
+        *(*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing),
+        *measured.service,
+    ):
+        print(row.line())
+    for screen in measured.pages:
+        print(screen.line())
     if measured.results is not None:
         write(options, subjects, measured.results)
 
@@ -215,6 +227,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.retention = retention.run(backends, options.store, sizes_of)
         if "sealing" in groups:
             measured.sealing = sealing.run(backends, options.store, sealing.QUICK if options.quick else sealing.Sizes())
+        if "service" in groups:
+            measured.service = service.run(backends, options.store, service.QUICK if options.quick else service.Sizes())
         if "pages" in groups:
             measured.pages = pages.run(backends, pages.QUICK if options.quick else pages.Sizes())
     except KeyboardInterrupt:
@@ -257,6 +271,7 @@ def main() -> int:
         found["fairness"] = [asdict(each) for each in measured.fairness]
         found["retention"] = [asdict(each) for each in measured.retention]
         found["sealing"] = [asdict(each) for each in measured.sealing]
+        found["service"] = [asdict(each) for each in measured.service]
         found["pages"] = [asdict(each) for each in measured.pages]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:

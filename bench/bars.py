@@ -135,6 +135,17 @@ def of_sealing(measured: Sequence[Beside]) -> list[Bar]:
     return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.95, True) for each in measured if each.unit == "jobs/s"]
 
 
+def of_service(measured: Sequence[Beside]) -> list[Bar]:
+    """An enqueue over HTTP is at least half as fast as in process; idle streams do not grow."""
+    found = []
+    for each in measured:
+        if each.unit == "jobs/s":
+            found.append(Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.5, True))
+        else:
+            found.append(Bar(f"{each.store}, {each.what}", each.ratio, 1.05, False))
+    return found
+
+
 def of_pages(measured: Sequence[Screen]) -> list[Bar]:
     """No page takes the service long, however many jobs there are; nor those of lists and jobs when it is busy."""
     if not measured:

@@ -21,6 +21,7 @@ from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.subscriptions import SentEvent, Subscription
 from holdfast.domain.templates import Template
+from holdfast.domain.trace import Trace
 from holdfast.domain.usage import Usage
 from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
@@ -31,7 +32,9 @@ from holdfast.handle import Handle
 from holdfast.headers import retry_after
 from holdfast.insights import Why
 from holdfast.kind import Kind
+from holdfast.logs import configure_logging
 from holdfast.stores.base import Sent
+from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
 
 __version__ = "0.1.0"
 
@@ -75,12 +78,17 @@ __all__ = [
     "Subscription",
     "SyncContext",
     "Template",
+    "Trace",
     "Usage",
     "Why",
     "Workflow",
     "WorkflowStatus",
     "__version__",
+    "configure_logging",
     "current",
+    "current_trace",
+    "outgoing_headers",
     "retry_after",
     "step_key",
+    "trace_from",
 ]

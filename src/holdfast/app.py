@@ -64,6 +64,7 @@ from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.insights import Why, why
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, RetryAs, make_spec, pack_payload
+from holdfast.logs import trust
 from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
@@ -75,6 +76,7 @@ from holdfast.scheduling import Desk, ScheduleDecorator, Timed, declare_marked
 from holdfast.stores.base import JobFilter, Reschedule, Sent, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.telemetry.tracing import outgoing_headers
 from holdfast.vault import Vault
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 
@@ -127,7 +129,10 @@ class App(Operating):
         self.notifier: str | None = None
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
         self.egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
-        self.reach, self.reports = Reach(self.egress, secrets or config.tenant_secret, self.redactor), Sources()
+        self.reach, self.reports = (
+            Reach(self.egress, secrets or config.tenant_secret, self.redactor, lambda _: outgoing_headers()),
+            Sources(),
+        )
         self.all_kinds = ChainMap(self.kinds, self._built_in())
         self.scheduler = Scheduler(self.client, self.client.name, self.all_kinds.keys(), self._make, new_id)
 
@@ -286,6 +291,7 @@ class App(Operating):
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
         for secret in secrets:
             self.redactor.register(secret)
+        self.knowing()
 
     # --- enqueuing ---
 
@@ -615,8 +621,9 @@ class App(Operating):
         )
 
     def knowing(self) -> Redactor:
-        """The app's redactor, now that it must know what is secret in the environment."""
+        """The app's redactor, now that it must know what is secret in the environment. Log lines go by it, too."""
         self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
+        trust(self.redactor)
         return self.redactor
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:

@@ -46,6 +46,7 @@ from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 from holdfast.stores.open import open_store, stand_in
+from holdfast.telemetry import watching
 from holdfast.vault import Vault
 
 
@@ -90,6 +91,7 @@ def _set_up(hello: Message) -> Bench:
     sys.argv = hello["argv"]
     os.nice(hello["niceness"])
     within.set_up_logging(hello["log"])
+    watching.watched_elsewhere()
     within.limit_memory(hello["memory"])
     store = open_store(hello["url"], schema=hello["schema"])
     if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database

@@ -24,6 +24,7 @@ from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
+from holdfast.telemetry import watching
 from holdfast.vault import EMPTY, Vault, is_packed
 
 T = TypeVar("T")
@@ -142,6 +143,12 @@ class Client:
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
+        if watching.quiet():
+            return self._store(specs, tenant, connection)
+        with watching.sending(specs, tenant):
+            return self._store(specs, tenant, connection)
+
+    def _store(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         try:
             answers = self._add(specs, tenant, connection)
         except Refused as refused:
@@ -159,6 +166,12 @@ class Client:
         return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        if watching.quiet():
+            return await self._astore(specs, tenant, connection)
+        with watching.sending(specs, tenant):
+            return await self._astore(specs, tenant, connection)
+
+    async def _astore(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         try:
             answers = await self._aadd(specs, tenant, connection)
         except Refused as refused:

@@ -16,9 +16,12 @@ LOG_DIR_VARIABLE = "HOLDFAST_LOG_DIR"
 STRICT_VARIABLE = "HOLDFAST_STRICT"
 ARTIFACTS_VARIABLE = "HOLDFAST_ARTIFACTS"
 KEYS_VARIABLE = "HOLDFAST_KEYS"
+LOG_FORMAT_VARIABLE = "HOLDFAST_LOG_FORMAT"
 SECRET_PREFIX = "HOLDFAST_SECRET_"
 EGRESS_ALLOW_VARIABLE = "HOLDFAST_EGRESS_ALLOW"
 EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
+SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
+SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -33,9 +36,35 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
     return url
 
 
+def service_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Where a client finds the service; no default, for the same reason."""
+    url = given or environment.get(SERVICE_URL_VARIABLE, "")
+    if not url:
+        raise InvalidSetting(
+            "no service was named",
+            code="missing_url",
+            fix=f"Pass a URL such as https://jobs.example.com, or set {SERVICE_URL_VARIABLE}.",
+        )
+    return url
+
+
+def service_token(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    return environment.get(SERVICE_TOKEN_VARIABLE, "").strip() if given is None else given
+
+
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a worker refuses to start with a role that could do more than run jobs."""
     return environment.get(STRICT_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def log_format(environment: Mapping[str, str] = os.environ) -> str:
+    """How log lines are written where nothing else is said: ``text`` or ``json``."""
+    named = environment.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "text"
+    if named not in ("text", "json"):
+        raise InvalidSetting(
+            f"{LOG_FORMAT_VARIABLE} is text or json, not {named[:40]!r}", code="unknown_option", fix="Unset it."
+        )
+    return named
 
 
 def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:

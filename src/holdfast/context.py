@@ -13,7 +13,7 @@ from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting, StaleLease
-from holdfast.domain.job import References
+from holdfast.domain.job import References, log_fields
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
@@ -30,6 +30,7 @@ from holdfast.handle import Handle
 from holdfast.joblog import JobLog
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
+from holdfast.telemetry import tracing
 from holdfast.transaction import Completion, Ending, Transaction
 from holdfast.workflows import Extension, Results, extend_workflow
 
@@ -85,16 +86,7 @@ class BaseContext(Facts):
     @property
     def log(self) -> JobLog:
         """A logger whose records name this job, hold none of its secrets and are one line each."""
-        claim = self.claim
-        fields = {
-            "job_id": claim.id,
-            "kind": claim.kind,
-            "queue": claim.queue,
-            "tenant": claim.tenant,
-            "attempt": claim.attempt,
-            "correlation_id": claim.correlation_id,
-        }
-        return JobLog(self.logger, fields, self.redact)
+        return JobLog(self.logger, log_fields(self.claim), self.redact)
 
     # --- being told to stop ---
 
@@ -313,3 +305,4 @@ def enter(context: BaseContext) -> None:
     """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
     context.client.belong_to(context.tenant)
+    tracing.bind(context.trace)

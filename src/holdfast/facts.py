@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.job import Claim
+from holdfast.domain.trace import Trace, plain_tags
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +37,12 @@ class Facts:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        return self.claim.tags
+        return plain_tags(self.claim.tags)
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace it belongs to (``ctx.trace.traceparent``), if it was enqueued within one."""
+        return self.claim.trace
 
     @property
     def agent(self) -> str | None:

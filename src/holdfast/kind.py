@@ -22,6 +22,7 @@ from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.domain.rules import NO_RULE, Effective
+from holdfast.domain.trace import Trace, retagged
 from holdfast.durable.approvals import Asking
 from holdfast.handle import Handle
 from holdfast.vault import Vault
@@ -36,8 +37,9 @@ RetryAs = Literal["new_job"]
 
 class Options(TypedDict, total=False):
     """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``connection`` is the caller's
-    own: the job exists if the transaction there commits."""
+    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``trace`` is a W3C traceparent in
+    place of the current one; what is malformed is none. ``connection`` is the caller's own: the job exists if the
+    transaction there commits."""
 
     delay: Duration
     run_at: datetime
@@ -62,6 +64,7 @@ class Options(TypedDict, total=False):
     source_ref: str
     target_ref: str
     payload_ref: str
+    trace: str
     connection: object
 
 
@@ -194,7 +197,7 @@ def make_spec(
         key=_text(options.get("key"), "key"),
         content_key=client.vault.keyed(content_hash(kind, tenant, decode(payload))) if dedupe else None,
         dedupe=dedupe,
-        tags=_tags(options.get("tags", ())),
+        tags=_traced(_tags(options.get("tags", ())), options.get("trace")),
         agent=_text(options.get("agent"), "agent"),
         correlation_id=_text(options.get("correlation_id"), "correlation_id"),
         causation_id=_text(options.get("causation_id"), "causation_id"),
@@ -246,6 +249,11 @@ def _tags(values: object) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidSetting("tags must be a list of text", code="invalid_name")
     return tuple(check_name(tag, "tag") for tag in values)
+
+
+def _traced(tags: tuple[str, ...], parent: str | None) -> tuple[str, ...]:
+    trace = None if parent is None else Trace.parse(parent)
+    return tags if trace is None else retagged(tags, trace)
 
 
 def _text(value: object, what: str) -> str | None:

@@ -14,7 +14,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from holdfast.access import Authenticate, Gate
+from holdfast.access.requests import Measure, RequestLog
 from holdfast.api import add_api
+from holdfast.api.gauges import observe_queues
 from holdfast.api.limits import BodyLimit
 from holdfast.app import App
 from holdfast.dashboard import make_dashboard
@@ -27,12 +29,15 @@ OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api
 
 def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
+    measures: list[Measure] = []
 
     live = Live(app.client)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.client.make_ready()
+        app.knowing()
+        observe_queues(app)
         yield
         await live.aclose()
         await app.store.leave_loop()
@@ -46,6 +51,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
+            Middleware(RequestLog, measures),
             Middleware(PageHeaders),
             Middleware(GZipMiddleware, minimum_size=1_000),
             Middleware(BodyLimit),
@@ -54,6 +60,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     )
     service.state.app, service.state.live = app, live
     service.state.stopping = asyncio.Event()  # whoever waits for something answers when this is set
+    service.state.measures = measures
     add_api(service, app)
     if dashboard:
         pages = make_dashboard(app)

@@ -34,7 +34,7 @@ async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
                     filled = re.sub(r"\{\w+\}", quote(value, safe=""), path)
                     params: list[dict[str, str]] = [{name: value} for name in named] if method == "get" else [{}]
                     for given in params or [{}]:
-                        body = {} if method in ("post", "put", "patch") else None
+                        body: dict[str, str] | None = {} if method in ("post", "put", "patch") else None
                         answer = await http.request(method.upper(), filled, params=given, json=body)
                         asked += 1
                         what = (method, filled, given, answer.status_code, answer.text[:200])

@@ -112,7 +112,8 @@ async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -
     children = await app.ajobs(kind="child")
     assert len(children) == 5
     assert all(job.enqueued_by.startswith("job ") for job in children), "a handler's doing is not whoever rang"
-    for body in ({"limit": 0}, {"limit": 101}, {"timeout": 301}, {"queues": []}, {"all": True}):
+    wrong: list[dict[str, object]] = [{"limit": 0}, {"limit": 101}, {"timeout": 301}, {"queues": []}, {"all": True}]
+    for body in wrong:
         assert (await work.post("/api/jobs/tick", json=body)).status_code == 422, body
     async with client_of(app, role="operator") as operator:
         assert (await operator.post("/api/jobs/tick")).status_code == 403

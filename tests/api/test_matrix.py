@@ -23,6 +23,8 @@ ADMINISTERS = {
     *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
     *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
     *("set_tenant", "delete_tenant", "share_queues", "issue_token", "revoke_token", "list_tokens"),
+    *("set_connector", "remove_connector"),
+    *("add_endpoint", "change_endpoint", "remove_endpoint", "rotate_secret", "disable_endpoint", "enable_endpoint"),
 }
 WORKS = {"tick", "open_lease", "renew_lease", "end_lease", "claim", "checkpoint", "settle", "release"}
 ENDLESS = {"stream_events"}

@@ -13,6 +13,7 @@ from holdfast import App
 from holdfast.access.tokens import COOKIE, Tokens, tokens_of
 from holdfast.domain.tokens import ApiToken
 from holdfast.service import make_service
+from holdfast.stores.flow import Flow
 from tests.api.conftest import HERE
 from tests.app.waiting import until
 from tests.support.stores import forward
@@ -169,7 +170,12 @@ async def test_a_token_is_looked_up_once_in_two_seconds(app: App, monkeypatch: p
     issued = await app.tokens.aissue("busy", roles=["admin"])
     looks: list[str] = []
     look = app.client.verbs.token_of
-    monkeypatch.setattr(type(app.client.verbs), "token_of", lambda self, hashed: looks.append(hashed) or look(hashed))
+
+    def counted(_: object, hashed: str) -> Flow[ApiToken | None]:
+        looks.append(hashed)
+        return look(hashed)
+
+    monkeypatch.setattr(type(app.client.verbs), "token_of", counted)
     async with service_of(app, tokens_of(app), headers=bearer(issued.text)) as http:
         for _ in range(5):
             assert (await http.get("/api/v1/tokens")).status_code == 200

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Backoff, Cancel, Context, Reject, Retry, SyncContext
+from holdfast import App, Backoff, Cancel, Context, Reject, Retry, SyncContext, outgoing_headers
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -29,6 +29,11 @@ if os.environ.get(BROKEN_IMPORT) == str(os.getppid()):  # only in a child of the
 @app.job(process=True)
 def where() -> list[int]:
     return [os.getpid(), os.getpgrp(), os.getsid(0), os.getppid()]
+
+
+@app.job(process=True)
+def traced(ctx: SyncContext) -> dict[str, str]:
+    return outgoing_headers()
 
 
 @app.job(process=True, recycle=2)

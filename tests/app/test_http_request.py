@@ -187,6 +187,15 @@ def test_secrets_come_by_name_and_leave_no_trace(
     handles = [ask(app, url=web.url + path, **own) for path in ("/echo", "/file", "/denied", "/down")]
     handles.append(ask(app, url=f"{web.url}/away", redirects=3))
     handles.append(ask(app, url=f"{web.url}:x/", **own))
+
+    @app.job(retry=ONCE)
+    def careless() -> None:
+        logging.getLogger("shop").info("nothing of ours")
+        raise ValueError(f"could not use {CANARY}")
+
+    handles.append(careless.enqueue())
+    work_off(app)
+    assert handles[-1].job().error_message == "could not use [redacted]"
     assert web.asked[0].headers["authorization"] == f"Bearer {CANARY}"
     assert (web.asked[0].headers["x-token"], web.asked[0].headers["accept"]) == (CANARY, "text/html")
     assert handles[0].result()["body"] == "you said [redacted]"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State, processes
+from holdfast import App, Backoff, Retry, State, processes, trace_from
 from holdfast.domain.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
@@ -45,6 +45,16 @@ def test_a_handler_runs_in_a_warm_child_of_its_own_session(labour: ModuleType) -
     assert pid == group == session != os.getpid()
     assert parent == os.getpid()
     assert found == [found[0]] * 3, "one child served all three"
+
+
+@pytest.mark.req("JF-13")
+def test_a_trace_goes_with_the_job_into_the_child(labour: ModuleType) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with trace_from(parent):
+        handle = labour.traced.enqueue()
+    plain = labour.traced.enqueue()
+    work_off(labour.app, concurrency=1)
+    assert (handle.result(), plain.result()) == ({"traceparent": parent}, {})
 
 
 @pytest.mark.req("JF-7")

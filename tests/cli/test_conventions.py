@@ -23,6 +23,7 @@ COMMANDS = (
     ("tick",),
     ("enqueue",),
     ("send-event",),
+    ("top",),
     ("health",),
     ("doctor",),
     ("events",),
@@ -30,6 +31,8 @@ COMMANDS = (
     ("bench",),
     ("demo",),
     *(("pause",), ("resume",), ("switches",)),
+    *(("serve",), ("dev",), ("tokens",)),
+    *(("tokens", verb) for verb in ("issue", "list", "revoke")),
     ("jobs",),
     *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
     ("dead-letters",),
@@ -77,6 +80,7 @@ COMMANDS = (
     *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
+    ("tokens",),
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
     *(("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),

@@ -35,7 +35,7 @@ OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
     *("retention_pass.reached", "operation.place"),  # places between jobs
-    "operation.id",
+    *("operation.id", "api_token.id", "api_token.parent_id"),
     *("endpoint.id", "endpoint_delivery.id", "endpoint_delivery.endpoint_id"),
 }
 # What one verb of SQLite keeps while it works, and is empty after it.

@@ -56,6 +56,7 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *(
         "health",
+        "gauges",
         "counts",
         "capped_counts",
         "ledger_end",
@@ -78,9 +79,9 @@ READS = {
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions", "pulse"),
-    *("token_of", "token_used", "open_session", "end_session"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
     *("connector", "connectors"),
+    *("token_of", "token_used", "open_session", "end_session"),
 }
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
@@ -102,9 +103,9 @@ GOVERNS = {
     *("add_executor", "remove_executor", "pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
-    *("issue_token", "revoke_token", "tokens"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
     *("set_connector", "remove_connector"),
+    *("issue_token", "revoke_token", "tokens"),
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
@@ -181,6 +182,7 @@ def verbs(
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
         "pulse": lambda: run(v.pulse(tenant)),
+        "gauges": lambda: run(v.gauges(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -333,13 +335,6 @@ def verbs(
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
-        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
-        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
-        "tokens": lambda: run(v.tokens(tenant)),
-        "token_of": lambda: run(v.token_of("0" * 64)),
-        "token_used": lambda: run(v.token_used("0" * 64)),
-        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
-        "end_session": lambda: run(v.end_session("1" * 64)),
         "connector": lambda: run(v.connector("http.request", tenant)),
         "connectors": lambda: run(v.connectors(tenant)),
         "set_connector": lambda: run(v.set_connector(drafted(), "ada", tenant)),
@@ -353,6 +348,13 @@ def verbs(
         "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
         "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
         "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
+        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
+        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
+        "tokens": lambda: run(v.tokens(tenant)),
+        "token_of": lambda: run(v.token_of("0" * 64)),
+        "token_used": lambda: run(v.token_used("0" * 64)),
+        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
+        "end_session": lambda: run(v.end_session("1" * 64)),
         "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
     }
 
@@ -397,7 +399,14 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
         assert run(v.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
             *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
-            *(v.counts("*"), v.pulse("*"), v.health("*"), v.cursor_of("c", "*"), v.events_after(None, 5, "*")),
+            *(
+                v.counts("*"),
+                v.pulse("*"),
+                v.gauges("*"),
+                v.health("*"),
+                v.cursor_of("c", "*"),
+                v.events_after(None, 5, "*"),
+            ),
             *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
             *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
             *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),

@@ -18,10 +18,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 HELPERS = {
     "_refusal": 0,  # domain/payload.py
     "_whole": 4,  # domain/policies.py
-    "Reject": 0,  # domain/control.py
+    "Reject": 0,  # domain/control.py: an attempt's error code, for good
     "Fate": 1,  # domain/endpoints.py
     "Failed": 0,  # domain/outcome.py: an attempt's error code
-    "Reject": 0,  # domain/control.py: the same, for good
     "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error
     "Enqueued": 2,  # the reason why no job was made

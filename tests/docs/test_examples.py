@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -261,3 +262,20 @@ async def test_rates(sqlite_url: str, tmp_path: Path) -> None:
     assert said[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
     assert [line.partition(":")[0] for line in said[1:3]] == ["dead_letter", "dead_letter"]
     assert said[-1] == '"eur","\'=cmd()",0'
+
+
+@pytest.mark.req("JF-13")
+async def test_traced(sqlite_url: str) -> None:
+    root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
+    before, level = root.level, jobs.level
+    try:
+        told = await load("traced").main(sqlite_url)
+    finally:
+        root.handlers[:] = [each for each in root.handlers if each.get_name() != "holdfast"]
+        root.setLevel(before)
+        jobs.setLevel(level)
+    assert told[0] == "4bf92f35 order: taking order 7, card password=[redacted]"
+    assert told[2] == (
+        "4bf92f35 ship: calling the shipper with 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    )
+    assert [line.split()[-1] for line in (told[1], told[3])] == ["succeeded", "succeeded"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import closing
 from ipaddress import ip_network
 
 import pytest
 
+from holdfast import App
 from holdfast.domain.errors import EgressRefused, InvalidSetting
 from holdfast.egress import EgressPolicy, Outgoing
 from holdfast.egress.addresses import refusal
@@ -121,3 +125,23 @@ def test_a_policy_and_a_request_that_make_no_sense_are_refused() -> None:
             request.check(EgressPolicy())
     assert "secret" not in repr(Outgoing("GET", "http://e.example/?k=secret", {"A": "secret"}, b"secret"))
     assert "hunter22" not in repr(EgressPolicy(proxy="http://u:hunter22@proxy:3128"))
+
+
+def test_the_package_needs_no_extra_until_something_is_sent() -> None:
+    script = (
+        "import sys; sys.modules['httpcore2'] = sys.modules['httpx2'] = sys.modules['idna'] = None;"
+        "import asyncio, holdfast; from holdfast.egress import *;"
+        "asyncio.run(send(Outgoing('GET', 'http://127.0.0.1/'), EgressPolicy(allow=('127.0.0.1/32',))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "[missing_extra] pip install 'holdfast[http]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_environment_may_open_networks_and_name_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_EGRESS_ALLOW", "10.0.0.0/8, 127.0.0.1/32")
+    monkeypatch.setenv("HOLDFAST_EGRESS_PROXY", "http://egress.example:3128")
+    with closing(App("sqlite:///:memory:")) as app:
+        assert (app.egress.allow, app.egress.proxy) == (("10.0.0.0/8", "127.0.0.1/32"), "http://egress.example:3128")
+    monkeypatch.setenv("HOLDFAST_EGRESS_ALLOW", "everything")
+    with pytest.raises(InvalidSetting, match="invalid_egress"):
+        App("sqlite:///:memory:")

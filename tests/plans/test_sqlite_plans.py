@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.health import CAP
+from holdfast.domain.states import State
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
@@ -191,6 +192,10 @@ def test_a_list_reads_its_page(connection: sqlite3.Connection, name: str) -> Non
         assert any(f"SEARCH p USING COVERING INDEX {index}" in line for line in seen.plan) or any(
             f"SEARCH p USING INDEX {index}" in line for line in seen.plan
         ), seen.plan
+    if name in flows.OF_EVERY_STATE:  # a page of each, and the jobs that are held
+        assert set(seen.scans) <= {f"SCAN {name}" for name in (*State, "held", "u")} | {"SCAN p USING INDEX held"}
+        assert seen.steps < 100_000
+        return
     assert seen.scans == []
     # The page is put in order once more at the end; to find it nothing is sorted.
     assert sum("TEMP B-TREE" in line for line in seen.plan) <= 1, seen.plan
@@ -226,6 +231,17 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
     few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX gate_inbox", "SCAN s"}
     assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX gate_inbox"}
     assert seen.steps < 1_500_000
+
+
+@pytest.mark.req("JF-15")
+def test_the_gauges_do_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+    for tenant in ("a", "*"):
+        seen = run(connection, VERBS.gauges(tenant))
+        assert seen.answer.capped
+        assert not [
+            line for line in seen.scans if line in ("SCAN s", "SCAN j", "SCAN e", "SCAN s USING INDEX by_state")
+        ]
+        assert seen.steps < 1_500_000, seen.steps
 
 
 @pytest.mark.req("JF-16")

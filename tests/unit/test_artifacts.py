@@ -64,6 +64,26 @@ def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifac
         assert code(lambda bad=bad: artifacts.get(bad, tenant="acme")) == "invalid_reference"
 
 
+@pytest.mark.req("JF-10")
+def test_a_file_is_put_without_reading_it(artifacts: Artifacts, tmp_path: Path) -> None:
+    path, job = tmp_path / "report", new_id()
+    path.write_bytes(b"row\n" * 100_000)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    ref = artifacts.put_file(path, digest, tenant="acme", job_id=job)
+    assert artifacts.get(ref, tenant="acme") == path.read_bytes()
+    assert ref == artifacts.put(path.read_bytes(), tenant="acme", job_id=job)
+    kept: dict[str, bytes] = {}
+
+    class Own:
+        """A store of somebody's own, which knows nothing of files."""
+
+        put, get = kept.__setitem__, kept.get
+        exists, delete = kept.__contains__, kept.__delitem__
+
+    assert Artifacts(Own()).put_file(path, digest, tenant="acme", job_id=job) == ref
+    assert list(kept.values()) == [path.read_bytes()]
+
+
 def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
     found = open_artifacts(str(tmp_path / "kept"))
     assert found is not None

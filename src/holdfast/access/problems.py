@@ -77,7 +77,7 @@ def status_of(error: HoldfastError) -> int:
 
 
 def refusal_of(error: HoldfastError) -> JSONResponse:
-    answer = problem(status_of(error), error.code, error.message, fix=error.fix)
+    answer = problem(status_of(error), error.code, error.message, fix=error.fix, error=type(error).__name__)
     until = _UNTIL.search(error.message) if error.code == "paused" else None
     if until is not None:
         left = datetime.fromisoformat(until[1]) - datetime.now(UTC)
@@ -85,8 +85,9 @@ def refusal_of(error: HoldfastError) -> JSONResponse:
     return answer
 
 
-def problem(status: int, code: str, reason: str, *, fix: str | None = None) -> JSONResponse:
-    """DP-3's ``refused`` and ``reason`` are in it."""
+def problem(status: int, code: str, reason: str, *, fix: str | None = None, error: str | None = None) -> JSONResponse:
+    """DP-3's ``refused`` and ``reason`` are in it; ``error`` is the class that Python raises for it, so that a client
+    can raise the same."""
     body = {
         "type": f"urn:holdfast:error:{code}",
         "title": code.replace("_", " "),
@@ -98,4 +99,6 @@ def problem(status: int, code: str, reason: str, *, fix: str | None = None) -> J
     }
     if fix is not None:
         body["fix"] = fix
+    if error is not None:
+        body["error"] = error
     return JSONResponse(body, status_code=status, media_type="application/problem+json")

@@ -23,6 +23,7 @@ from holdfast.api.routes import (
     jobs,
     leases,
     limits,
+    metrics,
     operations,
     payload_rules,
     queues,
@@ -52,6 +53,7 @@ def add_api(service: FastAPI, app: App) -> None:
     add_document(service)
     service.router.routes.append(jobs.at_once)
     service.include_router(health.probes)
+    service.include_router(metrics.probes)
     for routes in ROUTES:
         service.include_router(routes.router, prefix=PREFIX)
     service.include_router(gates.by_token, prefix=PREFIX)

@@ -40,6 +40,7 @@ class Problem(BaseModel):
     refused: bool = True
     reason: str
     fix: str | None = None
+    error: str | None = Field(None, examples=["NotFound"], description="The class that Python raises for it.")
 
 
 def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:

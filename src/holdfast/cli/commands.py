@@ -40,6 +40,7 @@ from holdfast.cli import (
     tenants,
     tick,
     tokens,
+    top,
     usage,
     why,
     worker,
@@ -164,6 +165,9 @@ app.command(
 app.command("why", epilog=examples("holdfast why 01a1de74-eb8c-70f1-843b-cac5f6817387", "holdfast why ID --json"))(
     why.why
 )
+app.command(
+    "top", epilog=examples("holdfast top --all-tenants", "holdfast top --interval 500ms", "holdfast top --json")
+)(top.top)
 app.command("health", epilog=examples("holdfast health --all-tenants"))(health.health)
 app.command(
     "pause",

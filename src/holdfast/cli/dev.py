@@ -38,6 +38,7 @@ def dev(
     queues: options.Queues = "default",
     concurrency: options.Concurrency = 16,
     log_level: options.LogLevel = options.Level.INFO,
+    log_format: options.LogForm = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Log JSON lines; the address is a JSON document on stdout.")
     ] = False,
@@ -47,7 +48,8 @@ def dev(
     Nobody has to log in: it listens on this machine only.
     """
     web.refuse_unsafe(host, local=True)
-    logs.set_up(log_level.value, as_json=as_json)
+    json_lines = options.logs_json(log_format, as_json)
+    logs.set_up(log_level.value, as_json=json_lines)
     if url is None:
         os.environ.setdefault(config.URL_VARIABLE, DATABASE)
     names, weights = options.queues_of(queues)
@@ -59,6 +61,7 @@ def dev(
         options=settings,
         program=sys.argv[0],
         log_level=log_level.value,
+        log_json=json_lines,
         as_json=as_json,
         listen=listening.fileno(),
     )

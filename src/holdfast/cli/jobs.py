@@ -20,6 +20,7 @@ from holdfast.domain.job import EVERY_TENANT, Job
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.states import State
 from holdfast.domain.templates import MadeFrom
+from holdfast.domain.trace import plain_tags
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 
@@ -231,7 +232,8 @@ def _print_facts(found: Story) -> None:
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
             ("key", job.idempotency_key),
-            ("tags", ", ".join(job.tags)),
+            ("tags", ", ".join(plain_tags(job.tags))),
+            ("trace", None if job.trace is None else job.trace.traceparent),
             ("agent", job.agent),
             ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),

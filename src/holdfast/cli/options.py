@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast import config
 from holdfast.cli.words import duration
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.keys import check_name
@@ -55,9 +56,35 @@ Served = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="On
 ServeAll = Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")]
 Lease = Annotated[str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")]
 Executor = Annotated[str, typer.Option("--executor", metavar="LABEL", help="What its leases are labelled with.")]
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+LogForm = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", metavar="FORM", help="Log lines as text or json (or HOLDFAST_LOG_FORMAT)."),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, help="Serve GET /metrics of this process there."),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", metavar="ADDRESS", help="The address to serve it on; it asks for no log-in.")
+]
 LogLevel = Annotated[Level, typer.Option("--log-level", metavar="LEVEL", help=f"What to log: {', '.join(Level)}.")]
 
 EXECUTOR = "worker"
+LOOPBACK = "127.0.0.1"
+
+
+def logs_json(form: LogFormat | None, as_json: bool) -> bool:
+    """Whether log lines are JSON: as said, else as for the rest of the output, else as the environment says."""
+    if form is not None:
+        return form is LogFormat.JSON
+    return as_json or config.log_format() == "json"
 
 
 def examples(*commands: str) -> str:

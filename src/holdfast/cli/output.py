@@ -61,10 +61,10 @@ def state_text(state: str | None) -> Text:
     return Text(state or "", style=STYLES.get(state or "", ""))
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
     """Markup, emoji codes and highlighting are off: what is passed is what appears."""
     return Console(
-        file=sys.stderr if stderr else sys.stdout, markup=False, emoji=False, highlight=False, soft_wrap=True
+        file=sys.stderr if stderr else sys.stdout, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap
     )
 
 

@@ -51,6 +51,7 @@ def serve(
     tenant: options.Tenant = None,
     schema: options.Schema = options.SCHEMA,
     log_level: options.LogLevel = options.Level.INFO,
+    log_format: options.LogForm = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Log JSON lines; the address is a JSON document on stdout.")
     ] = False,
@@ -67,7 +68,7 @@ def serve(
         raise InvalidSetting(
             "behind a proxy everybody comes from this machine", code="conflicting_options", fix="Leave out --no-auth."
         )
-    logs.set_up(log_level.value, as_json=as_json)
+    logs.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
     site = web.make_web(served, local=no_auth, dashboard=not no_dashboard)
     listening = web.listen(host, port)

@@ -24,6 +24,16 @@ ONCE_MORE = "Stopping; once more to hand back what is running at once."
 AT_ONCE = "Stopping at once."
 
 
+def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str], None]) -> None:
+    """Metrics of this process, if a port was named; the second of several processes has the next one, and so on."""
+    if port is None:
+        return
+    from holdfast.telemetry import prometheus
+
+    server = prometheus.serve_metrics(port + (number - 1 if port else 0), host)
+    tell(f"Metrics are at http://{host}:{server.server_port}/metrics")
+
+
 class Stopper:
     """The one way to stop a worker from outside; ``asked`` says whether anybody has."""
 

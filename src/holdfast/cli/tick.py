@@ -38,6 +38,7 @@ def tick(
     lease: options.Lease = "30s",
     executor: options.Executor = options.EXECUTOR,
     log_level: options.LogLevel = options.Level.WARNING,
+    log_format: options.LogForm = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and print the summary as JSON.")] = False,
 ) -> None:
     """Run at most N jobs in this process, and say what became of them.
@@ -45,7 +46,7 @@ def tick(
     First it does what a worker does on the side: makes due what is due, frees what lost workers held. Call it
     every minute from cron and there is no need for a worker.
     """
-    logs.set_up(log_level.value, as_json=as_json)
+    logs.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     names, weights = options.queues_of(queues)
     wanted: Ticking = {
         "queues": names,

@@ -38,7 +38,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound already: what is wrong with the address is said at once, and port 0 has a number."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # Named as TCP, or asyncio would not send small answers at once, and each would wait 40 ms for the other side.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
@@ -86,7 +87,7 @@ async def serving(
     """Answer requests within the block, and while it ends. Setting the event ends it from within; it is set as well
     when the server has ended by itself."""
     server = _server(web, root_path, trusted)
-    stopped = asyncio.Event()
+    others, stopped = asyncio.all_tasks(), asyncio.Event()
     task = asyncio.create_task(server.serve([listening]))
     task.add_done_callback(lambda _: stopped.set())
     try:
@@ -100,8 +101,17 @@ async def serving(
             await live.aclose()
         await asyncio.gather(task, return_exceptions=True)
         listening.close()
+        await _let_go(others)
         if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
             raise HoldfastError("the web server could not start; why is above", code="server_failed") from error
+
+
+async def _let_go(others: set[asyncio.Task[Any]]) -> None:
+    """What requests have left behind (the watcher of a stream, say) would be complained of when the loop ends."""
+    left = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def _server(web: FastAPI, root_path: str, trusted: Sequence[str]) -> Any:

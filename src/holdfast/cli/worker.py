@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from holdfast.cli import logs, options
 from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.loading import load_runnable
 from holdfast.cli.output import emit, say
-from holdfast.cli.serving import run_to_end, serve
+from holdfast.cli.serving import run_to_end, serve, serve_metrics
 from holdfast.cli.session import scope
 from holdfast.cli.supervision.plan import Plan
 from holdfast.cli.supervision.reload import Reloader
@@ -67,6 +68,9 @@ def worker(
         typer.Option("--require-roles", help="Refuse a role that owns the tables or bypasses row-level security."),
     ] = False,
     log_level: options.LogLevel = options.Level.INFO,
+    log_format: options.LogForm = None,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = options.LOOPBACK,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and end with a JSON document.")] = False,
 ) -> None:
     """Run jobs until told to stop.
@@ -79,7 +83,8 @@ def worker(
             code="conflicting_options",
             fix="Leave out --processes, --burst and --max-jobs.",
         )
-    logs.set_up(log_level.value, as_json=as_json)
+    json_lines = options.logs_json(log_format, as_json)
+    logs.set_up(log_level.value, as_json=json_lines)
     if require_roles:
         os.environ[config.STRICT_VARIABLE] = "1"  # for the processes that it starts as well
     names, weights = options.queues_of(queues)
@@ -98,16 +103,31 @@ def worker(
         max_jobs=max_jobs,
     )
     if processes is None and not reload:
+        serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))
         _alone(app, url, settings, as_json=as_json)
         return
-    plan = Plan(app=app, url=url, options=settings, program=sys.argv[0], log_level=log_level.value, as_json=as_json)
+    plan = Plan(
+        app=app,
+        url=url,
+        options=settings,
+        program=sys.argv[0],
+        log_level=log_level.value,
+        log_json=json_lines,
+        as_json=as_json,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+    )
     _end(run_to_end(_supervise(plan, processes)), as_json=as_json)
 
 
 def _alone(app: str, url: str | None, settings: WorkerOptions, *, as_json: bool) -> None:
-    stopper = run_to_end(serve(load_runnable(app, url), settings, tell=(lambda message: None) if as_json else say))
+    stopper = run_to_end(serve(load_runnable(app, url), settings, tell=_tell(as_json)))
     if as_json:
         emit({"worker": stopper.worker.name, "jobs": stopper.worker.taken})
+
+
+def _tell(as_json: bool) -> Callable[[str], None]:
+    return (lambda message: None) if as_json else say
 
 
 async def _supervise(plan: Plan, processes: int | None) -> Report:

@@ -277,7 +277,9 @@ def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
 
 def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """As they are given to a subscription; the policy is that of deliveries unless said otherwise."""
-    given = {name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay", "of_queue")}
+    given = {
+        name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay", "of_queue")
+    }
     return given | {"retry": job_policy(stored, DELIVERY_RETRY)}
 
 

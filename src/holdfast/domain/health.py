@@ -22,6 +22,14 @@ CAP: Final = 10_000
 """How many of anything are counted at most: a look must not cost more the more there is."""
 
 
+CODES: Final = (
+    *("no_worker", "oldest_waits", "backlog", "unserved_kinds", "dead_letters", "paused", "limits_hold_many"),
+    *("gates_overdue", "schedules_late", "consumers_behind", "weak_durability", "old_transaction", "wal_large"),
+    *("disk_full", "clock_skew", "role_too_powerful"),
+)
+"""Every code there is, for those who watch them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Concern:
     """One reason of the verdict."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from holdfast.domain.policies import Retry
 from holdfast.domain.states import State
+from holdfast.domain.trace import Trace
 
 EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"
@@ -119,6 +120,25 @@ class Claim:
     agent: str | None
     tags: tuple[str, ...]
 
+    @property
+    def trace(self) -> Trace | None:
+        """The trace it belongs to, if any."""
+        return Trace.of_tags(self.tags) if self.tags else None
+
+
+def log_fields(claim: Claim) -> dict[str, object]:
+    """What a log line about a job in hand says besides its message (JF-13)."""
+    fields: dict[str, object] = {
+        "job_id": claim.id,
+        "kind": claim.kind,
+        "queue": claim.queue,
+        "tenant": claim.tenant,
+        "attempt": claim.attempt,
+        "correlation_id": claim.correlation_id,
+    }
+    trace = claim.trace
+    return fields if trace is None else fields | {"trace_id": trace.trace_id, "span_id": trace.span_id}
+
 
 @dataclass(slots=True)
 class Turn:
@@ -187,6 +207,11 @@ class Job:
     """The job before it, of which this one is a retry."""
     depth: int | None = None
     """How many subscriptions lie behind it; None for none."""
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace it belongs to, if any."""
+        return Trace.of_tags(self.tags)
 
     @property
     def retried(self) -> bool:

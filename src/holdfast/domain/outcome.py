@@ -82,3 +82,22 @@ class Settled:
 
 
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused
+
+
+def outcome_word(outcome: Outcome | Settled | None) -> str:
+    """One word for logs and metrics; None is an attempt that was stopped from outside."""
+    match outcome:
+        case Succeeded() | Settled():
+            return "succeeded"
+        case Failed(final=final):
+            return "rejected" if final else "failed"
+        case Crashed():
+            return "crashed"
+        case Snoozed():
+            return "snoozed"
+        case Cancelled():
+            return "cancelled"
+        case Paused():
+            return "waiting"
+        case _:
+            return "stopped"

@@ -23,6 +23,7 @@ from holdfast.domain.payload import canonical, encode
 from holdfast.domain.policies import Backoff, Retry, as_stored_policy
 from holdfast.domain.steps import projection
 from holdfast.domain.templates import Template, job_options
+from holdfast.domain.trace import is_trace_tag
 from holdfast.domain.transitions import Verb
 
 Start = Literal["now", "beginning"]
@@ -215,6 +216,12 @@ class Behind:
     correlation_id: str | None = None
     depth: int = 0
     queue: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def trace(self) -> tuple[str, ...]:
+        """The trace it belongs to, as tags."""
+        return tuple(filter(is_trace_tag, self.tags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +351,7 @@ def job_of(
             delay=options.get("delay"),
             retry=job_policy(options),
             retry_as=options.get("retry_as"),
-            tags=tuple(options.get("tags", ())),
+            tags=(*options.get("tags", ()), *behind.trace),
             agent=options.get("agent"),
             deadline_at=options.get("deadline"),
             external_ref=options.get("external_ref"),

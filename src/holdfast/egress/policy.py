@@ -71,7 +71,7 @@ class EgressPolicy:
         object.__setattr__(self, "closed_networks", _networks(self.deny))
 
     def redirecting(self, times: int) -> EgressPolicy:
-        """The same, that follows so many redirects; never more than it would."""
+        """The same, that follows so many redirects, up to ten; each is checked like the first request."""
         return replace(self, redirects=min(max(times, 0), 10))
 
     def secure(self) -> EgressPolicy:

@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
-from holdfast.domain.errors import EgressRefused
+from holdfast.domain.errors import EgressRefused, InvalidSetting
 
 URL_LIMIT: Final = 8_192
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -88,12 +88,20 @@ def _host(text: str) -> str:
 
 def _ascii(name: str) -> str:
     """By the rules for names in other scripts, after which it is a name, or an address, like any other."""
-    import idna  # comes with the extra `http`
-
+    try:
+        import idna
+    except ImportError:
+        raise missing_extra() from None
     try:
         return idna.encode(name, uts46=True).decode("ascii")
     except idna.IDNAError:
         raise refused("the URL's host is no name") from None
+
+
+def missing_extra() -> InvalidSetting:
+    return InvalidSetting(
+        "outgoing HTTP needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[http]'"
+    )
 
 
 def refused(why: str, *, fix: str | None = None) -> EgressRefused:

@@ -19,14 +19,12 @@ from urllib.parse import unquote, urlsplit
 from holdfast.domain.errors import EgressError, EgressTimeout, EgressUnreachable, InvalidSetting
 from holdfast.egress.policy import EgressPolicy
 from holdfast.egress.request import Outgoing
-from holdfast.egress.target import Target
+from holdfast.egress.target import Target, missing_extra
 
 try:
     import httpcore2
 except ImportError as missing:
-    raise InvalidSetting(
-        "outgoing HTTP needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[http]'"
-    ) from missing
+    raise missing_extra() from missing
 
 TRIED: Final = 4
 _ours: ContextVar[bool] = ContextVar("holdfast_egress", default=False)

@@ -11,6 +11,7 @@ from holdfast.domain.keys import check_name
 from holdfast.domain.templates import Template, TemplateDraft, together
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.telemetry import tracing
 
 _Templates = list[Template]  # inside the class the word is a method
 
@@ -114,6 +115,7 @@ class Templates:
         payload, options = together(template, arguments, {}, now)
         prepared = self._counter.prepare(template.kind, payload, {**options, **self._options})
         spec: JobSpec = prepared.spec
+        tracing.stamp([spec], tracing.current_trace())
         answers = yield from self._caller.verbs.enqueue_made([spec], template.name, template.version, tenant).start()
         return prepared, answers
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
 from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
-from holdfast.domain.job import DEFAULT_RETRY, Claim
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded
+from holdfast.domain.job import DEFAULT_RETRY, Claim, log_fields
+from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded, outcome_word
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.domain.rules import NO_RULE, Effective
@@ -24,9 +25,14 @@ from holdfast.runtime.failures import failure, frame_of, message_of, traceback_o
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
+from holdfast.telemetry import watching
 from holdfast.vault import EMPTY, Vault, is_packed, reference_in
 
 log = logging.getLogger("holdfast.worker")
+# One line a job that ended well, for those who want them (``configure_logging``): there may be thousands a second.
+ends = logging.getLogger("holdfast.jobs")
+if ends.level == logging.NOTSET:
+    ends.setLevel(logging.WARNING)
 
 End = TypeVar("End", bound=Outcome | Settled)
 
@@ -60,11 +66,26 @@ class Handler:
         return JobRedactor(self.redact, claim.payload, self.rule_for(claim).restricted)
 
 
-async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Outcome | Settled:
+def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Coroutine[Any, Any, Outcome | Settled]:
     """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then.
 
     Who means to cancel it gives it a ``stop``, and sets that first: the handler knows then why it is interrupted.
     """
+    return _execute(handler, claim, stop) if watching.unwatched() else _watched(handler, claim, stop)
+
+
+async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
+    watch = watching.Watch(claim)
+    outcome: Outcome | Settled | None = None
+    try:
+        outcome = await _execute(handler, watch.claim, stop)
+        return outcome
+    finally:
+        watch.over(outcome)
+
+
+async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
+    begun = time.perf_counter()
     if handler.at_most_once and (claim.retries or claim.crashes):
         # Its policy is stored with the job, by a program that may not have known what kind it is.
         outcome: Outcome | Settled = Failed(
@@ -85,7 +106,7 @@ async def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> O
                 outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
-    _report(claim, outcome)
+    _report(claim, outcome, time.perf_counter() - begun)
     return outcome
 
 
@@ -247,11 +268,16 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
     )
 
 
-def _report(claim: Claim, outcome: Outcome | Settled) -> None:
+def _report(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
     if isinstance(outcome, Failed | Crashed):
         code, message = one_line(outcome.code), one_line(outcome.message)
-        log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message)
+        said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_word(outcome), "error": code}
+        log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=said)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
         # At the tenth, hundredth, … attempt: one that is put off for ever is legal, and should not go unseen.
         kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
         log.warning("job %s (%s) was put off again, after attempt %s: %s", claim.id, kind, claim.attempt, reason)
+    elif ends.isEnabledFor(logging.INFO):
+        word = outcome_word(outcome)
+        said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}
+        ends.info("job %s (%s) %s", claim.id, one_line(claim.kind), word, extra=said)

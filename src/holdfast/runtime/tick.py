@@ -34,6 +34,7 @@ from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
+from holdfast.telemetry import watching
 
 T = TypeVar("T")
 
@@ -247,6 +248,7 @@ class Tick:
         kinds = tuple(self._handlers)
         lease = await self._write(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor, kinds))
         self._lease = lease.id
+        watching.working_as.set(name)
         loop = asyncio.get_running_loop()
 
         def lost() -> None:

@@ -27,6 +27,7 @@ from holdfast.runtime.recalls import Recalls
 from holdfast.runtime.search import Search
 from holdfast.runtime.slots import Slots
 from holdfast.stores.base import ClaimRequest, Store
+from holdfast.telemetry import watching
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -84,6 +85,7 @@ class Worker:
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        watching.working_as.set(self.name)
         await self._keeper.open_first()
         hush = self.store.listen(self._heard) if self.options.notify else None
         duties = self.options.duties()

@@ -17,6 +17,7 @@ from holdfast.domain.circumstances import Circumstances, Executor
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import USUAL, Concern, Health, Thresholds
 from holdfast.domain.job import (
     EVERY_TENANT,
@@ -194,11 +195,11 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
-    LookingVerbs,
     StandingVerbs,
     TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
+    LookingVerbs,
     Protocol,
 ):
     """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
@@ -503,6 +504,10 @@ class Verbs(
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+    def gauges(self, tenant: str) -> Flow[Gauges]:
+        """How the work stands queue by queue, at a bounded cost."""
+        ...
+
     def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
         """Of those that the filter chooses, in each state; its own state is not looked at."""
         ...

@@ -15,6 +15,8 @@ from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
 from holdfast.domain.keys import check_name
 from holdfast.domain.workflows import (
+    EdgeSpec,
+    NodeSpec,
     OnFailure,
     Started,
     Workflow,
@@ -27,6 +29,7 @@ from holdfast.facts import Facts
 from holdfast.features.workflows import Workflows, found
 from holdfast.handle import Handle
 from holdfast.stores.flow import Flow
+from holdfast.telemetry import watching
 from holdfast.workflows.plan import Plan, Planned
 
 if TYPE_CHECKING:
@@ -168,18 +171,20 @@ class WorkflowPlan(Plan):
     def start(self) -> WorkflowRun:
         """Store all of it in one transaction; jobs that wait for others are claimed when those have ended."""
         spec = self._spec()
-        if self._connection is None:
-            return self._started(self.client.run(self.client.verbs.start_workflow(spec, self.tenant)))
-        store = self.client.store
-        return self._started(store.run_borrowed(self._connection, store.borrowed.start_workflow(spec, self.tenant)))
+        with watching.sending([node.job for node in spec.nodes], self.tenant):
+            if self._connection is None:
+                return self._started(self.client.run(self.client.verbs.start_workflow(spec, self.tenant)))
+            store = self.client.store
+            return self._started(store.run_borrowed(self._connection, store.borrowed.start_workflow(spec, self.tenant)))
 
     async def astart(self) -> WorkflowRun:
         spec = self._spec()
-        if self._connection is None:
-            return self._started(await self.client.arun(self.client.verbs.start_workflow(spec, self.tenant)))
-        store = self.client.store
-        flow = store.borrowed.start_workflow(spec, self.tenant)
-        return self._started(await store.arun_borrowed(self._connection, flow))
+        with watching.sending([node.job for node in spec.nodes], self.tenant):
+            if self._connection is None:
+                return self._started(await self.client.arun(self.client.verbs.start_workflow(spec, self.tenant)))
+            store = self.client.store
+            flow = store.borrowed.start_workflow(spec, self.tenant)
+            return self._started(await store.arun_borrowed(self._connection, flow))
 
     def _spec(self) -> WorkflowSpec:
         if missing := self.names_used():
@@ -225,17 +230,23 @@ class Extension(Plan):
 
     def start(self) -> WorkflowRun:
         known = self.client.run(self._named())
-        return self._added(self.client.run(self._add(known)))
+        nodes, edges = self._more(known)
+        with watching.sending([node.job for node in nodes], self.tenant):
+            return self._added(self.client.run(self._add(nodes, edges)))
 
     async def astart(self) -> WorkflowRun:
         known = await self.client.arun(self._named())
-        return self._added(await self.client.arun(self._add(known)))
+        nodes, edges = self._more(known)
+        with watching.sending([node.job for node in nodes], self.tenant):
+            return self._added(await self.client.arun(self._add(nodes, edges)))
 
     def _named(self) -> Flow[dict[str, str]]:
         return self.client.verbs.named(self.workflow.id, self.names_used(), self.tenant)
 
-    def _add(self, known: dict[str, str]) -> Flow[Started]:
-        nodes, edges = self.compiled(self.workflow.id, self.workflow.correlation_id, known)
+    def _more(self, known: dict[str, str]) -> tuple[tuple[NodeSpec, ...], tuple[EdgeSpec, ...]]:
+        return self.compiled(self.workflow.id, self.workflow.correlation_id, known)
+
+    def _add(self, nodes: tuple[NodeSpec, ...], edges: tuple[EdgeSpec, ...]) -> Flow[Started]:
         actor = nodes[0].job.enqueued_by
         return self.client.verbs.add_to_workflow(self.workflow.id, nodes, edges, actor, self.tenant)
 

@@ -19,7 +19,7 @@ from holdfast.cli.failures import FAILED, OK, guarded
 from holdfast.cli.loading import load_runnable
 from holdfast.cli.main import leave
 from holdfast.cli.output import say
-from holdfast.cli.serving import Stopper, run_to_end, serve
+from holdfast.cli.serving import Stopper, run_to_end, serve, serve_metrics
 from holdfast.cli.supervision.plan import MARGIN, STOP_NOW, Plan
 from holdfast.cli.supervision.watching import files_of, imported_files
 from holdfast.cli.web import make_web, serving
@@ -69,7 +69,7 @@ def main() -> NoReturn:
     sys.argv[0] = plan.program  # whose name an app without one takes
     # Compiled files are told apart by the second: a file saved twice in one would be taken for the old one.
     sys.dont_write_bytecode = plan.watch
-    logs.set_up(plan.log_level, as_json=plan.as_json, process=plan.number)
+    logs.set_up(plan.log_level, as_json=plan.log_json, process=plan.number)
     leave(guarded(lambda: _work(line, plan), as_json=plan.as_json))
 
 
@@ -84,6 +84,8 @@ def _work(line: Line, plan: Plan) -> None:
     def tell(message: str) -> None:
         if not plan.as_json:
             say(f"[{plan.number}] {message}")
+
+    serve_metrics(plan.metrics_host, plan.metrics_port, plan.number, tell)
 
     async def work() -> None:
         reporting: asyncio.Task[None] | None = None

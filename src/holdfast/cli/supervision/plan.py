@@ -32,6 +32,9 @@ class Plan:
     program: str
     log_level: str
     as_json: bool
+    log_json: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
     number: int = 1
     watch: bool = False
     listen: int | None = None

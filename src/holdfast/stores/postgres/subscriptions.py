@@ -95,10 +95,14 @@ class SubscriptionVerbs(Feeding):
 
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         rows = yield Statement(
-            f"select id::text, correlation_id, depth, queue from {self.dialect.schema}job where id = any(%s::uuid[])",
+            f"select id::text, correlation_id, depth, queue, tags from {self.dialect.schema}job"
+            " where id = any(%s::uuid[])",
             (list(ids),),
         )
-        return {job_id: Behind(correlation or job_id, depth or 0, queue) for job_id, correlation, depth, queue in rows}
+        return {
+            job_id: Behind(correlation or job_id, depth or 0, queue, tuple(tags))
+            for job_id, correlation, depth, queue, tags in rows
+        }
 
     def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
         rows = yield self._call("delivered", "%s, %s::text[], %s", whose.id, list(events), whose.tenant)

@@ -6,7 +6,7 @@ from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
-from holdfast.stores.reads.health import HealthReads
+from holdfast.stores.reads.gauges import GaugeReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
@@ -32,7 +32,7 @@ class Reads(
     WorkflowReads,
     LimitReads,
     PayloadReads,
-    HealthReads,
+    GaugeReads,
     TenantReads,
     StandingReads,
     RetentionReads,

@@ -11,12 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.ids import parse_id, uuid7
+from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.states import HELD, State
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import micros
 from holdfast.stores.reads.dialect import within
 
 MOST = 1000
+HELD_MOST = 100_000
 
 FACTS = frozenset({"kind", "queue", "agent", "correlation_id", "parent_id"})
 OWN = {
@@ -40,6 +42,8 @@ def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
 def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
     """Only which jobs they are."""
     equal = _equal(wanted)
+    if not equal and wanted.tenant != EVERY_TENANT:
+        return _of_every_state(wanted, most)
     lead = _lead(equal)
     id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
     conditions = [within(wanted.tenant, "p.tenant")]
@@ -66,6 +70,25 @@ def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
         f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
+
+
+def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
+    """All of a tenant's: the newest of each state, and of these the newest. An index of its own for this would cost
+    every enqueue a twelfth. Jobs that are held are as many as the workers run, and are all looked at."""
+    bounds = _bounds(wanted)
+    conditions = [within(wanted.tenant, "p.tenant"), *(f"p.id {sign} :{name}" for name, (sign, _) in bounds.items())]
+    fits, newest = " and ".join(conditions), f"order by id desc limit {max(1, min(wanted.limit, most)):d}"
+    # The limit keeps SQLite from walking all jobs by their ids in search of the few that are held.
+    held = f"select p.id from {{job_state}} p where {fits} and p.state in ('leased', 'in_progress') limit {HELD_MOST}"
+    parts = [f"select id from ({held}) held"]
+    parts += [
+        f"select id from (select p.id from {{job_state}} p where {fits} and p.state = '{state}'"
+        f" and p.state not in ('leased', 'in_progress') {newest}) {state}"
+        for state in State
+        if state not in HELD
+    ]
+    text = f"select u.id from ({' union all '.join(parts)}) u {newest}"
+    return text, {name: value for name, (_, value) in bounds.items()}
 
 
 def _equal(wanted: JobFilter) -> dict[str, Any]:

@@ -95,7 +95,8 @@ begin
       from added;
     if v_tagged then
         insert into job_tag (tenant, tag, job_id)
-        select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag);
+        select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag)
+         where t.tag not like 'trace:%' and t.tag not like 'tracestate:%';   -- nobody looks for them (docs/adr/0030)
     end if;
     if v_retried then
         perform take_over(a.id, a.tenant, a.kind, a.retry_of) from added a where a.retry_of is not null;

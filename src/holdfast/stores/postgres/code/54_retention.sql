@@ -49,15 +49,21 @@ $$;
 -- The next ids of a pass. One that names a tenant, or a tenant and a kind, walks its own index and no other's jobs.
 create or replace function retention_next(p_rule retention, p_after uuid, p_upto uuid, p_look integer) returns uuid[]
 language plpgsql stable set search_path from current as $$
-declare
-    v_ids uuid[];
 begin
-    execute format('select array_agg(w.id) from (select j.id from job j where j.id > $1 and j.id <= $2 %s %s order by %s j.id limit $3) w',
-                   case when p_rule.tenant <> '*' then 'and j.tenant = $4' end,
-                   case when p_rule.tenant <> '*' and p_rule.kind <> '*' then 'and j.kind = $5' end,
-                   case when p_rule.tenant <> '*' then case when p_rule.kind <> '*' then 'j.tenant, j.kind,' else 'j.tenant,' end end)
-       into v_ids using p_after, p_upto, p_look, p_rule.tenant, p_rule.kind;
-    return v_ids;
+    if p_rule.tenant = '*' then
+        return array(select j.id from job j where j.id > p_after and j.id <= p_upto order by j.id limit p_look);
+    elsif p_rule.kind <> '*' then
+        return array(select j.id from job j
+                      where j.tenant = p_rule.tenant and j.kind = p_rule.kind and j.id > p_after and j.id <= p_upto
+                      order by j.tenant, j.kind, j.id limit p_look);
+    end if;
+    return array(select u.id
+                   from unnest(array['succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned']) e (state), lateral (
+                        select s.id from job_state s
+                         where s.tenant = p_rule.tenant and s.state = e.state and s.state not in ('leased', 'in_progress')
+                           and s.id > p_after and s.id <= p_upto
+                         order by s.id limit p_look) u
+                  order by u.id limit p_look);
 end $$;
 
 -- Of these jobs, those whose ledger somebody who reads it has not read to its end, and who that is: a consumer, a

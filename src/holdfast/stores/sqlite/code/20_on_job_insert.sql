@@ -107,5 +107,6 @@ END;
 DROP TRIGGER IF EXISTS on_job_tags;
 CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]'
 BEGIN
-    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags);
+    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
+     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';  -- nobody looks for them (docs/adr/0030)
 END;

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.retention import ANY, IDLE, Keeping, Preview, Retention, Swept
+from holdfast.domain.retention import ANY, ENDS, IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.retaining import PREVIEWED
@@ -55,6 +55,15 @@ _REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND
 _GO_ON = (
     "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
+)
+_AHEAD = "id > :after AND id <= :upto"
+_NEXT_OF_TENANT = (
+    " UNION ALL ".join(
+        f"SELECT id FROM (SELECT id FROM job_state WHERE tenant = :tenant AND state = '{state}'"
+        f" AND state NOT IN ('leased', 'in_progress') AND {_AHEAD} ORDER BY id LIMIT :look)"
+        for state in (*ENDS, "cleaned")
+    )
+    + " ORDER BY id LIMIT :look"
 )
 _WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'), 'succeeded') ELSE s.state END"
 # The rule of domain/retention.py: nobody who names more has the say.
@@ -216,14 +225,14 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
 
 def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]:
     """The next ids. A policy that names a tenant, or a tenant and a kind, walks its own index and no other's jobs."""
-    whose, order = "", "id"
-    if rule.tenant != ANY:
-        whose, order = " AND tenant = :tenant", "tenant, id"
-        if rule.kind != ANY:
-            whose, order = f"{whose} AND kind = :kind", "tenant, kind, id"
-    text = f"SELECT id FROM job WHERE id > :after AND id <= :upto{whose} ORDER BY {order} LIMIT :look"
     params = {"after": after, "upto": upto, "tenant": rule.tenant, "kind": rule.kind, "look": look}
-    rows = yield Statement(text, params)
+    if rule.tenant == ANY:
+        rows = yield Statement(f"SELECT id FROM job WHERE {_AHEAD} ORDER BY id LIMIT :look", params)
+    elif rule.kind != ANY:
+        own = "tenant = :tenant AND kind = :kind"
+        rows = yield Statement(f"SELECT id FROM job WHERE {own} AND {_AHEAD} ORDER BY id LIMIT :look", params)
+    else:
+        rows = yield Statement(_NEXT_OF_TENANT, params)
     return [row[0] for row in rows]
 
 

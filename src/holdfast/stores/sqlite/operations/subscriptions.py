@@ -162,9 +162,13 @@ class SubscriptionVerbs(Feeding):
 
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         rows = yield Statement(
-            "SELECT id, correlation_id, depth, queue FROM job WHERE id IN (SELECT value FROM json_each(?))", (ids_json(ids),)
+            "SELECT id, correlation_id, depth, queue, tags FROM job WHERE id IN (SELECT value FROM json_each(?))",
+            (ids_json(ids),),
         )
-        return {job_id: Behind(correlation or job_id, depth or 0, queue) for job_id, correlation, depth, queue in rows}
+        return {
+            job_id: Behind(correlation or job_id, depth or 0, queue, self.dialect.codec.tags(tags))
+            for job_id, correlation, depth, queue, tags in rows
+        }
 
     def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
         rows = yield Statement(

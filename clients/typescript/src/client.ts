@@ -1,0 +1,274 @@
+// The client: enqueue, look, wait, decide, follow.
+
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { z } from "zod";
+
+import { JobFailed, NotFound, Refused, unexpected, WaitTimeout } from "./errors.js";
+import * as schemas from "./schemas.js";
+import type { Enqueued, Event, Gate, Job, Outcome, Sent, Verdict } from "./schemas.js";
+import { Parser } from "./sse.js";
+import { Transport, type TransportOptions } from "./transport.js";
+import { Worker, type WorkerOptions } from "./worker.js";
+
+/** What a job may be enqueued with. The names are those of the wire, as everywhere. */
+export interface JobOptions {
+  queue?: string;
+  priority?: number;
+  /** Seconds, or text such as `90s`, `1h30m`, `2d`. */
+  delay?: number | string;
+  run_at?: Date;
+  deadline?: Date;
+  /** One job a key: asking again answers the same job. */
+  key?: string;
+  dedupe?: "skip" | "coalesce";
+  tags?: string[];
+  parent?: string;
+  correlation_id?: string;
+  causation_id?: string;
+  external_ref?: string;
+  agent?: string;
+  limit_key?: string;
+  resources?: string[];
+  retry?: string | { max_attempts?: number; max_crashes?: number; backoff?: string | Record<string, unknown> };
+  retry_as?: "new_job";
+}
+
+export interface Call extends JobOptions {
+  kind: string;
+  payload?: unknown;
+}
+
+export interface JobsWanted {
+  /** The same in words: `state:dead_letter kind:mail since:1h "connection refused"`. */
+  q?: string;
+  state?: string;
+  kind?: string;
+  queue?: string;
+  agent?: string;
+  tag?: string;
+  correlation_id?: string;
+  parent_id?: string;
+  group?: string;
+  since?: Date | string;
+  until?: Date | string;
+}
+
+export interface GatesWanted {
+  state?: string;
+  approver?: string;
+  name?: string;
+  job?: string;
+}
+
+export interface EventsWanted {
+  kind?: string | string[];
+  verb?: string | string[];
+  job?: string | string[];
+}
+
+/** Seconds that one request waits at most: what lies in between may not keep an idle connection much longer. */
+const LONGEST_POLL = 20;
+const MOST = 200;
+const REMEMBERED = 5_000;
+
+export class Client {
+  readonly #transport: Transport;
+
+  constructor(options: TransportOptions = {}) {
+    this.#transport = new Transport(options);
+  }
+
+  /** Sent again after a lost connection it is one job: a key goes with it, made once. */
+  async enqueue(kind: string, payload: unknown = {}, options: JobOptions = {}): Promise<Enqueued> {
+    const { key, ...said } = options;
+    const request = {
+      method: "POST" as const,
+      path: "/jobs",
+      body: { kind, payload, ...said },
+      headers: { "Idempotency-Key": key ?? newKey() },
+      repeatable: true,
+    };
+    return ours(key, await this.#transport.ask(schemas.enqueuedSchema, request));
+  }
+
+  /** All in one transaction, at most 1,000; the answers are in the same order, each with its verdict. */
+  async enqueueMany(calls: readonly Call[]): Promise<Enqueued[]> {
+    if (calls.length === 0) return [];
+    const jobs = calls.map((call) => ({ ...call, payload: call.payload ?? {}, key: call.key ?? newKey() }));
+    const request = { method: "POST" as const, path: "/jobs/batch", body: { jobs }, repeatable: true };
+    const { items } = await this.#transport.ask(schemas.pageOf(schemas.enqueuedSchema), request);
+    if (items.length !== calls.length) throw unexpected("the answer to a batch has another length");
+    return items.map((item, n) => ours(calls[n]?.key, item));
+  }
+
+  /** The job, or undefined when there is none of this id in the token's tenant. */
+  async get(id: string): Promise<Job | undefined> {
+    const shown = z.object({ job: schemas.jobSchema });
+    try {
+      return (await this.#transport.ask(shown, { method: "GET", path: `/jobs/${encodeURIComponent(id)}` })).job;
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
+    }
+  }
+
+  /** Every job that matches, newest first, read page by page as you go; without payloads, which `get` has. */
+  list(wanted: JobsWanted = {}): AsyncGenerator<Job, void, undefined> {
+    return this.#every(schemas.jobSchema, "/jobs", { ...wanted });
+  }
+
+  async history(id: string): Promise<Event[]> {
+    const found: Event[] = [];
+    for await (const event of this.#every(schemas.eventSchema, `/jobs/${encodeURIComponent(id)}/history`, {})) {
+      found.push(event);
+    }
+    return found;
+  }
+
+  /** What the job returned, once it has ended. `JobFailed` if it did not succeed, `WaitTimeout` after `timeout`
+   * milliseconds; the job goes on then. */
+  async wait(id: string, options: { timeout?: number; signal?: AbortSignal } = {}): Promise<unknown> {
+    const end = options.timeout === undefined ? undefined : Date.now() + options.timeout;
+    for (;;) {
+      const begun = Date.now();
+      const left = end === undefined ? LONGEST_POLL : Math.min(LONGEST_POLL, Math.max(0, (end - begun) / 1_000));
+      const outcome = await this.#outcome(id, left, options.signal);
+      if (outcome.finished) return valueOf(outcome);
+      if (end !== undefined && Date.now() >= end) {
+        throw new WaitTimeout(`job ${id} had not ended after ${options.timeout} ms`, "wait_timeout");
+      }
+      if (Date.now() - begun < 200) await sleep(200, undefined, { signal: options.signal });
+    }
+  }
+
+  #outcome(id: string, wait: number, signal: AbortSignal | undefined): Promise<Outcome> {
+    const path = `/jobs/${encodeURIComponent(id)}/result`;
+    const asked = { method: "GET" as const, path, query: { wait: wait.toFixed(3) }, patience: wait * 1_000, signal };
+    return this.#transport.ask(schemas.outcomeSchema, asked);
+  }
+
+  cancel(id: string, reason?: string): Promise<Verdict> {
+    return this.#act(id, "cancel", { reason });
+  }
+
+  /** Put a dead letter back into its queue with all its tries before it, or as many as given here. */
+  redrive(id: string, options: { reason?: string; max_attempts?: number } = {}): Promise<Verdict> {
+    return this.#act(id, "redrive", options);
+  }
+
+  discard(id: string, reason: string): Promise<Verdict> {
+    return this.#act(id, "discard", { reason });
+  }
+
+  #act(id: string, word: string, body: object): Promise<Verdict> {
+    const path = `/jobs/${encodeURIComponent(id)}/${word}`;
+    return this.#transport.ask(schemas.verdictSchema, { method: "POST", path, body });
+  }
+
+  /** What waits for people, the oldest first. */
+  approvals(wanted: GatesWanted = {}): AsyncGenerator<Gate, void, undefined> {
+    return this.#every(schemas.gateSchema, "/gates", { ...wanted });
+  }
+
+  /** Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree. */
+  approve(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Gate> {
+    return this.#decide(gate, "approve", said);
+  }
+
+  deny(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Gate> {
+    return this.#decide(gate, "deny", said);
+  }
+
+  #decide(gate: string, word: string, body: object): Promise<Gate> {
+    const path = `/gates/${encodeURIComponent(gate)}/${word}`;
+    return this.#transport.ask(schemas.gateSchema, { method: "POST", path, body });
+  }
+
+  /** Tell of something that happened: jobs that wait for it go on. With a `key` it is told once. */
+  sendEvent(name: string, data: Record<string, unknown> = {}, options: { key?: string; job?: string } = {}): Promise<Sent> {
+    const request = { method: "POST" as const, path: "/events", body: { name, data, ...options } };
+    return this.#transport.ask(schemas.sentSchema, { ...request, repeatable: options.key !== undefined });
+  }
+
+  /** Events as they happen, from a cursor or from now on, until the signal. A lost connection is made again and goes
+   * on where it was: nothing is missed, nothing comes twice. */
+  async *follow(
+    options: EventsWanted & { after?: string; signal?: AbortSignal } = {},
+  ): AsyncGenerator<Event, void, undefined> {
+    const { after, signal, ...wanted } = options;
+    let place = after;
+    const seen = new Set<number>();
+    while (!signal?.aborted) {
+      const headers: Record<string, string> = { accept: "text/event-stream" };
+      if (place !== undefined) headers["last-event-id"] = place;
+      const stop = new AbortController();
+      const until = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
+      const parser = new Parser(place);
+      try {
+        const request = { method: "GET" as const, path: "/events/stream", query: { ...wanted }, headers, signal: until };
+        const response = await this.#transport.open(request);
+        for await (const chunk of this.#transport.chunks(response, until)) {
+          for (const message of parser.feed(chunk)) {
+            if (!message.event.startsWith("job.")) continue;
+            const event = schemas.eventSchema.parse(JSON.parse(message.data));
+            if (seen.has(event.seq)) continue;
+            seen.add(event.seq);
+            if (seen.size > REMEMBERED) seen.delete(seen.values().next().value as number);
+            yield event;
+          }
+        }
+      } catch (error) {
+        if (signal?.aborted) return;
+        if (error instanceof z.ZodError || error instanceof SyntaxError || error instanceof RangeError) {
+          throw unexpected("the service told of an event that cannot be read");
+        }
+        throw error;
+      } finally {
+        stop.abort();
+      }
+      place = parser.lastId;
+      await sleep(Math.min(parser.retry ?? 250, 8_000), undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  /** A worker for these kinds: `await client.worker({ handlers: { resize } }).run(signal)`. */
+  worker(options: WorkerOptions): Worker {
+    return new Worker(this.#transport, options);
+  }
+
+  async *#every<Schema extends z.ZodTypeAny>(
+    item: Schema,
+    path: string,
+    wanted: Record<string, unknown>,
+  ): AsyncGenerator<z.output<Schema>, void, undefined> {
+    const page = schemas.pageOf(item);
+    let after: string | undefined;
+    for (;;) {
+      const query = { ...wanted, after, limit: MOST };
+      const found = await this.#transport.ask(page, { method: "GET", path, query });
+      yield* found.items as z.output<Schema>[];
+      if (found.next === undefined || found.next === null) return;
+      if (found.next === after) throw unexpected("the next page is the same again");
+      after = found.next;
+    }
+  }
+}
+
+function newKey(): string {
+  return `ts-${randomUUID()}`;
+}
+
+/** Under a key that nobody else has: if it was there already, that was us, in a try whose answer was lost. */
+function ours(key: string | undefined, answer: Enqueued): Enqueued {
+  return key === undefined && answer.reason === "duplicate_key" ? { ...answer, created: true, reason: null } : answer;
+}
+
+function valueOf(outcome: Outcome): unknown {
+  if (outcome.state !== "succeeded") {
+    const why = outcome.error_code ? `: ${outcome.error_message} (${outcome.error_code})` : "";
+    throw new JobFailed(`job ${outcome.id} is ${outcome.state}${why}`, "job_failed");
+  }
+  if (outcome.sealed) throw new Refused(`the result of job ${outcome.id} is sealed`, "result_sealed");
+  return outcome.value;
+}

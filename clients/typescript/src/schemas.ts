@@ -1,0 +1,165 @@
+// What the service answers, checked. The names are those of the wire, which are those of Python and of `--json`.
+// What this release does not know is passed over, so that client and service need not be of the same release.
+
+import { z } from "zod";
+
+const time = z
+  .string()
+  .refine((text) => /(Z|[+-]\d\d:\d\d)$/.test(text) && !Number.isNaN(Date.parse(text)), "not a time with a zone")
+  .transform((text) => new Date(text));
+const anything: z.ZodType<unknown> = z.unknown();
+const object = z.record(z.string(), z.unknown());
+
+export const problemSchema = z.object({
+  code: z.string().max(100),
+  detail: z.string().optional(),
+  fix: z.string().optional(),
+  error: z.string().optional(),
+});
+
+export const jobSchema = z.object({
+  id: z.string(),
+  tenant: z.string(),
+  kind: z.string(),
+  queue: z.string(),
+  state: z.string(),
+  attempt: z.number(),
+  retries: z.number(),
+  crashes: z.number(),
+  max_retries: z.number(),
+  max_crashes: z.number(),
+  priority: z.number(),
+  due_at: time.nullable(),
+  started_at: time.nullable(),
+  finished_at: time.nullable(),
+  error_code: z.string().nullable(),
+  error_message: z.string().nullable(),
+  created_at: time,
+  process_after: time.nullable(),
+  deadline_at: time.nullable(),
+  payload: anything,
+  idempotency_key: z.string().nullable(),
+  tags: z.array(z.string()),
+  agent: z.string().nullable(),
+  correlation_id: z.string().nullable(),
+  causation_id: z.string().nullable(),
+  parent_id: z.string().nullable(),
+  workflow_id: z.string().nullable(),
+  external_ref: z.string().nullable(),
+  enqueued_by: z.string(),
+});
+export type Job = z.infer<typeof jobSchema>;
+
+/** The states in which a job is over. */
+export const FINISHED: ReadonlySet<string> = new Set(["succeeded", "failed", "dead_letter", "cancelled", "cleaned"]);
+
+export const enqueuedSchema = z.object({
+  id: z.string().nullable(),
+  created: z.boolean(),
+  reason: z.string().nullish(),
+  detail: z.string().nullish(),
+});
+export type Enqueued = z.infer<typeof enqueuedSchema>;
+
+export const verdictSchema = z.object({
+  id: z.string(),
+  state: z.string().nullable(),
+  refused: z.boolean(),
+  reason: z.string().nullable(),
+});
+export type Verdict = z.infer<typeof verdictSchema>;
+
+export const eventSchema = z.object({
+  seq: z.number(),
+  job_id: z.string(),
+  tenant: z.string(),
+  kind: z.string(),
+  verb: z.string(),
+  from_state: z.string().nullable(),
+  to_state: z.string(),
+  attempt: z.number(),
+  at: time,
+  actor: z.string(),
+  meta: object,
+  cursor: z.string(),
+});
+export type Event = z.infer<typeof eventSchema>;
+
+export const gateSchema = z.object({
+  id: z.string(),
+  tenant: z.string(),
+  job_id: z.string(),
+  name: z.string(),
+  summary: z.string(),
+  data: anything,
+  form: object.nullable(),
+  approvers: z.array(z.string()),
+  quorum: z.number(),
+  requester: z.string(),
+  state: z.string(),
+  opened_at: time,
+  decided_at: time.nullable(),
+  expires_at: time.nullable(),
+  approvals: z.number(),
+});
+export type Gate = z.infer<typeof gateSchema>;
+
+export function pageOf<Schema extends z.ZodTypeAny>(item: Schema) {
+  return z.object({ items: z.array(item), next: z.string().nullish() });
+}
+
+export const outcomeSchema = z.object({
+  id: z.string(),
+  state: z.string(),
+  finished: z.boolean(),
+  value: anything,
+  ref: z.string().nullish(),
+  sealed: z.boolean().optional(),
+  error_code: z.string().nullish(),
+  error_message: z.string().nullish(),
+});
+export type Outcome = z.infer<typeof outcomeSchema>;
+
+export const sentSchema = z.object({ id: z.string(), created: z.boolean(), woke: z.number() });
+export type Sent = z.infer<typeof sentSchema>;
+
+// --- for workers ---
+
+export const leaseSchema = z.object({ lease: z.string(), until: time });
+
+export const heldSchema = z.object({ id: z.string(), attempt: z.number() });
+export const renewedSchema = z.object({ lease: z.string(), jobs: z.array(heldSchema) });
+
+export const claimSchema = z.object({
+  id: z.string(),
+  attempt: z.number(),
+  tenant: z.string(),
+  kind: z.string(),
+  queue: z.string(),
+  payload: anything,
+  retries: z.number(),
+  max_retries: z.number(),
+  crashes: z.number(),
+  max_crashes: z.number(),
+  priority: z.number(),
+  created_at: time,
+  deadline_at: time.nullable(),
+  correlation_id: z.string().nullable(),
+  parent_id: z.string().nullable(),
+  workflow_id: z.string().nullable(),
+  agent: z.string().nullable(),
+  tags: z.array(z.string()),
+  checkpoints: object,
+});
+/** A job in a worker's hands; `attempt` goes with everything that is said of it. */
+export type Claim = z.infer<typeof claimSchema>;
+export const claimedSchema = z.object({ jobs: z.array(claimSchema) });
+
+export const settledSchema = z.object({
+  job: z.string(),
+  attempt: z.number(),
+  settled: z.boolean(),
+  ending: z.string().nullish(),
+  reason: z.string().nullish(),
+});
+export type Settled = z.infer<typeof settledSchema>;

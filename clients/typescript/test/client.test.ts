@@ -1,0 +1,151 @@
+// Against the real service: HOLDFAST_API_URL and HOLDFAST_API_TOKEN say where it is. Python starts it (tests/http).
+
+import assert from "node:assert/strict";
+import { createServer, type Server } from "node:http";
+import { after, before, test } from "node:test";
+import { inspect } from "node:util";
+
+import { Client, Conflict, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
+
+const client = new Client();
+const token = process.env.HOLDFAST_API_TOKEN ?? "";
+
+async function collect<T>(items: AsyncIterable<T>, most = 1_000): Promise<T[]> {
+  const found: T[] = [];
+  for await (const item of items) {
+    found.push(item);
+    if (found.length === most) break;
+  }
+  return found;
+}
+
+test("a job is enqueued, found, listed, cancelled", async () => {
+  const run_at = new Date(Date.now() + 3_600_000);
+  const made = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once" });
+  assert.equal(made.created, true);
+  const again = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once" });
+  assert.deepEqual([again.id, again.created, again.reason], [made.id, false, "duplicate_key"]);
+  assert.ok(made.id);
+  const job = await client.get(made.id);
+  assert.deepEqual([job?.kind, job?.payload, job?.tags], ["ts.nothing", { to: "ada" }, ["ts-a"]]);
+  assert.ok(job?.due_at instanceof Date);
+  assert.equal(await client.get("0198c5b4-0000-7000-8000-000000000001"), undefined);
+  await assert.rejects(client.wait(made.id, { timeout: 100 }), WaitTimeout);
+  assert.equal((await client.cancel(made.id, "not wanted")).state, "cancelled");
+  await assert.rejects(client.cancel(made.id), (error) => error instanceof Conflict && error.code !== "conflict");
+  await assert.rejects(client.wait(made.id), JobFailed);
+  await assert.rejects(client.enqueue("ts.nothing", {}, { priority: 1e9 }), InvalidInput);
+  await assert.rejects(client.cancel("0198c5b4-0000-7000-8000-000000000001"), NotFound);
+  const verbs = (await client.history(made.id)).map((event) => event.verb);
+  assert.deepEqual(verbs, ["enqueue", "cancel"]);
+});
+
+test("many at once, and every page of them", async () => {
+  const calls = Array.from({ length: 230 }, (_, n) => ({ kind: "ts.many", payload: { n }, queue: "ts-many" }));
+  const made = await client.enqueueMany(calls);
+  assert.equal(made.filter((each) => each.created).length, 230);
+  const found = await collect(client.list({ queue: "ts-many" }));
+  assert.deepEqual(found.map((job) => job.id).reverse(), made.map((each) => each.id));
+  assert.equal((await collect(client.list({ queue: "ts-many" }), 3)).length, 3);
+  assert.deepEqual(await client.enqueueMany([]), []);
+});
+
+test("events are followed from now on, until the signal", async () => {
+  const stop = new AbortController();
+  const seen: string[] = [];
+  const following = (async () => {
+    for await (const event of client.follow({ kind: "ts.followed", signal: stop.signal })) {
+      seen.push(event.verb);
+      if (event.verb === "cancel") stop.abort();
+    }
+  })();
+  // Nobody knows when it has begun to listen: one more is told of until one was heard of.
+  while (seen.length === 0) {
+    await client.enqueue("ts.followed", {}, { queue: "ts-nobody" });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  const last = await client.enqueue("ts.followed", {}, { queue: "ts-nobody" });
+  await client.cancel(last.id ?? "");
+  await following;
+  assert.equal(seen.at(-1), "cancel");
+  assert.ok(seen.slice(0, -1).every((verb) => verb === "enqueue"));
+});
+
+test("people decide", async () => {
+  const gates = await collect(client.approvals({ name: "ts-gate" }));
+  assert.equal(gates.length, 2);
+  const [first, second] = gates;
+  assert.ok(first && second);
+  assert.equal((await client.approve(first.id, { comment: "fine" })).state, "approved");
+  assert.equal((await client.deny(second.id)).state, "denied");
+  await assert.rejects(client.approve(first.id), (error) => error instanceof HoldfastError && error.code === "already_decided");
+});
+
+test("the token is seen nowhere, and another is refused", async () => {
+  assert.ok(token.length > 20);
+  assert.ok(!inspect(client, { depth: 10, showHidden: true }).includes(token));
+  const stranger = new Client({ token: "hf_another" });
+  await assert.rejects(stranger.get("7"), (error) => error instanceof HoldfastError && error.code === "unauthenticated");
+  assert.throws(() => new Client({ url: "jobs.example.com" }), HoldfastError);
+});
+
+// --- servers that no decent one is like ---
+
+let broken: Server;
+let asked: { url: string; key: string | undefined }[] = [];
+
+before(async () => {
+  broken = createServer((request, response) => {
+    asked.push({ url: request.url ?? "", key: request.headers["idempotency-key"] as string | undefined });
+    const how = (request.url ?? "").split("/")[1];
+    if (how === "html") response.end("<html>" + token);
+    else if (how === "lost" && asked.length < 3) request.socket.destroy();
+    else if (how === "busy") response.writeHead(503).end("busy");
+    else if (how === "shape") response.setHeader("content-type", "application/json").end('{"job": {"id": 7}}');
+    else if (how === "away") response.writeHead(307, { location: "http://127.0.0.2:1/" }).end();
+    else if (how === "half") response.writeHead(200, { "content-length": 9 }).write("{", () => request.socket.destroy());
+    else if (how === "slow") response.writeHead(200).write("{");
+    else response.setHeader("content-type", "application/json").end('{"id": "7", "created": false, "reason": "duplicate_key"}');
+  });
+  await new Promise<void>((resolve) => broken.listen(0, "127.0.0.1", resolve));
+});
+
+after(() => {
+  broken.closeAllConnections();
+  broken.close();
+});
+
+function at(how: string, options: { tries?: number; timeout?: number } = {}): Client {
+  const address = broken.address();
+  assert.ok(address && typeof address === "object");
+  asked = [];
+  return new Client({ url: `http://127.0.0.1:${address.port}/${how}`, token, tries: 3, ...options });
+}
+
+test("whoever answers, and however: a clear error, in time, without the token", async () => {
+  const failed = async (how: string, kind: new (...args: never[]) => HoldfastError, options = {}): Promise<void> => {
+    await assert.rejects(at(how, options).get("7"), (error) => {
+      assert.ok(error instanceof kind, `${how}: ${String(error)}`);
+      assert.ok(!inspect(error).includes(token), how);
+      return true;
+    });
+  };
+  await failed("html", UnexpectedAnswer);
+  await failed("shape", UnexpectedAnswer);
+  await failed("away", HoldfastError);
+  assert.equal(asked.length, 1);
+  await failed("slow", Unavailable, { timeout: 300, tries: 1 });
+  await failed("half", Unavailable, { tries: 2 });
+  assert.equal(asked.length, 2);
+  await failed("busy", Unavailable);
+  assert.equal(asked.length, 3);
+});
+
+test("a lost connection makes no second job: the key is made once", async () => {
+  const made = await at("lost").enqueue("mail");
+  assert.deepEqual([made.id, made.created, made.reason], ["7", true, null]);
+  assert.equal(asked.length, 3);
+  assert.equal(new Set(asked.map((each) => each.key)).size, 1);
+  await assert.rejects(at("lost").cancel("7"), Unavailable);
+  assert.equal(asked.length, 1);
+});

@@ -1,0 +1,168 @@
+// A worker over HTTP: completes jobs, renews its lease, loses what is taken from it, and may be killed.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+
+import { Client, type Context, type Handler, JobFailed, Reject, Retry, Snooze } from "../src/index.js";
+
+const client = new Client();
+
+async function made(kind: string, payload: unknown = {}, options = {}): Promise<string> {
+  const { id } = await client.enqueue(kind, payload, { queue: kind, ...options });
+  assert.ok(id);
+  return id;
+}
+
+/** A worker for one kind, for the length of the block. */
+async function working<T>(kind: string, handler: Handler, act: () => Promise<T>, options = {}): Promise<T> {
+  const stop = new AbortController();
+  const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], wait: 1, ...options });
+  const running = worker.run(stop.signal);
+  try {
+    return await Promise.race([act(), running.then(() => Promise.reject(new Error("the worker ended")))]);
+  } finally {
+    stop.abort();
+    await running;
+  }
+}
+
+// Each has a kind and a queue of its own.
+describe("a worker", { concurrency: true }, () => {
+  it("jobs are completed, several at a time, and failures are told", async () => {
+    const kind = "ts.work";
+    let most = 0;
+    let now = 0;
+    const handler: Handler = async (payload, { job }) => {
+      const { n } = payload as { n: number };
+      most = Math.max(most, ++now);
+      await sleep(20);
+      now--;
+      if (n === 1) throw new TypeError("one is not enough");
+      if (n === 2) throw new Reject("two is never right");
+      if (n === 3 && job.attempt === 1) throw new Retry("again", 0);
+      if (n === 4 && job.attempt === 1) throw new Snooze(0);
+      return { doubled: 2 * n };
+    };
+    const ids = await Promise.all([0, 1, 2, 3, 4, 5].map((n) => made(kind, { n }, { retry: { max_attempts: n === 1 ? 1 : 5 } })));
+    const [zero, one, two, three, four, five] = ids as [string, string, string, string, string, string];
+    await working(kind, handler, async () => {
+      assert.deepEqual(await client.wait(zero, { timeout: 20_000 }), { doubled: 0 });
+      await assert.rejects(client.wait(one, { timeout: 20_000 }), (error) => error instanceof JobFailed && /one is not enough \(TypeError\)/.test(error.message));
+      await assert.rejects(client.wait(two, { timeout: 20_000 }), JobFailed);
+      assert.deepEqual(await client.wait(three, { timeout: 20_000 }), { doubled: 6 });
+      assert.deepEqual(await client.wait(four, { timeout: 20_000 }), { doubled: 8 });
+      assert.deepEqual(await client.wait(five, { timeout: 20_000 }), { doubled: 10 });
+    });
+    assert.ok(most > 1);
+    const [retried, snoozed] = await Promise.all([client.get(three), client.get(four)]);
+    assert.deepEqual([retried?.retries, snoozed?.retries], [1, 0]);
+  });
+
+  it("a lease is renewed for as long as the handler takes", async () => {
+    const kind = "ts.long";
+    const id = await made(kind);
+    const handler: Handler = async (_, context: Context) => {
+      await context.progress(0.5, "half");
+      await sleep(5_500, undefined, { signal: context.signal });
+      return context.job.attempt;
+    };
+    assert.equal(await working(kind, handler, () => client.wait(id, { timeout: 30_000 }), { ttl: 4 }), 1);
+  });
+
+  it("a job that is cancelled stops its handler, and is not settled", async () => {
+    const kind = "ts.cancelled";
+    const id = await made(kind);
+    let aborted: unknown;
+    const begun = new Promise<void>((begin) => {
+      void working(
+        kind,
+        async (_, { signal }) => {
+          begin();
+          await once(signal, "abort");
+          aborted = signal.reason;
+          return "too late";
+        },
+        async () => {
+          while (aborted === undefined) await sleep(20);
+        },
+        { ttl: 4 },
+      ).then(() => finish());
+    });
+    let finish: () => void = () => undefined;
+    const over = new Promise<void>((resolve) => (finish = resolve));
+    await begun;
+    await client.cancel(id, "enough");
+    await over;
+    assert.match(String(aborted), /no longer this worker's/);
+    assert.equal((await client.get(id))?.state, "cancelled");
+  });
+
+  it("a worker that is told to stop hands back what it has not done, at no cost", async () => {
+    const kind = "ts.stopped";
+    const id = await made(kind);
+    let first = true;
+    await new Promise<void>((resolve) => {
+      const stop = new AbortController();
+      const handler: Handler = async (_, { signal }) => {
+        stop.abort();
+        await once(signal, "abort");
+      };
+      const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], grace: 50 });
+      void worker.run(stop.signal).then(resolve);
+    });
+    const result = await working(kind, () => (first = false), () => client.wait(id, { timeout: 20_000 }));
+    assert.deepEqual([result, first], [false, false]);
+    const job = await client.get(id);
+    assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
+  });
+
+  it("the job of a worker that was killed comes back, with its checkpoints", async () => {
+    const kind = "ts.killed";
+    const id = await made(kind);
+    const victim = spawn(process.execPath, [fileURLToPath(new URL("./victim.js", import.meta.url)), kind], {
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    await once(victim.stdout, "data"); // it has the job, and has saved how far it is
+    victim.kill("SIGKILL");
+    await once(victim, "exit");
+    const handler: Handler = (_, { job }) => ({ attempt: job.attempt, ...job.checkpoints });
+    const result = await working(kind, handler, () => client.wait(id, { timeout: 30_000 }));
+    assert.deepEqual(result, { attempt: 2, rows: 7 });
+    assert.equal((await client.get(id))?.crashes, 1);
+  });
+
+  it("a worker that may not work says so and ends", async () => {
+    const stranger = new Client({ token: "hf_another" });
+    const worker = stranger.worker({ handlers: { x: () => undefined } });
+    await assert.rejects(worker.run(new AbortController().signal), (error: { code?: string }) => error.code === "unauthenticated");
+  });
+
+  it("jobs whose claim was never heard of are handed back", async () => {
+    const kind = "ts.unheard";
+    const id = await made(kind);
+    let lost = 0;
+    const deaf = new Client({
+      fetch: async (input, init) => {
+        const response = await fetch(input, init);
+        if (lost === 0 && String(input).endsWith("/claim")) {
+          lost++;
+          await response.arrayBuffer(); // the service has done it by now
+          throw new TypeError("the connection was lost");
+        }
+        return response;
+      },
+    });
+    const stop = new AbortController();
+    const worker = deaf.worker({ handlers: { [kind]: (_, { job }) => job.attempt }, queues: [kind], ttl: 4, wait: 1 });
+    const running = worker.run(stop.signal);
+    assert.equal(await client.wait(id, { timeout: 30_000 }), 2);
+    stop.abort();
+    await running;
+    const job = await client.get(id);
+    assert.deepEqual([lost, job?.retries, job?.crashes], [1, 0, 0]);
+  });
+});

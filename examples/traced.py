@@ -1,0 +1,54 @@
+"""A trace from a request to a job, its child and its log lines. Run it: python examples/traced.py [URL]"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+
+import holdfast
+
+# What a web framework has in hand: the header of a request that somebody made.
+HEADER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def make(url: str) -> holdfast.App:
+    app = holdfast.App(url, name="traced")
+
+    @app.job()
+    async def order(ctx: holdfast.Context, number: int) -> None:
+        ctx.log.info("taking order %s, card password=%s", number, "hunter22")
+        await ctx.aspawn("ship", {"number": number})
+
+    @app.job()
+    async def ship(ctx: holdfast.Context, number: int) -> None:
+        headers = holdfast.outgoing_headers()  # for the call to whoever ships
+        ctx.log.info("calling the shipper with %s", headers["traceparent"])
+
+    return app
+
+
+async def main(url: str) -> list[str]:
+    lines = io.StringIO()
+    holdfast.configure_logging(stream=lines)
+    app = make(url)
+    try:
+        with holdfast.trace_from(HEADER):
+            await app.aenqueue("order", {"number": 7})
+        await app.atick(10)
+        await app.atick(10)
+    finally:
+        await app.aclose()
+        holdfast.configure_logging(json=False, level="warning")
+    told = []
+    for text in lines.getvalue().splitlines():
+        line = json.loads(text)
+        if "job" in line:
+            told.append(f"{line['trace_id'][:8]} {line['kind']}: {line['message']}")
+            print(told[-1])
+    return told
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "sqlite:///traced.db"))

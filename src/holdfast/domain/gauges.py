@@ -1,0 +1,94 @@
+"""How the work stands at this moment, queue by queue: for ``/metrics`` and ``holdfast top``. Pure.
+
+A look must not cost more the more jobs there are: what is counted is counted up to ``CAP``, what happened of late is
+read from the last ``LATELY`` events of the ledger. ``capped`` says that there is more of something than was counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from holdfast.domain.standing import WorkerStanding
+
+LATELY: Final = 3_000
+WINDOW: Final = 60.0
+MOST_QUEUES: Final = 200
+MOST_FAILURES: Final = 10
+
+# What ended an attempt, by the verb that the ledger has for it.
+ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lapse": "lost"}
+FAILURES: Final = frozenset({"fail", "crash", "lapse"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGauge:
+    """``waiting`` may be begun; ``scheduled`` waits for a time or is held back; ``retrying`` waits for its next try."""
+
+    queue: str
+    waiting: int = 0
+    scheduled: int = 0
+    retrying: int = 0
+    running: int = 0
+    oldest_age_s: float | None = None
+    """How long the one waits that has waited longest, of those at the head and of the lowest priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that ended badly of late."""
+
+    job_id: str
+    tenant: str
+    kind: str
+    verb: str
+    attempt: int
+    at: datetime
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened in the last ``seconds``: by the end of an attempt, and enqueued. Read from the ledger's end."""
+
+    seconds: float = 0.0
+    enqueued: int = 0
+    ended: Mapping[str, int] = field(default_factory=dict)
+    buried: int = 0
+    """Became dead letters."""
+
+    def per_second(self, count: int) -> float:
+        return count / self.seconds if self.seconds else 0.0
+
+    @property
+    def finished(self) -> int:
+        return sum(self.ended.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    at: datetime
+    queues: tuple[QueueGauge, ...]
+    workers: tuple[WorkerStanding, ...]
+    gates_open: int
+    oldest_gate_age_s: float | None
+    dead_letters: int
+    schedules_late: int
+    schedules_late_s: float
+    rates: Rates
+    failures: tuple[Failure, ...] = ()
+    capped: bool = False
+
+
+def rates_of(happened: Iterable[tuple[str, datetime]], now: datetime, whole: bool) -> Rates:
+    """Of verbs and their times, newest first. ``whole``: there was no more, so the window is the usual one; otherwise
+    it reaches back as far as what was read does."""
+    told = [(verb, max(0.0, (now - at).total_seconds())) for verb, at in happened]
+    recent = [verb for verb, age in told if age <= WINDOW]
+    reach = WINDOW if whole or len(recent) < len(told) else max((age for _, age in told), default=WINDOW)
+    counts = Counter(recent)
+    ended = {word: counts[verb] for verb, word in ENDS.items() if counts[verb]}
+    return Rates(max(reach, 0.001), counts["enqueue"], ended, counts["bury"])

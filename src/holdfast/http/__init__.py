@@ -1,0 +1,31 @@
+"""Holdfast over HTTP: the client of a service (``holdfast serve``), typed, in both colours.
+
+``Client`` blocks, ``AsyncClient`` is awaited; both have the verbs of the local app and answer with the same records, so
+that code can move from one to the other. It needs the extra ``http``.
+"""
+
+from __future__ import annotations
+
+from holdfast.http.calls import Call, JobOptions
+from holdfast.http.client import AsyncClient, Client
+from holdfast.http.handles import JobHandle
+from holdfast.http.runners import Awaiting, Blocking
+from holdfast.http.sending import Retrying
+from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
+
+Handle = JobHandle[Blocking]
+AsyncHandle = JobHandle[Awaiting]
+
+__all__ = [
+    "AsyncClient",
+    "AsyncHandle",
+    "AsyncHttpxTransport",
+    "AsyncTransport",
+    "Call",
+    "Client",
+    "Handle",
+    "HttpxTransport",
+    "JobOptions",
+    "Retrying",
+    "Transport",
+]

@@ -1,0 +1,122 @@
+"""Events of jobs: page by page, or as they happen; and telling of one of your own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from holdfast.domain.job import Event
+from holdfast.domain.keys import check_name
+from holdfast.http.colours import Noun, many
+from holdfast.http.problems import checked, strange, unreadable
+from holdfast.http.reading import read, read_page
+from holdfast.http.runners import Items, Runner
+from holdfast.http.sending import answer_to
+from holdfast.http.sse import Message, Parser, TooLong
+from holdfast.http.wire import Emit, Pause, Read, Reply, Request, Steps, Unreachable, asked, document, get, given, post
+from holdfast.stores.base import Sent
+
+C = TypeVar("C", bound=Runner)
+
+PAGE = 200
+REMEMBERED = 5_000
+MOST_OF_A_REFUSAL = 65_536
+
+
+class EventsWanted(TypedDict, total=False):
+    """Which events: those for which all of it holds. Several of one are alternatives."""
+
+    kind: str | Sequence[str]
+    verb: str | Sequence[str]
+    job: str | Sequence[str]
+
+
+class Events(Noun[C], Generic[C]):
+    @many
+    def list(self, *, after: str | None = None, **wanted: Unpack[EventsWanted]) -> Items[Event]:
+        """Those after a cursor, in the order of their commits, until there are none. Each has the ``cursor`` to go on
+        from; how far you are is yours to keep."""
+        place = after
+        while True:
+            answer = yield from self._ask(get("/events", after=place, limit=PAGE, **wanted))
+            found, place = read_page(Event, answer)
+            if not found:
+                return
+            for event in found:
+                yield Emit(event)
+
+    @many
+    def follow(self, *, after: str | None = None, **wanted: Unpack[EventsWanted]) -> Items[Event]:
+        """As they happen, from a cursor or from now on, without end. A lost connection is made again and goes on where
+        it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``."""
+        link, place, seen = self._runner.link, after, _Recent()
+        while True:
+            reply = yield from answer_to(_following(place, wanted), link.base, link.retrying, stream=True)
+            if reply.status != 200 or "text/event-stream" not in reply.headers.get("content-type", ""):
+                whole = yield from _whole(reply)
+                checked(whole, link.token)
+                raise strange(whole, link.token)
+            parser = Parser(place)
+            while True:
+                got: bytes | Unreachable = yield Read()
+                if isinstance(got, Unreachable) or not got:
+                    break
+                for event in _events(parser, got):
+                    if seen.is_new(event.seq):
+                        yield Emit(event)
+            place = parser.last_id
+            yield Pause(min(parser.retry or link.retrying.first, link.retrying.longest))
+
+
+def told(noun: Noun[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None) -> Steps[Sent]:
+    request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
+    # Told twice under the same key it is told once, so that it may be sent again.
+    return (yield from noun._read(Sent, dataclasses.replace(request, repeatable=key is not None)))
+
+
+class _Recent:
+    """The last events that were handed out. Their numbers do not come in order: what is committed later may have been
+    numbered earlier."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, None] = {}
+
+    def is_new(self, seq: int) -> bool:
+        if seq in self._seen:
+            return False
+        self._seen[seq] = None
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+
+def _following(place: str | None, wanted: EventsWanted) -> Request:
+    headers = {"Accept": "text/event-stream"} | ({} if place is None else {"Last-Event-ID": place})
+    return Request("GET", "/events/stream", asked(dict(wanted)), headers=headers, repeatable=True)
+
+
+def _events(parser: Parser, chunk: bytes) -> Iterator[Event]:
+    try:
+        for message in parser.feed(chunk):
+            if message.event.startswith("job."):
+                yield _event(message)
+    except TooLong:
+        raise unreadable("event", "it has no end") from None
+
+
+def _event(message: Message) -> Event:
+    try:
+        return read(Event, document(message.data.encode()))
+    except (ValueError, RecursionError):
+        raise unreadable("event", "it is not JSON") from None
+
+
+def _whole(head: Reply) -> Steps[Reply]:
+    body = b""
+    while len(body) < MOST_OF_A_REFUSAL:
+        got: bytes | Unreachable = yield Read()
+        if isinstance(got, Unreachable) or not got:
+            break
+        body += got
+    return dataclasses.replace(head, body=body)

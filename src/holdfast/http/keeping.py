@@ -1,0 +1,154 @@
+"""What is kept, and for how long: rules for payloads, retention, the audit; and who is told of events."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from holdfast.domain.audit import Action, Anchor
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import NotFound
+from holdfast.domain.policies import Retry
+from holdfast.domain.retention import Preview, Retention
+from holdfast.domain.rules import EACH_KIND, PayloadRule
+from holdfast.domain.subscriptions import Consumer, Delivery, Subscription
+from holdfast.http.calls import aware, policy
+from holdfast.http.colours import Noun, verb
+from holdfast.http.runners import Runner
+from holdfast.http.wire import Steps, delete, get, given, post, put, segment
+
+C = TypeVar("C", bound=Runner)
+
+
+class PayloadRules(Noun[C], Generic[C]):
+    @verb
+    def set(self, /, kind: str = EACH_KIND, **says: Any) -> Steps[PayloadRule]:
+        """``client.payload_rules.set("pay", restricted=True, max_bytes="64KB")``."""
+        request = put("/payload-rules", {"kind": kind, **given(**says)})
+        return (yield from self._read(PayloadRule, dataclasses.replace(request, repeatable=True)))
+
+    @verb
+    def delete(self, kind: str = EACH_KIND, *, declared_by: str = "") -> Steps[None]:
+        yield from self._ask(delete("/payload-rules", kind=kind, declared_by=declared_by))
+
+    @verb
+    def list(self) -> Steps[list[PayloadRule]]:
+        return (yield from self._pages(PayloadRule, "/payload-rules"))
+
+
+class Retentions(Noun[C], Generic[C]):
+    @verb
+    def set(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        clean_after: Duration | None = None,
+        purge_after: Duration | None = None,
+    ) -> Steps[Retention]:
+        """How long finished jobs are kept: without a policy, for ever."""
+        spans = given(clean_after=_span(clean_after), purge_after=_span(purge_after))
+        request = put("/retention", given(kind=kind, state=state) | spans)
+        return (yield from self._read(Retention, dataclasses.replace(request, repeatable=True)))
+
+    @verb
+    def delete(self, *, kind: str | None = None, state: str | None = None) -> Steps[None]:
+        yield from self._ask(delete("/retention", kind=kind, state=state))
+
+    @verb
+    def list(self) -> Steps[list[Retention]]:
+        return (yield from self._pages(Retention, "/retention"))
+
+    @verb
+    def preview(self) -> Steps[_Previews]:
+        """What the policies would take now."""
+        return (yield from self._pages(Preview, "/retention/preview"))
+
+
+class Audit(Noun[C], Generic[C]):
+    @verb
+    def actions(
+        self,
+        *,
+        subject: str | None = None,
+        name: str | None = None,
+        actor: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+    ) -> Steps[list[Action]]:
+        """What was done to the configuration, the latest first."""
+        aware(since, "since")
+        chosen = {"subject": subject, "name": name, "actor": actor, "since": since}
+        return (yield from self._some(Action, "/audit/actions", limit, None, **chosen))
+
+    @verb
+    def anchor(self) -> Steps[Anchor]:
+        """The end of the chain, to keep where nobody of the service can write."""
+        return Anchor.of((yield from self._read(str, get("/audit/anchor"))))
+
+
+class Subscriptions(Noun[C], Generic[C]):
+    """Events that make jobs."""
+
+    @verb
+    def create(self, /, name: str, on: str, **wanted: Any) -> Steps[Subscription]:
+        """``client.subscriptions.create("receipts", "order.paid", kind="send_receipt")``."""
+        said = {each: policy(value) if isinstance(value, Retry) else value for each, value in wanted.items()}
+        return (yield from self._read(Subscription, post("/subscriptions", {"name": name, "on": on, **given(**said)})))
+
+    @verb
+    def get(self, name: str) -> Steps[Subscription | None]:
+        try:
+            return (yield from self._read(Subscription, get(_at(name))))
+        except NotFound:
+            return None
+
+    @verb
+    def list(self) -> Steps[list[Subscription]]:
+        return (yield from self._pages(Subscription, "/subscriptions"))
+
+    @verb
+    def pause(self, name: str, *, reason: str | None = None) -> Steps[Subscription]:
+        return (yield from self._read(Subscription, post(f"{_at(name)}/pause", given(reason=reason))))
+
+    @verb
+    def resume(self, name: str, *, skip: bool = False) -> Steps[Subscription]:
+        """Go on, with what it has missed or (``skip``) without."""
+        return (yield from self._read(Subscription, post(f"{_at(name)}/resume", {"skip": skip})))
+
+    @verb
+    def delete(self, name: str) -> Steps[None]:
+        yield from self._ask(delete(_at(name)))
+
+    @verb
+    def deliveries(self, name: str, *, refused: bool = False, limit: int = 20) -> Steps[_Deliveries]:
+        return (yield from self._items(Delivery, get(f"{_at(name)}/deliveries", refused=refused, limit=limit)))
+
+
+class Consumers(Noun[C], Generic[C]):
+    """Who reads events with a place that is kept in the database."""
+
+    @verb
+    def list(self) -> Steps[list[Consumer]]:
+        return (yield from self._pages(Consumer, "/consumers"))
+
+    @verb
+    def reset(self, name: str, to: Literal["beginning", "now"] = "beginning") -> Steps[None]:
+        yield from self._ask(post(f"/consumers/{segment(name)}/reset", {"to": to}))
+
+    @verb
+    def remove(self, name: str) -> Steps[None]:
+        yield from self._ask(delete(f"/consumers/{segment(name)}"))
+
+
+_Deliveries = list[Delivery]  # inside the classes the word is a method
+_Previews = list[Preview]
+
+
+def _at(name: str) -> str:
+    return f"/subscriptions/{segment(name)}"
+
+
+def _span(given: Duration | None) -> float | None:
+    return None if given is None else seconds(given, "time to keep")

@@ -1,0 +1,141 @@
+"""Schedules and templates of a service: what makes jobs by itself, and what jobs are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from holdfast.domain.errors import NotFound
+from holdfast.domain.policies import Retry
+from holdfast.domain.preview import Coming
+from holdfast.domain.schedules import Fire, Schedule
+from holdfast.domain.templates import Template
+from holdfast.http.calls import aware, new_key, policy
+from holdfast.http.colours import Noun, verb
+from holdfast.http.handles import JobHandle, Placed
+from holdfast.http.reading import read
+from holdfast.http.runners import Runner
+from holdfast.http.wire import Steps, delete, get, given, patch, post, put, segment
+
+C = TypeVar("C", bound=Runner)
+
+_Schedules = list[Schedule]  # inside the classes the word is a method
+_Templates = list[Template]
+_Fires = list[Fire]
+_Times = list[Coming]
+
+
+class Schedules(Noun[C], Generic[C]):
+    @verb
+    def create(self, /, name: str, timing: str, **definition: Any) -> Steps[Schedule]:
+        """``client.schedules.create("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``."""
+        body = {"name": name, "timing": timing, **given(**_kept(definition))}
+        return (yield from self._read(Schedule, post("/schedules", body)))
+
+    @verb
+    def edit(self, /, name: str, **changes: Any) -> Steps[Schedule]:
+        """Change what is named here; an option of None is taken away."""
+        return (yield from self._read(Schedule, patch(_schedule(name), _kept(changes))))
+
+    @verb
+    def pause(self, name: str) -> Steps[Schedule]:
+        return (yield from self._read(Schedule, post(f"{_schedule(name)}/pause")))
+
+    @verb
+    def resume(self, name: str) -> Steps[Schedule]:
+        return (yield from self._read(Schedule, post(f"{_schedule(name)}/resume")))
+
+    @verb
+    def delete(self, name: str) -> Steps[None]:
+        """It fires no more and its name is free; jobs and history stay."""
+        yield from self._ask(delete(_schedule(name)))
+
+    @verb
+    def run(self, name: str, *, anyway: bool = False) -> Steps[str]:
+        """Run it now, besides its times. Answers the job's id."""
+        path = f"{_schedule(name)}/run-now"
+        request = dataclasses.replace(post(path), query=(("anyway", "true"),) if anyway else ())
+        return read(dict[str, str], (yield from self._ask(request)))["job_id"]
+
+    @verb
+    def get(self, name: str) -> Steps[Schedule | None]:
+        try:
+            return (yield from self._read(Schedule, get(_schedule(name))))
+        except NotFound:
+            return None
+
+    @verb
+    def list(self, *, state: str | None = None, kind: str | None = None) -> Steps[_Schedules]:
+        return (yield from self._pages(Schedule, "/schedules", limit=200, state=state, kind=kind))
+
+    @verb
+    def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Steps[_Fires]:
+        """What became of its times, the latest first."""
+        aware(before, "before")
+        return (yield from self._items(Fire, get(f"{_schedule(name)}/history", limit=limit, before=before)))
+
+    @verb
+    def preview(self, name: str, count: int = 10) -> Steps[_Times]:
+        """Its next times in its zone, with a warning where a change of the clock touches one."""
+        return (yield from self._items(Coming, get(f"{_schedule(name)}/next", count=count)))
+
+
+class Templates(Noun[C], Generic[C]):
+    def __init__(self, runner: C, version: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(runner)
+        self._version, self._options = version, dict(options or {})
+
+    @verb
+    def put(self, /, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Steps[Template]:
+        """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
+        body = given(kind=kind, payload=None if payload is None else dict(payload), **_kept(options))
+        return (yield from self._read(Template, dataclasses.replace(put(_template(name), body), repeatable=True)))
+
+    @verb
+    def get(self, name: str, version: int | None = None) -> Steps[Template | None]:
+        try:
+            return (yield from self._read(Template, get(_template(name), version=version)))
+        except NotFound:
+            return None
+
+    @verb
+    def list(self) -> Steps[_Templates]:
+        return (yield from self._pages(Template, "/templates", limit=200))
+
+    @verb
+    def versions(self, name: str) -> Steps[_Templates]:
+        """The newest first; a removal is one of them."""
+        return (yield from self._items(Template, get(f"{_template(name)}/versions", limit=200)))
+
+    @verb
+    def remove(self, name: str) -> Steps[None]:
+        """No new jobs are made from it; its versions stay."""
+        yield from self._ask(delete(_template(name)))
+
+    def using(self, *, version: int | None = None, **options: Any) -> Templates[C]:
+        """With another version than the newest, or other options, for what is enqueued through it."""
+        chosen = self._version if version is None else version
+        return Templates(self._runner, chosen, {**self._options, **options})
+
+    @verb
+    def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle[C]]:
+        """Enqueue a job made from a template; ``arguments`` are on top of its payload."""
+        key = self._options.get("key") or new_key()
+        body = given(arguments=arguments, version=self._version, **{**_kept(self._options), "key": key})
+        request = dataclasses.replace(post(f"{_template(name)}/enqueue", body), repeatable=True)
+        placed = yield from self._read(Placed, request)
+        return JobHandle(self._runner, placed if "key" in self._options else placed.as_ours())
+
+
+def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: policy(value) if isinstance(value, Retry) else value for name, value in options.items()}
+
+
+def _schedule(name: str) -> str:
+    return f"/schedules/{segment(name)}"
+
+
+def _template(name: str) -> str:
+    return f"/templates/{segment(name)}"

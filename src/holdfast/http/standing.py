@@ -1,0 +1,89 @@
+"""What is paused, how queues age, and what is reserved."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.reservations import QueueSetting, Reservation
+from holdfast.domain.switches import Switch
+from holdfast.http.calls import aware
+from holdfast.http.colours import Noun, verb
+from holdfast.http.reading import read
+from holdfast.http.runners import Runner
+from holdfast.http.wire import Steps, delete, get, given, post, put, segment
+
+C = TypeVar("C", bound=Runner)
+
+_Switches = list[Switch]  # inside the classes the word is a method
+_Settings = list[QueueSetting]
+
+
+class Switches(Noun[C], Generic[C]):
+    """What is paused. A tenant's token pauses what is the tenant's; ``every_tenant`` is for those who run the whole."""
+
+    @verb
+    def pause(
+        self,
+        *,
+        reason: str,
+        until: datetime | Duration | None = None,
+        refuse_enqueue: bool | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        everything: bool = False,
+        every_tenant: bool = False,
+    ) -> Steps[Switch]:
+        """Begin nothing more of a ``queue``, a ``kind``, an ``agent``, or of ``everything``, until it is resumed. What
+        runs may end."""
+        if isinstance(until, datetime):
+            aware(until, "until")
+        end = until if until is None or isinstance(until, datetime) else seconds(until, "until")
+        named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
+        body = named | given(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
+        return (yield from self._read(Switch, post("/switches/pause", body)))
+
+    @verb
+    def resume(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        everything: bool = False,
+        every_tenant: bool = False,
+    ) -> Steps[None]:
+        """Go on with what was paused; named as it was then."""
+        named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
+        yield from self._ask(post("/switches/resume", named))
+
+    @verb
+    def list(self) -> Steps[_Switches]:
+        return (yield from self._pages(Switch, "/switches"))
+
+
+class Queues(Noun[C], Generic[C]):
+    @verb
+    def list(self) -> Steps[_Settings]:
+        """The queues in which waiting counts."""
+        return (yield from self._pages(QueueSetting, "/queues"))
+
+    @verb
+    def age(self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100) -> Steps[QueueSetting | None]:
+        """Raise the priority of jobs in a queue by ``step`` for each ``every`` that they wait; None ends that."""
+        span = None if every is None else seconds(every, "span of aging")
+        request = put(f"/queues/{segment(queue)}/aging", {"every": span, "step": step, "most": most})
+        answer = yield from self._ask(request)
+        return None if answer is None else read(QueueSetting, answer)
+
+
+class Reservations(Noun[C], Generic[C]):
+    @verb
+    def list(self, *, ended: bool = False, limit: int = 50) -> Steps[list[Reservation]]:
+        return (yield from self._items(Reservation, get("/reservations", ended=ended, limit=limit)))
+
+    @verb
+    def release(self, id: str, *, reason: str | None = None) -> Steps[None]:
+        yield from self._ask(delete(f"/reservations/{segment(id)}", reason=reason))

@@ -1,0 +1,206 @@
+"""What carries a request: a small protocol of our own, and httpx2 behind it.
+
+Every answer is bounded in time and in size, whoever sends it. Redirects are not followed here, cookies are not kept,
+and proxies of the environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.domain.errors import InvalidSetting
+from holdfast.http.link import Outgoing
+from holdfast.http.wire import Reply, Unreachable
+
+if TYPE_CHECKING:
+    import httpx2
+
+LARGEST = 64 * 1024 * 1024
+CONNECT = 10.0
+
+
+class Stream(Protocol):
+    """An answer that is read as it comes. ``read`` answers no bytes at the end."""
+
+    reply: Reply
+
+    def read(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Both raise ``Unreachable`` when there is no answer."""
+
+    def send(self, outgoing: Outgoing) -> Reply: ...
+    def open(self, outgoing: Outgoing) -> Stream: ...
+    def close(self) -> None: ...
+
+
+class AsyncStream(Protocol):
+    reply: Reply
+
+    async def read(self) -> bytes: ...
+    async def aclose(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    async def send(self, outgoing: Outgoing) -> Reply: ...
+    async def open(self, outgoing: Outgoing) -> AsyncStream: ...
+    async def aclose(self) -> None: ...
+
+
+def httpx() -> Any:
+    try:
+        import httpx2
+    except ImportError:
+        raise InvalidSetting(
+            "the client of the service needs an extra that is not installed",
+            code="missing_extra",
+            fix="pip install 'holdfast[http]'",
+        ) from None
+    return httpx2
+
+
+def _timeout(outgoing: Outgoing) -> Any:
+    """Between two bytes it may take as long as the whole; the whole is watched besides."""
+    return httpx().Timeout(outgoing.within, connect=min(CONNECT, outgoing.within))
+
+
+def _asked(outgoing: Outgoing) -> dict[str, Any]:
+    return {
+        "method": outgoing.method,
+        "url": outgoing.url,
+        "params": list(outgoing.query) or None,
+        "headers": outgoing.headers,
+        "content": outgoing.body,
+        "timeout": _timeout(outgoing),
+    }
+
+
+def _head(response: httpx2.Response) -> Reply:
+    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+
+
+def _lost(error: Exception) -> Unreachable:
+    """In our words: those of the library may be empty, and name what only it knows."""
+    name = type(error).__name__
+    if "Timeout" in name:
+        return Unreachable("the time was up")
+    if name == "ConnectError":
+        return Unreachable(f"there is no connection ({str(error)[:200]})")
+    if name == "DecodingError":
+        return Unreachable("the answer cannot be decoded")
+    return Unreachable("the connection was lost before the answer was whole")
+
+
+class _Meter:
+    """How much of an answer may still come, in bytes and in seconds."""
+
+    def __init__(self, within: float) -> None:
+        self._end, self._size = time.monotonic() + within, 0
+
+    def count(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        if self._size > LARGEST:
+            raise Unreachable(f"the answer is larger than {LARGEST:,} bytes")
+        if time.monotonic() > self._end:
+            raise Unreachable("the time was up")
+        return chunk
+
+
+class HttpxTransport:
+    """``client`` is for those who need certificates, a proxy or a transport of their own."""
+
+    def __init__(self, client: httpx2.Client | None = None) -> None:
+        self._client = client or httpx().Client(trust_env=False, follow_redirects=False)
+
+    def send(self, outgoing: Outgoing) -> Reply:
+        stream = self.open(outgoing)
+        meter = _Meter(outgoing.within)
+        try:
+            body = b"".join(iter(lambda: meter.count(stream.read()), b""))
+        finally:
+            stream.close()
+        return Reply(stream.reply.status, stream.reply.headers, body)
+
+    def open(self, outgoing: Outgoing) -> _Incoming:
+        request = self._client.build_request(**_asked(outgoing))
+        try:
+            response = self._client.send(request, stream=True, follow_redirects=False)
+        except (httpx().RequestError, httpx().InvalidURL) as error:
+            raise _lost(error) from None
+        self._client.cookies.clear()
+        return _Incoming(response)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Incoming:
+    def __init__(self, response: httpx2.Response) -> None:
+        self.reply = _head(response)
+        self._response = response
+        self._chunks: Iterator[bytes] = response.iter_bytes()
+
+    def read(self) -> bytes:
+        try:
+            return next((chunk for chunk in self._chunks if chunk), b"")
+        except (httpx().RequestError, httpx().StreamError) as error:
+            raise _lost(error) from None
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class AsyncHttpxTransport:
+    def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
+        self._client = client or httpx().AsyncClient(trust_env=False, follow_redirects=False)
+
+    async def send(self, outgoing: Outgoing) -> Reply:
+        meter = _Meter(outgoing.within)
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(outgoing.within):
+                stream = await self.open(outgoing)
+                try:
+                    while chunk := meter.count(await stream.read()):
+                        parts.append(chunk)
+                finally:
+                    await stream.aclose()
+        except TimeoutError:
+            raise Unreachable("the time was up") from None
+        return Reply(stream.reply.status, stream.reply.headers, b"".join(parts))
+
+    async def open(self, outgoing: Outgoing) -> _AsyncIncoming:
+        request = self._client.build_request(**_asked(outgoing))
+        try:
+            response = await self._client.send(request, stream=True, follow_redirects=False)
+        except (httpx().RequestError, httpx().InvalidURL) as error:
+            raise _lost(error) from None
+        self._client.cookies.clear()
+        return _AsyncIncoming(response)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _AsyncIncoming:
+    def __init__(self, response: httpx2.Response) -> None:
+        self.reply = _head(response)
+        self._response = response
+        self._chunks: AsyncIterator[bytes] = response.aiter_bytes()
+
+    async def read(self) -> bytes:
+        try:
+            async for chunk in self._chunks:
+                if chunk:
+                    return chunk
+        except (httpx().RequestError, httpx().StreamError) as error:
+            raise _lost(error) from None
+        return b""
+
+    async def aclose(self) -> None:
+        await self._response.aclose()

@@ -1,0 +1,169 @@
+"""How the work stands queue by queue (domain/gauges.py), at a bounded cost however many jobs there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from holdfast.domain.gauges import (
+    FAILURES,
+    LATELY,
+    MOST_FAILURES,
+    MOST_QUEUES,
+    Failure,
+    Gauges,
+    QueueGauge,
+    Rates,
+    rates_of,
+)
+from holdfast.domain.health import CAP
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.standing import WorkerStanding
+from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
+
+# Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.
+_HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
+_EVERYWHERE = (
+    f"{_QUEUES} select q.queue,"
+    f" (select count(*) from (select 1 from {{job_state}} s where {_HERE} limit :cap) a),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE}"
+    "  order by s.priority desc, s.position limit :head) w),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE} and s.priority ="
+    f"  (select min(s.priority) from {{job_state}} s where {_HERE}) order by s.position limit 1) w)"
+    " from q where q.queue is not null limit :most"
+)
+_OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
+# Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
+_OF_ONE = (
+    "select w.queue, w.later, count(*), min(cast(w.id as text)) from (select s.queue, s.id,"
+    f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
+    " order by s.id limit :cap) w"
+    " group by w.queue, w.later order by w.queue, w.later limit :most"
+)
+_RETRYING = (
+    "select w.queue, count(*) from (select s.queue from {job_state} s where s.tenant = :tenant"
+    f" and s.state = 'retry_waiting' and {_NOT_HELD} order by s.id limit :cap) w group by w.queue"
+)
+_SINCE = f"select w.id, {_READY_SINCE} from {{job_state}} w where w.id = :id"
+_LATER = (
+    "select w.queue, w.state, count(*) from (select s.queue, s.state from {job_state} s where s.due_at is not null"
+    " and s.state in ('queued', 'retry_waiting') limit :cap) w group by w.queue, w.state"
+)
+_RUNNING = (
+    "select w.queue, count(*) from (select s.queue from {job_state} s"
+    " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
+)
+
+Waiting = dict[str, tuple[int, float | None]]
+
+
+class GaugeReads(HealthReads):
+    def worker_standings(self, tenant: str) -> Flow[list[WorkerStanding]]:
+        """Each store's own: on a server the tokens by which workers hold their jobs are nobody's to read."""
+        raise NotImplementedError
+
+    @flow(writes=False)
+    def gauges(self, tenant: str) -> Steps[Gauges]:
+        codec = self.dialect.codec
+        present = yield from self._present()
+        now = codec.time(present)
+        waiting, later = yield from self._queued(tenant, present)
+        running = yield from self._held(tenant)
+        names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
+        queues = tuple(
+            QueueGauge(
+                name,
+                waiting.get(name, (0, None))[0],
+                later[name, "queued"],
+                later[name, "retry_waiting"],
+                running[name],
+                waiting.get(name, (0, None))[1],
+            )
+            for name in names
+        )
+        workers = tuple((yield from self.worker_standings(tenant).start()))
+        dead = yield from self._dead(tenant)
+        gates, first_asked, *_ = yield from self._smaller(tenant, present)
+        late, latest = yield from self._lateness(tenant, present)
+        rates, failures = yield from self._lately(tenant, now)
+        most = max([dead, gates, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
+        return Gauges(
+            now,
+            queues,
+            workers,
+            gates,
+            self._age(present, first_asked),
+            dead,
+            late,
+            latest,
+            rates,
+            failures,
+            capped=most >= CAP or len(names) == MOST_QUEUES,
+        )
+
+    def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
+        """How many may be begun in each queue and since when the oldest waits; how many wait for a time."""
+        waiting: Waiting = {}
+        later = Counter[tuple[str, str]]()
+        if tenant == EVERY_TENANT:
+            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=20, most=MOST_QUEUES)
+            for queue, count, first, lowest in rows:
+                waiting[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
+            rows = yield from self._ask(tenant, _LATER, cap=CAP)
+            later.update({(queue, str(state)): count for queue, state, count in rows})
+            return waiting, later
+        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
+        for queue, is_later, count, oldest in rows:
+            if is_later:
+                later[queue, "queued"] = count
+            else:
+                since = yield from self._ask(tenant, _SINCE, id=oldest)
+                waiting[queue] = count, self._age(now, since[0][1] if since else None)
+        rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
+        later.update({(queue, "retry_waiting"): count for queue, count in rows})
+        return waiting, later
+
+    def _held(self, tenant: str) -> Steps[Counter[str]]:
+        rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
+        return Counter({row[0]: row[1] for row in rows})
+
+    def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
+        """How many schedules are past their time, and by how much at most."""
+        text = (
+            "select count(*), min(c.next_fire_at) from (select c.next_fire_at from {schedule} c"
+            f" where c.state = 'active' and c.attend_at is not null and c.next_fire_at < :now"
+            f" and {within(tenant, 'c.tenant')} limit :cap) c"
+        )
+        rows = yield from self._ask(tenant, text, now=now, cap=CAP)
+        count, first = rows[0]
+        return count, max(0.0, self._age(now, first) or 0.0)
+
+    def _lately(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
+        """What the last events of the ledger tell. Its end is known without looking for the tenant's own."""
+        end = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
+        heads = yield from self._ask(tenant, end)
+        last = int(heads[0][0] or 0)
+        text = (
+            "select e.verb, e.at, e.kind, e.job_id, e.tenant, e.attempt from {event} e"
+            f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
+        )
+        rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
+        codec = self.dialect.codec
+        rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
+        bad = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
+        codes: dict[str, str | None] = {}
+        for row in bad:
+            job_id = codec.id(row[3])
+            if job_id not in codes:
+                said = yield from self._ask(
+                    tenant, "select s.error_code from {job_state} s where s.id = :id", id=row[3]
+                )
+                codes[job_id] = said[0][0] if said else None
+        failures = tuple(
+            Failure(codec.id(job), whose, kind, str(verb), attempt, codec.time(at), codes[codec.id(job)])
+            for verb, at, kind, job, whose, attempt in bad
+        )
+        return rates, failures

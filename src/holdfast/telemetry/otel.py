@@ -1,0 +1,197 @@
+"""OpenTelemetry, by the conventions for messaging: spans and metrics of jobs that are sent and run.
+
+The API only; the SDK is the user's. Imported when the program has imported the API already, and active when it has set
+up a provider: without one nothing is made at all. What it is told of errors is redacted already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import metrics, trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.job import Claim, JobSpec
+from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, outcome_word
+from holdfast.domain.redaction import one_line
+from holdfast.domain.trace import Trace
+from holdfast.telemetry import tracing
+
+SYSTEM = "holdfast"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
+
+_found: tuple[object, object, Otel] | None = None
+
+
+def watcher() -> Otel | None:
+    """None while nobody has set up a provider: that of the API itself keeps nothing."""
+    global _found
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    if _found is not None and _found[0] is tracers and _found[1] is meters:
+        return _found[2]
+    if not _is_real(tracers) and not _is_real(meters):
+        return None
+    _found = tracers, meters, Otel()
+    return _found[2]
+
+
+def measures() -> bool:
+    """Whether somebody keeps metrics."""
+    return _is_real(metrics.get_meter_provider())
+
+
+def _is_real(provider: object) -> bool:
+    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+class Otel:
+    def __init__(self) -> None:
+        self.tracer = trace.get_tracer("holdfast")
+        meter = metrics.get_meter("holdfast")
+        bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": SECONDS}
+        self.operation = meter.create_histogram(
+            "messaging.client.operation.duration", "s", "How long it took to store jobs.", **bounds
+        )
+        self.process = meter.create_histogram(
+            "messaging.process.duration", "s", "How long an attempt to run a job took.", **bounds
+        )
+        self.sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were enqueued.")
+        self.consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Attempts to run a job that were begun."
+        )
+
+    def send(self, specs: Sequence[JobSpec], tenant: str) -> Send | None:
+        return Send(self, specs, tenant) if specs else None
+
+    def run(self, claim: Claim) -> Run:
+        return Run(self, claim)
+
+
+def _common(operation: str, queue: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue,
+        "holdfast.job.kind": kind,
+    }
+
+
+class Send:
+    """A producer span around the storing of one batch; its context is what the jobs name as their cause."""
+
+    def __init__(self, otel: Otel, specs: Sequence[JobSpec], tenant: str) -> None:
+        self._otel, self._count, first = otel, len(specs), specs[0]
+        queues, kinds = {spec.queue for spec in specs}, {spec.kind for spec in specs}
+        self._about = _common("send", _only(queues), _only(kinds))
+        more: dict[str, Any] = {"holdfast.tenant": tenant}
+        if self._count == 1:
+            more["messaging.message.id"] = first.id
+            if first.correlation_id is not None:
+                more["messaging.message.conversation_id"] = first.correlation_id
+        else:
+            more["messaging.batch.message_count"] = self._count
+        self._began = time.perf_counter()
+        given = tracing.current_trace()
+        self._span = otel.tracer.start_span(
+            f"send {_only(queues)}",
+            context=None if given is None else _parent(given),
+            kind=SpanKind.PRODUCER,
+            attributes=self._about | more,
+        )
+        self.trace = tracing.of_span(self._span)
+
+    def over(self, error: BaseException | None) -> None:
+        about = dict(self._about)
+        if error is not None:
+            about["error.type"] = _type(error)
+            self._span.set_attribute("error.type", about["error.type"])
+            self._span.set_status(Status(StatusCode.ERROR, about["error.type"]))
+        else:
+            self._otel.sent.add(self._count, about)
+        self._otel.operation.record(time.perf_counter() - self._began, about)
+        self._span.end()
+
+
+class Run:
+    """A consumer span around one attempt, below what enqueued the job; it is current while the handler runs."""
+
+    def __init__(self, otel: Otel, claim: Claim) -> None:
+        self._otel = otel
+        self._about = _common("process", claim.queue, claim.kind)
+        more: dict[str, Any] = {
+            "messaging.message.id": claim.id,
+            "holdfast.job.attempt": claim.attempt,
+            "holdfast.tenant": claim.tenant,
+        }
+        if claim.correlation_id is not None:
+            more["messaging.message.conversation_id"] = claim.correlation_id
+        if claim.workflow_id is not None:
+            more["holdfast.workflow.id"] = claim.workflow_id
+        # A context of its own: whatever was current around the worker is not the job's.
+        parent = contexts.Context() if claim.trace is None else _parent(claim.trace)
+        self._span = otel.tracer.start_span(
+            f"process {claim.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=self._about | more
+        )
+        otel.consumed.add(1, self._about)
+        self._token = contexts.attach(trace.set_span_in_context(self._span, parent))
+        self.trace = tracing.of_span(self._span)
+
+    def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
+        contexts.detach(self._token)
+        word = outcome_word(outcome)
+        self._span.set_attribute("holdfast.job.outcome", word)
+        about = dict(self._about)
+        if isinstance(outcome, Failed | Crashed):
+            about["error.type"] = code = one_line(outcome.code, 100)
+            self._span.set_attribute("error.type", code)
+            self._span.set_status(Status(StatusCode.ERROR, one_line(outcome.message)))
+            told = {"exception.type": code, "exception.message": outcome.message}
+            if isinstance(outcome, Failed) and outcome.traceback is not None:
+                told["exception.stacktrace"] = outcome.traceback
+            self._span.add_event("exception", told)
+        self._otel.process.record(seconds, about)
+        self._span.end()
+
+
+def observe_queues(read: Callable[[], Iterable[tuple[str, int, float | None]]]) -> None:
+    """Gauges of each queue: how many wait, how long the oldest has. ``read`` is asked when metrics are collected."""
+    meter = metrics.get_meter("holdfast")
+
+    def depths(_: Any) -> list[metrics.Observation]:
+        return [metrics.Observation(waiting, _queue(queue)) for queue, waiting, _ in read()]
+
+    def ages(_: Any) -> list[metrics.Observation]:
+        return [metrics.Observation(age or 0.0, _queue(queue)) for queue, _, age in read()]
+
+    meter.create_observable_gauge("holdfast.queue.depth", [depths], "{job}", "Jobs that may be begun.")
+    meter.create_observable_gauge("holdfast.queue.oldest.age", [ages], "s", "How long the oldest of them has waited.")
+
+
+def _queue(name: str) -> dict[str, str]:
+    return {"messaging.system": SYSTEM, "messaging.destination.name": name}
+
+
+def _parent(given: Trace) -> contexts.Context:
+    state = TraceState.from_header([given.state]) if given.state else None
+    found = SpanContext(
+        int(given.trace_id, 16),
+        int(given.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(given.flags),
+        trace_state=state,
+    )
+    return trace.set_span_in_context(NonRecordingSpan(found))
+
+
+def _only(names: set[str]) -> str:
+    """A batch may be for several."""
+    return next(iter(names)) if len(names) == 1 else "several"
+
+
+def _type(error: BaseException) -> str:
+    return error.code if isinstance(error, HoldfastError) else type(error).__name__

@@ -1,0 +1,153 @@
+"""Metrics of this process for Prometheus: what it enqueued and ran, and the requests it answered.
+
+Names are in base units, values of labels are bounded: of kinds and queues the first hundred have a name, the rest are
+``other``. Needs the extra ``prometheus``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.domain.errors import InvalidSetting, StoreUnavailable
+from holdfast.domain.job import Claim, JobSpec
+from holdfast.domain.outcome import Outcome, Settled, outcome_word
+from holdfast.domain.redaction import one_line
+from holdfast.domain.trace import Trace
+from holdfast.telemetry import watching
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+except ModuleNotFoundError as missing:
+    raise InvalidSetting(
+        "metrics for Prometheus need an extra that is not installed",
+        code="missing_extra",
+        fix="pip install 'holdfast[prometheus]'",
+    ) from missing
+
+RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+WAIT = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+ANSWER = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+MOST = 100
+OTHER = "other"
+
+
+class Bounded:
+    """At most so many values of a label: those that were seen first."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._seen: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value in self._seen:
+            return value
+        shown = one_line(value, 100)
+        if shown not in self._seen and len(self._seen) >= self._most:
+            return OTHER
+        self._seen.add(shown)
+        return shown
+
+
+class ProcessMetrics:
+    """A watcher: everything that this process enqueues and runs is counted."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+        self._kind, self._queue = Bounded(), Bounded()
+        self._run = Histogram(
+            "holdfast_job_run_seconds", "How long attempts took.", ["kind"], buckets=RUN, registry=registry
+        )
+        self._wait = Histogram(
+            "holdfast_job_wait_seconds",
+            "From enqueue to the first begin; a delay that was asked for is in it.",
+            ["queue"],
+            buckets=WAIT,
+            registry=registry,
+        )
+        self._finished = Counter(
+            "holdfast_jobs_finished", "Attempts that ended here.", ["kind", "outcome"], registry=registry
+        )
+        self._enqueued = Counter(
+            "holdfast_jobs_enqueued", "Jobs enqueued by this process.", ["kind"], registry=registry
+        )
+        self._running = Gauge("holdfast_jobs_running", "Attempts under way in this process.", registry=registry)
+        self._requests = Histogram(
+            "holdfast_http_request_seconds",
+            "How long requests took.",
+            ["method", "route", "status"],
+            buckets=ANSWER,
+            registry=registry,
+        )
+        self._route = Bounded(300)
+
+    def send(self, specs: Sequence[JobSpec], tenant: str) -> Sent:
+        return Sent(self, specs)
+
+    def run(self, claim: Claim) -> Ran:
+        if claim.attempt == 1:
+            waited = (datetime.now(UTC) - claim.created_at).total_seconds()
+            self._wait.labels(self._queue(claim.queue)).observe(max(0.0, waited))
+        self._running.inc()
+        return Ran(self)
+
+    def count_sent(self, specs: Sequence[JobSpec]) -> None:
+        for spec in specs:
+            self._enqueued.labels(self._kind(spec.kind)).inc()
+
+    def count_run(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
+        kind = self._kind(claim.kind)
+        self._running.dec()
+        self._run.labels(kind).observe(seconds)
+        self._finished.labels(kind, outcome_word(outcome)).inc()
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, self._route(route), str(status)).observe(seconds)
+
+
+class Sent:
+    trace: Trace | None = None
+
+    def __init__(self, metrics: ProcessMetrics, specs: Sequence[JobSpec]) -> None:
+        self._metrics, self._specs = metrics, specs
+
+    def over(self, error: BaseException | None) -> None:
+        if error is None:
+            self._metrics.count_sent(self._specs)
+
+
+class Ran:
+    trace: Trace | None = None
+
+    def __init__(self, metrics: ProcessMetrics) -> None:
+        self._metrics = metrics
+
+    def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
+        self._metrics.count_run(claim, outcome, seconds)
+
+
+_process: ProcessMetrics | None = None
+
+
+def process_metrics() -> ProcessMetrics:
+    """Those of this process; from the first call on it is watched."""
+    global _process
+    if _process is None:
+        _process = ProcessMetrics()
+        watching.watchers.append(_process)
+    return _process
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> Any:
+    """Answer ``GET /metrics`` in a thread of its own, with what this process did. Answers the server, to be shut."""
+    try:
+        server, _ = start_http_server(port, addr=host, registry=process_metrics().registry)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"metrics cannot be served on {host}, port {port}: {error.strerror or error}",
+            code="address_unusable",
+            fix="Name another with --metrics-host and --metrics-port; port 0 takes any that is free.",
+        ) from error
+    return server

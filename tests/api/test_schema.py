@@ -1,0 +1,129 @@
+"""The whole API asked what its own document allows, and what it does not: no request may break it (rules 10 and 23).
+
+Schemathesis makes the requests; a real server answers them. Each answer has a status, a type and a shape that the
+document names, and none is ours to be ashamed of (500).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from holdfast import App
+from holdfast.access.tokens import tokens_of
+from tests.api.serving import serving
+
+pytestmark = pytest.mark.req("JF-14", "DP-3")
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 2
+ENDLESS = {"/api/v1/events/stream"}
+
+Case = schemathesis.Case[Any]
+
+
+@contextmanager
+def served(app: App) -> Iterator[str]:
+    """In a thread of its own, since the requests are made in this one."""
+    found: list[str] = []
+    up, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with serving(app, tokens_of(app)) as address:
+            found.append(address)
+            up.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    try:
+        assert up.wait(30)
+        yield found[0]
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def furnished(app: App) -> dict[str, str]:
+    """A little of everything, by the names that paths have for it."""
+    job = app.enqueue("mail", {"to": "ada"}, agent="planner").id
+    issued = app.tokens.issue("eyes", roles=["viewer"])
+    app.schedules.create("hourly", "@hourly", kind="mail")
+    app.templates.put("monthly", "mail", {})
+    flow = app.workflow("publish")
+    flow.add("mail", {})
+    workflow = flow.start().id
+    lease = app.client.run(app.client.verbs.open_lease("w", 3600, "default")).id
+    return {"job_id": job, "id": issued.token.id, "lease": lease, "workflow_id": workflow, "name": "hourly"}
+
+
+def bounded(case: Case) -> Case:
+    """Nobody waits here for what does not come."""
+    for part in (case.body, case.query):
+        if isinstance(part, dict) and "wait" in part and isinstance(part["wait"], (int, float)):
+            part["wait"] = 0
+    return case
+
+
+def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
+    with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
+        app.client.make_ready()
+        token = app.tokens.issue("admin", roles=["admin"]).text
+        known = furnished(app)
+        with served(app) as address, requests.Session() as session:
+            session.headers["Authorization"] = f"Bearer {token}"
+            document = session.get(f"{address}/api/v1/openapi.json").json()
+            schema = schemathesis.openapi.from_dict(document)
+            asked: set[str] = set()
+            wrong: list[str] = []
+
+            def ask(case: Case, real: bool) -> None:
+                if real:
+                    case.path_parameters |= {name: known[name] for name in case.path_parameters if name in known}
+                asked.add(case.operation.label)
+                try:
+                    case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=20)
+                except (schemathesis.core.failures.FailureGroup, requests.RequestException) as failed:
+                    wrong.append(f"{case.operation.label}: {failed!r} {getattr(failed, 'exceptions', '')}")
+
+            for result in schema.get_all_operations():
+                operation: Any = result.ok()  # type: ignore[union-attr]
+                if operation.path not in ENDLESS:
+                    for mode in GenerationMode:
+                        exercise(operation, mode, ask)
+            assert wrong == []
+            assert len(asked) > 100
+
+
+def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], None]) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), real=st.booleans())
+    def examples(case: Case, real: bool) -> None:
+        ask(bounded(case), real)
+
+    with suppress(Unsatisfiable):  # of what takes nothing, nothing can be wrong
+        examples()

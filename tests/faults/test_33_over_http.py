@@ -1,0 +1,204 @@
+"""Faults 31 to 33 over HTTP: with one tenant's token, nothing of another's is told, found, changed or leaked.
+
+The routes come from the document of the API: one that is added is tried here without anybody thinking of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access.tokens import tokens_of
+from holdfast.domain.operations import Starting
+from holdfast.domain.reservations import Ask
+from holdfast.service import make_service
+from holdfast.stores.base import JobFilter, Store
+from tests.api.conftest import HERE
+from tests.app.conftest import url
+from tests.contract.test_roles_at_work import AFTER, furnish
+from tests.faults.test_33_nested_ids import OWNER, STRANGER, rows_of
+from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.stores import new_id
+
+pytestmark = pytest.mark.req("JF-1", "JF-14")
+
+__all__ = ["url"]
+
+METHODS = ("get", "post", "put", "patch", "delete")
+ENDLESS = "/api/v1/events/stream"
+CANARY = "kept by the owner"
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method in METHODS and path.startswith("/api/v1/") and path != ENDLESS:
+                yield method, path, operation
+
+
+def body_of(document: dict[str, Any], operation: dict[str, Any], job: str) -> Any:
+    """The least that the document accepts; what names a job names this one."""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    return None if content is None else _least(document, content["schema"], "", job)
+
+
+def _least(document: dict[str, Any], schema: dict[str, Any], name: str, job: str) -> Any:
+    if "$ref" in schema:
+        return _least(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], name, job)
+    if "enum" in schema or "const" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    for choice in schema.get("anyOf", schema.get("oneOf", ())):
+        if choice.get("type") != "null":
+            return _least(document, choice, name, job)
+    match schema.get("type"):
+        case "object":
+            wanted = schema.get("required", [])
+            return {each: _least(document, schema["properties"][each], each, job) for each in wanted}
+        case "array":
+            return [_least(document, schema["items"], name, job)] * schema.get("minItems", 0)
+        case "integer" | "number":
+            return max(1, schema.get("minimum", 1))
+        case "boolean":
+            return False
+        case "string":
+            return job if name in ("job", "id", "parent") else "2100-01-01T00:00:00Z" if "format" in schema else "x"
+    return {}
+
+
+def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
+    """What the owner has, by the names that paths have for it."""
+    ids, run, v = furnish(store, by_hand), store.run, store.verbs
+    run(v.start_operation(Starting(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
+    kept = Ask(new_id(), "queue", "theirs", 3600)
+    run(v.reserve(kept, "ada", OWNER))
+    run(v.save_subscription(AFTER, new_id(), "ada", OWNER))
+    run(v.save_cursor("billing", "0", None, OWNER))
+    run(v.note_dead_letters(run(v.group_of(ids["dead_letter"], OWNER)).fingerprint, CANARY, "ada", OWNER))  # type: ignore[union-attr]
+    group = run(v.group_of(ids["dead_letter"], OWNER))
+    assert group is not None
+    return {
+        "job_id": ids["dead_letter"],
+        "gate_id": ids["gate"],
+        "workflow_id": ids["workflow"],
+        "operation_id": ids["bulk"],
+        "reservation_id": kept.id,
+        "lease": ids["other"],
+        "id": ids["token"],
+        "group": group.fingerprint,
+        "agent": "planner",
+        "name": "hourly",
+        "label": "worker",
+        "token": "hfa_nobody",
+    }
+
+
+async def test_another_tenants_things_are_not_there(url: str) -> None:
+    with closing(App(url, tenant=STRANGER, enqueued_by="eve")) as app, closing(open_by_hand(url)) as by_hand:
+        app.store.migrate()
+        theirs = owners(app.store, by_hand)
+        nowhere = {name: new_id() if len(value) == 36 else f"no_{name}_here" for name, value in theirs.items()}
+        token = app.tokens.issue("eve", roles=["admin"]).text
+        before = rows_of(by_hand, OWNER)
+        service = make_service(app, authenticate=tokens_of(app))
+        document = service.openapi()
+        secrets = {value for value in theirs.values() if len(value) >= 16} | {CANARY}
+        told: list[str] = []
+        tried = 0
+        transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
+        # A header that is not for this token says nothing.
+        eve = {"Authorization": f"Bearer {token}", "Holdfast-Tenant": OWNER}
+        async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=eve, timeout=30) as http:
+            for method, path, operation in operations(document):
+                if path.startswith("/api/v1/executors") or path in ("/api/v1/switches/pause", "/api/v1/usage/count"):
+                    continue  # of the whole database; the roles of tokens are tried elsewhere
+                answers = []
+                for known in (theirs, nowhere) if "{" in path else (theirs,):
+                    body = body_of(document, operation, known["job_id"])
+                    answer = await http.request(method, path.format(**known), json=body)
+                    shown = answer.text
+                    for name, value in known.items():
+                        shown = shown.replace(value, name)
+                    answers.append((answer.status_code, shown if answer.is_error else ""))
+                    # What was asked for may be repeated; what was not may not be there.
+                    asked = {known[name] for name in known if f"{{{name}}}" in path} | {known["job_id"]}
+                    if any(secret in answer.text for secret in secrets - asked):
+                        told.append(f"{method} {path}: {answer.text[:200]}")
+                assert answers[0] == answers[-1], f"{method} {path} answers differently for what is another's"
+                assert answers[0][0] != 500, (method, path)
+                tried += 1
+                stranger = await http.request(method, path.format(**theirs), headers={"Authorization": ""})
+                open_to_all = operation.get("security") is None
+                assert open_to_all or stranger.status_code == 401, f"{method} {path} without a token"
+            for path, body in nested(theirs, await own(http)):
+                answer = await http.post(f"/api/v1{path}", json=body)
+                assert refused(answer), f"{path} {body}: {answer.text}"
+        await app.store.leave_loop()
+        assert tried > 100
+        assert told == []
+        after = rows_of(by_hand, OWNER)
+        assert {table for table, rows in after.items() if before.get(table, []) != rows} == set()
+
+
+async def own(http: httpx2.AsyncClient) -> dict[str, str]:
+    job = (await http.post("/api/v1/jobs", json={"kind": "own", "queue": "own"})).json()["id"]
+    lease = (await http.post("/api/v1/leases", json={})).json()["lease"]
+    return {"job": job, "lease": lease}
+
+
+def nested(theirs: dict[str, str], mine: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Another's ids within a body, below what is one's own."""
+    job, lease = theirs["job_id"], f"/leases/{mine['lease']}"
+    said = {"job": job, "attempt": 1}
+    return [
+        ("/jobs", {"kind": "x", "parent": job}),
+        (f"/jobs/{mine['job']}/move", {"before": job}),
+        (f"{lease}/settle", {**said, "outcome": "succeeded"}),
+        (f"{lease}/settle", {"settlements": [{**said, "outcome": "failed"}]}),
+        (f"{lease}/checkpoint", {**said, "name": "n", "value": 1}),
+        (f"{lease}/release", {"jobs": [{"id": job, "attempt": 1}]}),
+    ]
+
+
+def refused(answer: httpx2.Response) -> bool:
+    found = answer.json()
+    verdicts = found.get("settlements")
+    if verdicts is not None:
+        return [each["settled"] for each in verdicts] == [False]
+    return answer.is_client_error or bool(found.get("refused"))
+
+
+@pytest.mark.req("JF-2")
+async def test_tenants_on_the_same_connections_see_their_own(postgres_url: str) -> None:
+    """Fault 32: interleaved, with requests that fail in the midst of a transaction, and some that are given up."""
+    with closing(App(postgres_url)) as app:
+        app.client.make_ready()
+        names = ["acme", "umbrella", "initech"]
+        tokens = {name: app.tokens.issue("x", roles=["admin"], tenant=name).text for name in names}
+        transport = httpx2.ASGITransport(make_service(app, authenticate=tokens_of(app)), raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url=HERE, timeout=60) as http:
+
+            async def act(name: str, n: int) -> list[str]:
+                who = {"Authorization": f"Bearer {tokens[name]}"}
+                made = await http.post("/api/v1/jobs", headers=who, json={"kind": f"of.{name}", "key": f"k{n % 3}"})
+                assert made.status_code in (200, 201), made.text
+                wrong = await http.post("/api/v1/jobs", headers=who, json={"kind": "x", "parent": new_id()})
+                assert wrong.is_client_error
+                if n % 4 == 0:
+                    given_up = asyncio.create_task(http.get("/api/v1/jobs", headers=who))
+                    await asyncio.sleep(0)
+                    given_up.cancel()
+                listed = await http.get("/api/v1/jobs", headers=who)
+                return [job["kind"] for job in listed.json()["items"]]
+
+            rounds = [(name, act(name, n)) for n in range(12) for name in names]
+            seen = await asyncio.gather(*(work for _, work in rounds))
+            for (name, _), kinds in zip(rounds, seen, strict=True):
+                assert set(kinds) == {f"of.{name}"}
+                assert len(kinds) <= 3
+        await app.store.leave_loop()

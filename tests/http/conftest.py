@@ -1,0 +1,119 @@
+"""The service on a real port of loopback, below a path, with a token; and the client in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from holdfast import App
+from holdfast.access import Identity, scopes_of
+from holdfast.http import AsyncClient, Client, Retrying
+from holdfast.service import make_service
+from tests.app.conftest import app, new_app, url
+from tests.app.waiting import until
+
+__all__ = ["app", "new_app", "url"]
+
+TOKEN = "hf_a-token-of-the-tests-that-nobody-may-see"
+BELOW = "/below/here"
+SOON = Retrying(tries=4, first=0.01, longest=0.05)
+
+
+@contextmanager
+def serving(inner: Any) -> Iterator[str]:
+    """An ASGI application on a free port, in a thread of its own."""
+    server = uvicorn.Server(
+        uvicorn.Config(inner, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1, lifespan="off")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server listens")
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def service_of(app: App, *, roles: tuple[str, ...] = ("admin",)) -> Starlette:
+    """Mounted below a path, as in somebody's own application; it knows one token."""
+    known = Identity("a tester", "default", scopes_of(roles))
+
+    def authenticate(request: Request) -> Identity | None:
+        return known if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
+
+    app.client.make_ready()
+    return Starlette(routes=[Mount(BELOW, make_service(app, authenticate=authenticate))])
+
+
+@pytest.fixture
+def base(app: App) -> Iterator[str]:
+    with serving(service_of(app)) as origin:
+        yield origin + BELOW
+
+
+class Driver:
+    """One client, asked in its own colour by tests that have none: ``do(lambda client: client.get(id))``."""
+
+    def __init__(self, colour: str, url: str, token: str = TOKEN, **chosen: Any) -> None:
+        settings: dict[str, Any] = {"retrying": SOON, "timeout": 10.0} | chosen
+        self.loop = asyncio.new_event_loop()
+        self.client: Any = (Client if colour == "blocking" else AsyncClient)(url, token=token, **settings)
+        self.blocking = colour == "blocking"
+
+    def do(self, act: Callable[[Any], Any]) -> Any:
+        return act(self.client) if self.blocking else self.loop.run_until_complete(act(self.client))
+
+    def take(self, act: Callable[[Any], Any], most: int = 1_000) -> list[Any]:
+        """The first items of what is iterated over."""
+        if self.blocking:
+            with_end = act(self.client)
+            found = list(islice(with_end, most))
+            with_end.close()
+            return found
+        return self.loop.run_until_complete(self._take(act, most))
+
+    async def _take(self, act: Callable[[Any], Any], most: int) -> list[Any]:
+        items, found = act(self.client), []
+        async for item in items:
+            found.append(item)
+            if len(found) == most:
+                break
+        await items.aclose()
+        return found
+
+    def close(self) -> None:
+        if self.blocking:
+            self.client.close()
+        else:
+            self.loop.run_until_complete(self.client.aclose())
+        self.loop.close()
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def colour(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def drive(colour: str) -> Iterator[Callable[..., Driver]]:
+    made: list[Driver] = []
+
+    def make(url: str, **settings: Any) -> Driver:
+        made.append(Driver(colour, url, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -1,0 +1,84 @@
+"""A TCP proxy in front of a service, which loses what it is told to lose."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+Fate = Callable[[bytes, bytes], bool]
+"""Given what was asked and what was answered so far on a connection: whether it is cut now."""
+
+
+class Cutting:
+    """``with Cutting(url, fate) as proxy``: connect to ``proxy.url``. What is cut is not passed on."""
+
+    def __init__(self, url: str, fate: Fate) -> None:
+        parts = urlsplit(url)
+        self._service = (str(parts.hostname), int(parts.port or 80))
+        self._fate = fate
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}{parts.path}"
+        self.cuts = 0
+        self._over = False
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        with contextlib.suppress(OSError):
+            socket.create_connection(self._listening.getsockname(), timeout=5).close()
+        self._listening.close()
+        for each in self._sockets:
+            _end(each)
+        for thread in self._threads:
+            thread.join(5)
+
+    def _start(self, run: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._over:
+            client, _ = self._listening.accept()
+            service = socket.create_connection(self._service)
+            self._sockets += [client, service]
+            asked = bytearray()
+            self._start(self._forward, client, service, asked)
+            self._start(self._answer, service, client, asked)
+
+    def _forward(self, client: socket.socket, service: socket.socket, asked: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while part := client.recv(65_536):
+                asked += part
+                service.sendall(part)
+        _end(service)
+
+    def _answer(self, service: socket.socket, client: socket.socket, asked: bytearray) -> None:
+        answered = bytearray()
+        with contextlib.suppress(OSError):
+            while part := service.recv(65_536):
+                answered += part
+                if self._fate(bytes(asked), bytes(answered)):
+                    self.cuts += 1
+                    break
+                client.sendall(part)
+        _end(client)
+        _end(service)
+
+
+def _end(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()

@@ -1,0 +1,149 @@
+"""Jobs through the client, over a real connection to a real service, on both stores (JF-14)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast import App, Retry, errors
+from holdfast.domain.job import Job
+from holdfast.domain.states import State
+from tests.app.conftest import NewApp
+from tests.http.conftest import Driver
+
+pytestmark = pytest.mark.req("JF-14")
+
+Drive = Callable[..., Driver]
+
+# Each store in one colour, and both colours on one store.
+both = pytest.mark.parametrize(
+    ("url", "colour"), [("sqlite", "blocking"), ("sqlite", "awaiting"), ("postgres", "awaiting")], indirect=["url"]
+)
+one = pytest.mark.parametrize(("url", "colour"), [("sqlite", "awaiting")], indirect=["url"])
+
+
+@pytest.fixture
+def worker(new_app: NewApp) -> App:
+    """Another process's app, which has the handlers."""
+    app = new_app()
+
+    @app.job()
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.job(retry=Retry(max_attempts=1))
+    def broken(why: str) -> None:
+        raise ValueError(why)
+
+    return app
+
+
+def _enqueue(client: Any, payload: Any, options: dict[str, Any]) -> Any:
+    return client.enqueue("double", payload, **options)
+
+
+@both
+def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    handle = client.do(lambda c: c.enqueue("double", {"n": 21}, tags=["a", "b"], retry=Retry(max_attempts=3)))
+    assert handle.created
+    assert handle.tenant == "default"
+    waiting = client.do(lambda c: c.enqueue("double", {"n": 1}, run_at=later, key="once"))
+    again = client.do(lambda c: c.enqueue("double", {"n": 1}, run_at=later, key="once"))
+    assert (again.id, again.created, again.reason) == (waiting.id, False, "duplicate_key")
+    with pytest.raises(errors.WaitTimeout):
+        client.do(lambda c: c.handle(waiting.id).wait(timeout=0.2))
+
+    done: list[object] = []
+    waiter = threading.Thread(target=lambda: done.append(worker_side.do(lambda c: c.handle(handle.id).result(30))))
+    worker_side = drive(base)
+    waiter.start()
+    worker.run_worker(burst=True)
+    waiter.join(30)
+    assert done == [42]
+
+    job = client.do(lambda c: c.get(handle.id))
+    assert job == worker.get(handle.id)  # to the last field, as read from the database itself
+    assert {each.name for each in fields(Job)} == {each.name for each in fields(job)}
+    assert client.do(lambda c: c.handle(handle.id).state()) is State.SUCCEEDED
+    assert [e.verb for e in client.do(lambda c: c.history(handle.id))] == ["enqueue", "take", "succeed"]
+    assert [a.outcome for a in client.do(lambda c: c.attempts(handle.id))] == ["succeeded"]
+    assert client.do(lambda c: c.why(waiting.id)).reasons == worker.why(waiting.id).reasons
+    assert client.do(lambda c: c.show(handle.id)).result.value == 42
+    assert client.do(lambda c: c.get("0198c5b4-0000-7000-8000-000000000001")) is None
+
+
+@both
+def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    calls = [client.client.prepare("double", {"n": n}, queue="many") for n in range(250)]
+    calls[7] = client.client.prepare("double", {"m": 7}, queue="many")  # the service knows no such kind: it is taken
+    made = client.do(lambda c: c.enqueue_many(calls))
+    assert [each.created for each in made] == [True] * 250
+    assert client.do(lambda c: c.enqueue_many([])) == []
+    again = client.do(lambda c: c.enqueue_many(calls))  # the same calls, as after a lost answer
+    assert [each.id for each in again] == [each.id for each in made]
+    found = client.take(lambda c: c.list(queue="many"))
+    assert [each.id for each in found] == [each.id for each in reversed(made)]
+    assert len(client.do(lambda c: c.jobs(queue="many", limit=230))) == 230
+    assert client.take(lambda c: c.list(queue="many"), most=3) == found[:3]
+
+    first, second, third = (each.id for each in made[:3])
+    verdicts = client.do(lambda c: c.cancel(first, second, reason="not wanted"))
+    assert [(v.id, v.state, v.refused) for v in verdicts] == [(first, "cancelled", False), (second, "cancelled", False)]
+    nobody = "0198c5b4-0000-7000-8000-000000000001"
+    refused = client.do(lambda c: c.cancel(first, nobody))
+    assert [(v.refused, v.reason) for v in refused] == [(v.refused, v.reason) for v in worker.cancel(first, nobody)]
+    with pytest.raises(errors.Conflict) as raised:
+        client.do(lambda c: c.handle(first).cancel())
+    assert raised.value.code == refused[0].reason
+    assert client.do(lambda c: c.move(third, first=True)).refused is False
+    assert client.do(lambda c: c.reschedule(third, delay="1h"))[0].state == "queued"
+    assert client.do(lambda c: c.run_now(third))[0].refused is False
+    assert worker.why(first).job.state == "cancelled"
+    history = client.do(lambda c: c.history(first))
+    assert (history[-1].actor, history[-1].meta["reason"]) == ("a tester", "not wanted")
+
+
+@one
+def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    handle = client.do(lambda c: c.enqueue("broken", {"why": "no paper"}, retry=Retry(max_attempts=1)))
+    worker.run_worker(burst=True)
+    with pytest.raises(errors.JobFailed, match="no paper"):
+        client.do(lambda c: c.handle(handle.id).result(timeout=10))
+    assert client.do(lambda c: c.redrive(handle.id, max_attempts=1))[0].state == "queued"
+    worker.run_worker(burst=True)
+    with pytest.raises(errors.InvalidInput) as raised:
+        client.do(lambda c: c.discard(handle.id, reason=" "))
+    assert raised.value.code == "reason_required"
+    assert client.do(lambda c: c.discard(handle.id, reason="given up"))[0].state == "cancelled"
+    # What can be told here is told before anything is sent, with the code that it has locally.
+    for options, payload, code in (
+        ({}, {"x": float("nan")}, "payload_not_finite"),
+        ({}, {"x": "y" * 1_100_000}, "payload_too_large"),
+        ({"run_at": datetime(2027, 1, 1)}, {}, "invalid_time"),
+        ({"delay": "soon"}, {}, "invalid_duration"),
+        ({"color": "red"}, {}, "unknown_option"),
+    ):
+        with pytest.raises(errors.InvalidInput) as wrong:
+            client.do(partial(_enqueue, payload=payload, options=options))
+        assert wrong.value.code == code
+    for act, kind, code in (
+        (lambda c: c.why("nothing"), errors.InvalidInput, "invalid_id"),
+        (lambda c: c.enqueue("double", {}, priority=10**9), errors.InvalidInput, "invalid_request"),
+        (lambda c: c.show("0198c5b4-0000-7000-8000-000000000001"), errors.NotFound, "not_found"),
+    ):
+        with pytest.raises(kind) as told:
+            client.do(act)
+        assert told.value.code == code
+    with pytest.raises(errors.Refused) as stranger:
+        drive(base, token="hf_another").do(lambda c: c.jobs())
+    assert stranger.value.code == "unauthenticated"

@@ -1,0 +1,245 @@
+"""The other nouns through the client: what the service answers is what the local app answers (JF-14)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast import App, Context, Retry, errors
+from tests.app.conftest import NewApp
+from tests.http.conftest import Driver
+
+pytestmark = pytest.mark.req("JF-14")
+
+Drive = Callable[..., Driver]
+
+here = pytest.mark.parametrize(("url", "colour"), [("sqlite", "awaiting")], indirect=["url"])
+there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+
+
+@pytest.fixture
+def worker(new_app: NewApp) -> App:
+    app = new_app()
+
+    @app.job()
+    async def pay(ctx: Context, amount: int) -> str:
+        decision = await ctx.approval("big", summary=f"Pay {amount}?", form={"type": "object"})
+        return f"paid {amount} ({decision.by})" if hasattr(decision, "by") else f"paid {amount}"
+
+    @app.job()
+    def fetch(n: int) -> int:
+        return n
+
+    @app.job(retry=Retry(max_attempts=1))
+    def broken() -> None:
+        raise ValueError("no paper")
+
+    return app
+
+
+@here
+def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    yes = client.do(lambda c: c.enqueue("pay", {"amount": 7}))
+    no = client.do(lambda c: c.enqueue("pay", {"amount": 8}))
+    worker.run_worker(burst=True)
+    gates = client.do(lambda c: c.approvals.list())
+    assert gates == list(worker.approvals.list())
+    assert client.take(lambda c: c.approvals.every(name="big")) == gates
+    first, second = sorted(gates, key=lambda gate: gate.job_id != yes.id)
+    assert client.do(lambda c: c.approvals.show(first.id)).job.id == yes.id
+    assert client.do(lambda c: c.approve(first.id, comment="fine", data={})) == "approved"
+    assert client.do(lambda c: c.approvals.deny(second.id, comment="no")).state == "denied"
+    with pytest.raises(errors.Refused) as raised:
+        client.do(lambda c: c.approve(first.id))
+    assert raised.value.code == "already_decided"
+    token = client.do(lambda c: c.enqueue("pay", {"amount": 9}))
+    worker.run_worker(burst=True)
+    open_gate = client.do(lambda c: c.approvals.list(job=token.id))[0]
+    assert client.do(lambda c: c.approvals.token(open_gate.id, person="ada")).startswith("hfa_")
+    assert client.do(lambda c: c.handle(yes.id).result(timeout=10)).startswith("paid 7")
+    votes = client.do(lambda c: c.approvals.show(first.id)).votes
+    assert [(vote.person, vote.comment) for vote in votes] == [("a tester", "fine")]
+    with pytest.raises(errors.JobFailed):
+        client.do(lambda c: c.handle(no.id).result(timeout=10))
+
+
+@here
+def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    made = client.do(
+        lambda c: c.schedules.create("nightly/1", "0 3 * * *", kind="fetch", tz="Europe/Paris", payload={"n": 1})
+    )
+    assert made == worker.schedules.get("nightly/1") == client.do(lambda c: c.schedules.get("nightly/1"))
+    assert client.do(lambda c: c.schedules.get("none")) is None
+    assert client.do(lambda c: c.schedules.edit("nightly/1", timing="0 4 * * *")).timing == "0 4 * * *"
+    assert client.do(lambda c: c.schedules.preview("nightly/1", 3)) == worker.schedules.preview("nightly/1", 3)
+    assert client.do(lambda c: c.schedules.pause("nightly/1")).state == "paused"
+    assert client.do(lambda c: c.schedules.resume("nightly/1")).state == "active"
+    ran = client.do(lambda c: c.schedules.run("nightly/1"))
+    assert [fire.job_id for fire in client.do(lambda c: c.schedules.history("nightly/1"))] == [ran]
+    client.do(lambda c: c.schedules.delete("nightly/1"))
+    assert client.do(lambda c: c.schedules.list()) == []
+
+    put = client.do(lambda c: c.templates.put("t", "fetch", {"n": 5}, queue="slow", retry=Retry(max_attempts=2)))
+    assert put == worker.templates.get("t") == client.do(lambda c: c.templates.list())[0]
+    from_it = client.do(lambda c: c.templates.using(tags=["x"]).enqueue("t", n=6))
+    job = client.do(lambda c: c.get(from_it.id))
+    assert (job.payload, job.queue, job.tags, job.max_retries) == ({"n": 6}, "slow", ("x",), 1)
+    assert len(client.do(lambda c: c.templates.versions("t"))) == 1
+    client.do(lambda c: c.templates.remove("t"))
+    assert client.do(lambda c: c.templates.get("t")) is None
+
+    plan = client.client.workflow("publish", key="once")
+    a = plan.add("fetch", {"n": 1}, name="a")
+    b = plan.add("fetch", {"n": 2})
+    plan.add("fetch", {"n": 3}, name="last", after=[a, b])
+    started = client.do(lambda c: plan.start())
+    assert (started.created, sorted(started.jobs)) == (True, ["a", "fetch-2", "last"])
+    assert client.do(lambda c: plan.start()).created is False
+    more = client.client.extend(started.id)
+    more.add("fetch", {"n": 4}, name="more", after="last")
+    assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
+    graph = client.do(lambda c: c.workflows.show(started.id))
+    assert graph == worker.workflows.show(started.id)
+    worker.run_worker(burst=True)
+    (done,) = client.do(lambda c: c.workflows.list(over=True))
+    assert (done.id, done.status) == (started.id, "succeeded")
+    with pytest.raises(errors.Conflict) as raised:
+        client.do(lambda c: c.workflows.cancel(started.id))
+    assert raised.value.code == "already_finished"
+
+
+@here
+def test_what_failed_for_good_is_resolved_in_bulk(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    once = Retry(max_attempts=1)
+    client.do(lambda c: c.enqueue_many(c.prepare("broken", retry=once, tags=["t"]) for _ in range(3)))
+    worker.run_worker(burst=True)
+    (group,) = client.do(lambda c: c.dead_letters.groups())
+    assert group == worker.dead_letters.groups()[0]
+    assert client.do(lambda c: c.dead_letters.note(group.fingerprint, "the printer")).note == "the printer"
+    letters = client.take(lambda c: c.dead_letters.jobs(group.fingerprint))
+    assert len(letters) == 3
+    new = client.do(lambda c: c.dead_letters.redrive_as(letters[0].id, {}))
+    assert client.do(lambda c: c.show(new)).remade[0].job_id == letters[0].id
+    client.do(lambda c: c.cancel(new))
+    operation = client.do(lambda c: c.dead_letters.redrive(group.fingerprint, reason="mended"))
+    worker.operations.run(operation.id)
+    assert client.do(lambda c: c.operations.wait(operation.id, timeout=10)).done == 2
+    assert client.do(lambda c: c.operations.list())[0].id == operation.id
+    cancelled = client.do(lambda c: c.operations.start("cancel", kind="broken", tag="t", reason="enough"))
+    assert cancelled.wanted["kind"] == "broken"
+    assert client.do(lambda c: c.operations.cancel(cancelled.id, reason="no")).cancelled_reason == "no"
+    with pytest.raises(errors.InvalidInput) as raised:
+        client.do(lambda c: c.operations.start("cancel"))
+    assert raised.value.code == "nothing_named"
+
+
+@there
+def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    before = client.do(lambda c: c.enqueue_many(c.prepare("fetch", {"n": n}) for n in range(210)))
+    seen = client.take(lambda c: c.events.list())
+    assert [event.job_id for event in seen] == [handle.id for handle in before]
+    assert seen[:5] == list(worker.events("me", page=5))[:5]
+    assert client.take(lambda c: c.events.list(after=seen[199].cursor)) == seen[200:]
+    # The rest from a place on, and then what comes while it listens, from another client.
+    other = drive(base)
+    late = threading.Timer(0.3, lambda: other.do(lambda c: c.cancel(before[0].id, before[1].id)))
+    late.start()
+    told = client.take(lambda c: c.events.follow(after=seen[-2].cursor), most=3)
+    late.join()
+    assert [(event.verb, event.job_id) for event in told] == [
+        ("enqueue", before[-1].id),
+        ("cancel", before[0].id),
+        ("cancel", before[1].id),
+    ]
+    sent = client.do(lambda c: c.send_event("order.paid", {"order": 7}, key="7"))
+    assert sent.created
+    assert client.do(lambda c: c.send_event("order.paid", {"order": 7}, key="7")).created is False
+    with pytest.raises(errors.InvalidInput) as raised:
+        client.take(lambda c: c.events.follow(after="nonsense"))
+    assert raised.value.code == "invalid_cursor"
+
+
+@here
+def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    client.do(lambda c: c.enqueue("fetch", {"n": 1}, agent="bot"))
+    worker.run_worker(burst=True)
+    assert client.do(lambda c: c.health()).verdict == worker.health().verdict
+    client.do(lambda c: c.count_usage())
+    assert client.do(lambda c: c.usage(by=["kind"])) == worker.usage(by=["kind"])
+    assert (
+        client.do(lambda c: c.usage(by="day", since=(datetime.now(UTC) - timedelta(days=2)).date()))[0].succeeded == 1
+    )
+    paused = client.do(lambda c: c.switches.pause(queue="mail", reason="SMTP is down", until="1h"))
+    assert client.do(lambda c: c.switches.list()) == worker.switches.list() == [paused]
+    client.do(lambda c: c.switches.resume(queue="mail"))
+    assert client.do(lambda c: c.queues.age("mail", every="1m")) == client.do(lambda c: c.queues.list())[0]
+    assert client.do(lambda c: c.queues.age("mail", every=None)) is None
+    assert client.do(lambda c: c.limits.set(queue="mail", concurrency=2)) == client.do(lambda c: c.limits.list())[0]
+    client.do(lambda c: c.limits.remove(queue="mail"))
+    agent = client.do(lambda c: c.agents.register("bot", retry=Retry(max_attempts=3)))
+    assert agent == worker.agents.get("bot") == client.do(lambda c: c.agents.get("bot"))
+    assert client.do(lambda c: c.agents.disable("bot", reason="rude")).disabled_reason == "rude"
+    assert client.do(lambda c: c.agents.enable("bot")).disabled is False
+    assert client.do(lambda c: c.agents.list())[0].id == "bot"
+    rule = client.do(lambda c: c.payload_rules.set("fetch", max_bytes="64KB"))
+    assert client.do(lambda c: c.payload_rules.list()) == [rule]
+    client.do(lambda c: c.payload_rules.delete("fetch"))
+    kept = client.do(lambda c: c.retention.set(kind="fetch", purge_after="30d"))
+    assert client.do(lambda c: c.retention.list()) == [kept]
+    assert client.do(lambda c: c.retention.preview())[0].kind == "fetch"
+    client.do(lambda c: c.retention.delete(kind="fetch"))
+    one = client.do(lambda c: c.subscriptions.create("receipts", "order.paid", kind="fetch", payload={"n": 1}))
+    assert client.do(lambda c: c.subscriptions.pause("receipts", reason="x")).paused_reason == "x"
+    assert client.do(lambda c: c.subscriptions.resume("receipts")).paused_at is None
+    assert client.do(lambda c: c.subscriptions.get("receipts")).id == one.id == worker.subscriptions.list()[0].id
+    assert client.do(lambda c: c.subscriptions.deliveries("receipts")) == []
+    client.do(lambda c: c.subscriptions.delete("receipts"))
+    assert client.do(lambda c: c.subscriptions.list()) == []
+    assert client.do(lambda c: c.consumers.list()) == worker.consumers.list()
+    assert client.do(lambda c: c.reservations.list()) == []
+    assert client.do(lambda c: c.tenants.list())[0].name == "default"
+    assert client.do(lambda c: c.executors.list()) == []
+    actions = client.do(lambda c: c.audit.actions(limit=500))
+    assert actions == worker.audit.actions(limit=500)
+    assert {action.actor for action in actions if action.subject == "limit"} == {"a tester"}
+    issued = client.do(lambda c: c.tokens.issue("ci", roles=["producer"], expires="90d"))
+    assert issued.text.startswith("hf_")
+    assert issued.text not in repr(issued)
+    assert client.do(lambda c: c.tokens.list()) == [issued.token]
+    assert client.do(lambda c: c.tokens.revoke(issued.token.id)).revoked_by == "a tester"
+    ran = client.do(lambda c: c.tick(limit=1))
+    assert ran.taken == 0
+
+
+@there
+def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    client.do(lambda c: c.enqueue_many(c.prepare("resize", {"n": n}) for n in range(3)))
+    lease = client.do(lambda c: c.leases.open("py", kinds=["resize"], queues=["default"], slots=2)).lease
+    first, second = client.do(lambda c: c.leases.claim(lease, kinds=["resize"], want=2, wait=1))
+    assert (first.payload, first.attempt) == ({"n": 0}, 1)
+    client.do(lambda c: c.leases.checkpoint(lease, first, "rows", {"done": 10}))
+    client.do(lambda c: c.leases.progress(lease, first, 0.5, "half"))
+    assert client.do(lambda c: c.handle(first.id).progress()).fraction == 0.5
+    assert {held.id for held in client.do(lambda c: c.leases.renew(lease)).jobs} == {first.id, second.id}
+    assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled
+    assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled  # said twice
+    failed = client.do(
+        lambda c: c.leases.settle(lease, second, "retry", error={"type": "Busy", "message": "later"}, after="1h")
+    )
+    assert failed.ending == "retry"
+    assert worker.get(second.id).error_code == "Busy"  # type: ignore[union-attr]
+    (third,) = client.do(lambda c: c.leases.claim(lease, want=5))
+    assert client.do(lambda c: c.leases.release(lease, third))[0].settled
+    client.do(lambda c: c.leases.end(lease))
+    with pytest.raises(errors.StaleLease):
+        client.do(lambda c: c.leases.settle(lease, third, result=1))
+    assert client.do(lambda c: c.handle(first.id).result(timeout=5)) == {"ok": True}

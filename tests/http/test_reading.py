@@ -1,0 +1,159 @@
+"""What comes over the wire, read: events out of pieces, records out of JSON (JF-14)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import errors, http
+from holdfast.domain.states import State
+from holdfast.http import sse
+from holdfast.http.problems import checked
+from holdfast.http.reading import read
+from holdfast.http.sse import Message, Parser, TooLong
+from holdfast.http.wire import Reply
+
+pytestmark = pytest.mark.req("JF-14")
+
+STREAM = (
+    "\ufeff: following\nretry: 2000\nid: 1\n\n"
+    'event: job.enqueue\r\ndata: {"a": "\u2028é"}\r\nid: 2\r\n\r\n'
+    ": ping\r\rdata: one\rdata:two\rid\r\r"
+    "event: job.cut\ndata: half"
+).encode()
+TOLD = [Message("job.enqueue", '{"a": "\u2028é"}', "2"), Message("message", "one\ntwo", None)]
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=20).map(sorted))
+@settings(deadline=None, max_examples=50)
+def test_a_stream_says_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    parser = Parser("0")
+    places = [0, *cuts, len(STREAM)]
+    told = [m for a, b in pairwise(places) for m in parser.feed(STREAM[a:b])]
+    assert told == TOLD  # and not the half that has no end
+    assert (parser.retry, parser.last_id) == (2.0, None)
+
+
+def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "LONGEST_LINE", 10_000)
+    for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):
+        parser = Parser()
+        with pytest.raises(TooLong):
+            _feed(parser, piece, times=12)
+
+
+def _feed(parser: Parser, piece: bytes, times: int) -> None:
+    for _ in range(times):
+        list(parser.feed(piece))
+
+
+@dataclass(frozen=True)
+class Inner:
+    at: datetime
+    state: State | None
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    pair: tuple[str, str]
+    words: tuple[str, ...]
+    inner: list[Inner]
+    many: dict[str, int]
+    day: date | None
+    part: float
+    sort: Literal["a", "b"]
+    on: bool
+    what: Any
+    later: int = 7
+    more: list[int] = field(default_factory=list)
+
+
+GOOD: dict[str, Any] = {
+    "name": "n",
+    "pair": ["a", "b"],
+    "words": ["w"],
+    "inner": [{"at": "2027-01-31T09:00:00.123456Z", "state": "queued", "unheard": 1}],
+    "many": {"x": 1},
+    "day": "2027-01-31",
+    "part": 1,
+    "sort": "c",
+    "on": True,
+    "what": {"any": [None]},
+}
+
+
+def test_a_record_is_read_as_its_types_say() -> None:
+    found = read(Outer, GOOD)
+    assert found.inner == [Inner(datetime(2027, 1, 31, 9, 0, 0, 123456, tzinfo=UTC), State.QUEUED)]
+    assert (found.pair, found.words, found.day) == (("a", "b"), ("w",), date(2027, 1, 31))
+    assert (found.part, type(found.part), found.sort, found.later, found.more) == (1.0, float, "c", 7, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"name": 7}, "name is not text"),
+        ({"name": None}, "name is not text"),
+        ({"pair": ["a"]}, "pair is not a list of 2"),
+        ({"words": "w"}, "words is not a list"),
+        ({"inner": [{"at": "2027-01-31T09:00:00", "state": None}]}, "inner[0].at is not a time"),
+        ({"inner": [{"at": "2027-01-31T09:00:00Z", "state": "asleep"}]}, "inner[0].state"),
+        ({"inner": [{"state": None}]}, "inner[0].at is not there"),
+        ({"many": {"x": True}}, "many.x is not a whole number"),
+        ({"day": 20270131}, "day is not"),
+        ({"part": "1"}, "part is not a number"),
+        ({"on": 1}, "on is not true or false"),
+        ({"sort": 1}, "sort is not"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_says_where(change: dict[str, Any], where: str) -> None:
+    with pytest.raises(errors.StoreError) as raised:
+        read(Outer, GOOD | change)
+    assert raised.value.code == "unexpected_answer"
+    assert where in str(raised.value)
+
+
+def test_an_answer_without_a_body_is_none() -> None:
+    assert checked(Reply(204, {})) is None
+
+
+# --- the shape of the package ---
+
+PACKAGE = Path(http.__file__).parent
+
+
+def test_the_client_is_written_once_and_knows_no_store() -> None:
+    """Only the runners and what carries bytes may await; everything else is there once (ADR 0031)."""
+    coloured = {"runners.py", "transport.py", "client.py"}
+    for path in PACKAGE.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        awaits = [node for node in ast.walk(tree) if isinstance(node, (ast.AsyncFunctionDef, ast.Await))]
+        assert not awaits or path.name in coloured, path.name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):
+                assert not (node.module or "").startswith(("holdfast.stores.s", "holdfast.stores.p", "holdfast.app"))
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n")
+    program = (
+        "import holdfast, holdfast.http, sys\n"
+        "assert 'httpx2' not in sys.modules\n"
+        "try:\n    holdfast.http.Client('http://127.0.0.1')\n"
+        "except holdfast.HoldfastError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert "[missing_extra] pip install 'holdfast[http]'" in done.stdout, done.stderr

@@ -1,0 +1,86 @@
+"""The TypeScript package, built and tested by Node against the real service (JF-14).
+
+It takes node, npm and the packages of its lock file; where they are not to be had it is skipped, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, Context
+from tests.cli.processes import started
+
+pytestmark = pytest.mark.req("JF-14")
+
+PACKAGE = Path(__file__).parents[2] / "clients" / "typescript"
+
+
+def npm(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    command = [shutil.which("npm") or "npm", "--silent", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=clean | extra, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package, with what it needs."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("NOT TESTED: the TypeScript client, since there is no node or no npm here")
+    copy = tmp_path / "typescript"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    installed = npm(copy, "ci", "--prefer-offline", "--no-audit", "--no-fund")
+    if installed.returncode:
+        pytest.skip(f"NOT TESTED: the TypeScript client, since npm cannot install: {installed.stderr[-500:]}")
+    return copy
+
+
+def test_the_package_against_the_real_service(package: Path, sqlite_url: str) -> None:
+    with closing(App(sqlite_url)) as app:
+
+        @app.job()
+        async def asks(ctx: Context) -> None:
+            await ctx.approval("ts-gate", summary="Go on?")
+
+        asks.enqueue()
+        asks.enqueue()
+        app.run_worker(burst=True)
+        token = app.tokens.issue("node", roles=["admin"]).text
+    built = npm(package, "run", "build")
+    assert built.returncode == 0, built.stdout + built.stderr
+    command = ["serve", "--url", sqlite_url, "--port", "0", "--json", "--log-level", "error"]
+    with started(command, cwd=package) as server:
+        tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token)
+    assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
+    assert re.search(r"^# pass 14$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
+    assert token not in tested.stdout + tested.stderr
+
+
+def address_of(server: subprocess.Popen[str]) -> str:
+    """The JSON document that it prints first."""
+    assert server.stdout is not None
+    text = ""
+    for line in server.stdout:
+        text += line
+        if line.startswith("}"):
+            break
+    return str(json.loads(text)["address"])
+
+
+def test_its_lock_names_no_host_and_no_other_dependency() -> None:
+    lock = json.loads((PACKAGE / "package-lock.json").read_text(encoding="utf-8"))
+    packages = {name: facts for name, facts in lock["packages"].items() if name}
+    assert all(facts["integrity"].startswith("sha512-") for facts in packages.values())
+    assert [name for name, facts in packages.items() if "resolved" in facts] == []
+    assert [name for name, facts in packages.items() if not facts.get("dev")] == ["node_modules/zod"]
+    declared = json.loads((PACKAGE / "package.json").read_text(encoding="utf-8"))
+    assert list(declared["dependencies"]) == ["zod"]

@@ -1,0 +1,197 @@
+"""The pulse: how the work stands queue by queue, at a bounded cost; and ``holdfast top``, which shows it (JF-15)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import threading
+import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from holdfast import App, Context, Retry, SyncContext
+from holdfast.cli.top import _Keys, look
+from holdfast.cli.top_view import as_lines, picture
+from holdfast.domain.gauges import LATELY, WINDOW, Gauges, rates_of
+from holdfast.stores.open import open_store
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.cli.conftest import Holdfast, error_of
+from tests.cli.processes import COMMAND, environment
+
+pytestmark = pytest.mark.req("JF-15")
+
+HOSTILE = "evil\x1b[2J\n[red]x\u202e"
+NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
+
+
+def pulse(app: App, tenant: str = "default") -> Gauges:
+    return app.client.run(app.client.verbs.gauges(tenant))
+
+
+def declare(app: App) -> None:
+    @app.job()
+    def fine() -> None: ...
+
+    @app.job(retry=Retry(max_attempts=1))
+    def fails(ctx: Context) -> None:
+        raise ConnectionError("busy")
+
+    @app.job()
+    def asks(ctx: SyncContext) -> None:
+        ctx.approval("go", summary=HOSTILE)
+
+
+def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, new_app: NewApp) -> None:
+    declare(app)
+    assert pulse(app).queues == pulse(app, "*").queues == ()
+    app.enqueue("fine")
+    app.enqueue("fails")
+    app.enqueue("asks")
+    work_off(app)
+    for number in range(3):
+        app.enqueue("fine", queue="mail", priority=number)
+    app.enqueue("fine", queue="mail", delay=60)
+    app.enqueue("fine", queue="other", tenant="acme")
+    app.schedule("@hourly", kind="fine")
+
+    for found in (pulse(app), pulse(app, "*")):
+        mail = next(each for each in found.queues if each.queue == "mail")
+        assert (mail.waiting, mail.scheduled, mail.retrying, mail.running) == (3, 1, 0, 0)
+        assert mail.oldest_age_s is not None
+        assert 0 <= mail.oldest_age_s < 60
+        assert (found.dead_letters, found.gates_open, found.workers, found.schedules_late) == (1, 1, (), 0)
+        assert found.rates.ended == {"succeeded": 1, "failed": 1}
+        assert found.rates.buried == 1
+        assert [(each.kind, each.error_code) for each in found.failures] == [("fails", "ConnectionError")]
+        assert not found.capped
+    assert {each.queue for each in pulse(app, "*").queues} == {"mail", "other"}
+    assert {each.queue for each in pulse(app).queues} == {"mail"}
+    assert {each.queue for each in pulse(app, "acme").queues} == {"other"}
+    assert pulse(app, "acme").rates.enqueued == 1
+    assert (pulse(app, "acme").dead_letters, pulse(app, "nobody").queues) == (0, ())
+
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    async def holds(ctx: Context) -> None:
+        await asyncio.to_thread(over.wait, 20)
+
+    over = threading.Event()
+    with working(elsewhere, queues=("held",), concurrency=3) as beside:
+        app.enqueue("holds", queue="held")
+        until(lambda: any(each.running == 1 for each in pulse(app, "*").queues), "it runs")
+        (worker,) = pulse(app).workers
+        assert (worker.busy, worker.slots, worker.queues, worker.label) == (1, 3, ("held",), "worker")
+        assert beside.worker is not None
+        assert worker.holder == beside.worker.name
+        over.set()
+
+
+def test_rates_are_of_the_last_minute_or_as_far_back_as_was_read() -> None:
+    happened = [("succeed", NOW - timedelta(seconds=age)) for age in (1, 2, 59, 61, 600)]
+    rates = rates_of(happened, NOW, whole=True)
+    assert (rates.seconds, rates.ended) == (WINDOW, {"succeeded": 3})
+    busy = [("enqueue", NOW - timedelta(milliseconds=number)) for number in range(LATELY)]
+    rates = rates_of(busy, NOW, whole=False)
+    assert round(rates.per_second(rates.enqueued)) == round(LATELY / 2.999)
+    assert rates_of([], NOW, whole=True).finished == 0
+
+
+def shown(app: App, width: int, height: int = 40) -> str:
+    screen = Console(width=width, height=height, record=True, file=io.StringIO(), markup=False)
+    screen.print(picture(look(app.client, "default"), 2.0, width, height))
+    return screen.export_text()
+
+
+def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
+    app: App, url: str, bare: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(app)
+    app.enqueue("asks")
+    app.enqueue("fails")
+    work_off(app)
+    app.enqueue("fine", queue="mail")
+    wide, narrow = shown(app, 140), shown(app, 50)
+    for text in (wide, narrow):
+        assert "mail" in text
+        assert "dead letters 1" in " ".join(text.split())
+        assert "ConnectionError" in text
+        assert "this look took" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert max(map(len, narrow.splitlines())) <= 50
+    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(look(app.client, "default")))
+    app.close()
+
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    document: dict[str, Any] = json.loads(bare("top", "--json").stdout)
+    assert [each["queue"] for each in document["pulse"]["queues"]] == ["mail"]
+    assert document["approvals"][0]["summary"] == HOSTILE
+    assert "payload" not in json.dumps(document)
+    once = bare("top", "--once")
+    assert once.exit_code == 0
+    assert "\x1b" not in once.stdout
+    assert "mail  1  " in once.stdout
+    wrong = bare("top", "--interval", "20ms", "--json")
+    assert (wrong.exit_code, error_of(wrong)["code"]) == (2, "invalid_duration")
+
+
+def test_keys_end_it_and_hold_it() -> None:
+    def typed(text: str) -> tuple[bool, bool]:
+        keys = _Keys()
+        keys.take(text)
+        return keys.held, keys.over
+
+    assert typed("p") == (True, False)
+    assert typed("ppx") == (False, False)
+    assert typed(" Q") == (True, True)
+
+
+def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:
+    with closing(open_store(sqlite_url)) as store:
+        store.migrate()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "top", "--interval", "200ms"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment(sqlite_url) | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+
+        def read() -> bool:
+            nonlocal seen
+            ready, _, _ = select.select([ours], [], [], 0.05)
+            with suppress(OSError):
+                seen += os.read(ours, 65536) if ready else b""
+            return len(re.findall(rb"holdfast top", seen)) >= 2
+
+        until(read, "it drew twice")
+        os.write(ours, b"p")
+        until(lambda: read() and b"HELD" in seen, "it says that it is held")
+        os.write(ours, b"q")
+        end = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < end:
+            read()
+        assert process.returncode == 0, seen[-500:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+        os.close(ours)

@@ -1,0 +1,174 @@
+"""JSON log lines (JF-13, rule 30): the fields, nobody's secrets, one line each, whoever logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import logging.config
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast import App, Context, Retry, SyncContext, configure_logging, trace_from
+from holdfast.access import Identity, scopes_of
+from holdfast.errors import InvalidSetting
+from holdfast.logs import HANDLER
+from holdfast.service import make_service
+from tests.app.conftest import NewApp
+from tests.app.running import work_off
+
+pytestmark = pytest.mark.req("JF-13")
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+CANARY, GIVEN, VAULT = "canary-environment-7f3a", "canary-given-91bc", "canary-vault-d0e4"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What ``configure_logging`` makes of everything that is logged."""
+    root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
+    before = root.level, jobs.level
+    found = io.StringIO()
+    configure_logging(level="debug", stream=found)
+    yield found
+    root.handlers[:] = [each for each in root.handlers if each.get_name() != HANDLER]
+    root.setLevel(before[0])
+    jobs.setLevel(before[1])
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_the_lines_of_a_job_have_the_fields_and_no_canary(
+    new_app: NewApp, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMTP_PASSWORD", CANARY)
+    app = new_app(tenant="acme")
+    app.redact(VAULT)
+    theirs = logging.getLogger("shop.mail")
+    everything = f"{CANARY} {GIVEN} {VAULT} api_key=canary-named-1"
+
+    @app.job(queue="mail")
+    def sends(ctx: SyncContext, password: str) -> None:
+        ctx.log.info("sending\r\nforged: %s\x1b[2J\u202e", everything, extra={"token": "canary-extra-1", "n": 7})
+        theirs.info("connected with %s", everything, extra={"password": "canary-extra-2", "who": [GIVEN]})
+        try:
+            raise ValueError(everything)
+        except ValueError:
+            theirs.exception("it failed")
+            ctx.log.exception("it failed")
+
+    @app.job(queue="mail", retry=Retry(max_attempts=1))
+    async def fails(ctx: Context, password: str) -> None:
+        raise ConnectionError(f"no: {everything}")
+
+    with trace_from(PARENT):
+        job = sends.enqueue(password=GIVEN)
+    bad = fails.enqueue(password=GIVEN)
+    work_off(app, queues=("mail",))
+    logging.getLogger("holdfast.worker").warning("outside of a job: %s", CANARY)
+
+    text = stream.getvalue()
+    assert "canary" not in text
+    assert "\x1b" not in text
+    assert "\\u202e" not in text
+    told = lines(stream)  # each is one line, and JSON
+    about = [line for line in told if line.get("job") == job.id]
+    assert len(about) == 5
+    for line in about:
+        assert line["worker"].startswith("worker ")
+        fields = {name: line[name] for name in ("trace_id", "span_id", "kind", "queue", "tenant", "attempt")}
+        assert fields == {
+            "trace_id": PARENT[3:35],
+            "span_id": PARENT[36:52],
+            "kind": "sends",
+            "queue": "mail",
+            "tenant": "acme",
+            "attempt": 1,
+        }
+        assert line["timestamp"].endswith("Z")
+    first = about[0]
+    assert first["message"].startswith("sending forged: [redacted]")
+    assert (first["level"], first["logger"], first["n"], first["token"]) == (
+        "info",
+        "holdfast.job.sends",
+        7,
+        "[redacted]",
+    )
+    assert about[1]["password"] == "[redacted]"
+    assert (about[2]["error"], "in sends" in about[2]["traceback"]) == ("ValueError", True)
+    assert "in sends" in about[3]["traceback"]
+    ended = about[4]
+    assert (ended["logger"], ended["outcome"], ended["duration"] > 0) == ("holdfast.jobs", "succeeded", True)
+    (failed,) = [line for line in told if line.get("job") == bad.id]
+    assert (failed["level"], failed["error"], failed["outcome"]) == ("warning", "ConnectionError", "failed")
+    assert failed["duration"] > 0
+    assert "trace_id" not in failed
+
+
+def test_without_redaction_the_canary_would_be_found(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search itself sees what it should: here nothing is hidden."""
+    monkeypatch.setattr("holdfast.domain.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
+    logging.getLogger("any").warning("password=canary-1")
+    assert "canary-1" in stream.getvalue()
+
+
+def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> None:
+    own, again, stream = logging.NullHandler(), io.StringIO(), io.StringIO()
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(own)
+    try:
+        first = configure_logging(stream=again)
+        assert configure_logging(json=False, jobs=False, stream=stream) is not first
+        assert own in root.handlers
+        assert [each for each in root.handlers if each.get_name() == HANDLER] != [first]
+        logging.getLogger("any").warning("a\nb password=hunter22 %s", "\x07")
+        assert again.getvalue() == ""
+        assert stream.getvalue().endswith(" warning any: a b password=[redacted] \n")
+        with pytest.raises(InvalidSetting) as refused:
+            configure_logging(level="loud")
+        assert refused.value.code == "unknown_option"
+    finally:
+        root.removeHandler(own)
+        root.handlers[:] = [each for each in root.handlers if each.get_name() != HANDLER]
+        root.setLevel(level)
+    made: Any = logging.config.DictConfigurator({"version": 1}).configure_formatter({"()": "holdfast.logs.JsonLines"})
+    record = logging.makeLogRecord(
+        {"name": "x", "msg": "m", "level_": 1, "message_": 2, "inf": float("inf"), "odd\nname": "v" * 9_000}
+    )
+    told = json.loads(made.format(record))
+    unfit = json.loads(made.format(logging.makeLogRecord({"msg": "%d is no number", "args": ("x",)})))
+    assert unfit["message"].startswith("%d is no number (its arguments do not fit")
+    assert (told["inf"], told["odd name"][:3], len(told["odd name"])) == ("inf", "vvv", 2_000)
+
+
+async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
+    sqlite_url: str, stream: io.StringIO
+) -> None:
+    app = App(sqlite_url, name="tests")
+    app.client.make_ready()
+    known = Identity("ada", "acme", scopes_of(["viewer"]))
+    service = make_service(app, authenticate=lambda request: known if "authorization" in request.headers else None)
+    transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        ours = {"authorization": "Bearer canary-token-1", "traceparent": PARENT}
+        await client.get("/metrics?secret=canary-query", headers=ours)
+        await client.get("/metrics", headers={"traceparent": "00-broken"})
+        await client.get("/canary-path/%0aforged", headers=ours)
+        await client.get("/healthz")
+    await app.aclose()
+    told = [line for line in lines(stream) if line["logger"] == "holdfast.http"]  # the client has a logger as well
+    assert "canary" not in json.dumps(told)
+    assert [(line["message"], line.get("actor"), line.get("tenant")) for line in told] == [
+        ("GET /metrics 200", "ada", "acme"),
+        ("GET unmatched 401", None, None),
+        ("GET unmatched 404", "ada", "acme"),
+        ("GET /healthz 200", None, None),
+    ]
+    assert [line.get("trace_id") for line in told] == [PARENT[3:35], None, PARENT[3:35], None]
+    assert all(line["duration"] > 0 for line in told)

@@ -1,0 +1,163 @@
+"""W3C trace context: from enqueue to the handler, its children, its retries and whom it calls (JF-13)."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import App, Backoff, Context, Retry, Trace, current_trace, outgoing_headers, trace_from
+from holdfast.domain.trace import is_trace_tag
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+
+pytestmark = pytest.mark.req("JF-13")
+
+ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{ID}-00f067aa0ba902b7-01"
+STATE = "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7"
+OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+class Noting(logging.Handler):
+    def __init__(self, lines: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record)
+
+
+def test_what_is_well_formed_is_read_and_the_rest_is_none() -> None:
+    trace = Trace.parse(PARENT, STATE)
+    assert trace == Trace(ID, "00f067aa0ba902b7", 1, STATE)
+    assert trace.traceparent == PARENT
+    assert trace.sampled
+    assert Trace.of_tags(("a", *trace.tags(), "b")) == trace
+    assert Trace.of_tags(("a", "trace:nonsense")) is None
+    later = Trace.parse(f"cc-{ID}-00f067aa0ba902b7-09-what-the-future-is-like")  # a version that is not known yet
+    assert later == Trace(ID, "00f067aa0ba902b7", 1)
+    wrong = [
+        *("", "00", PARENT.upper(), PARENT[:-1], PARENT + "-more", PARENT + "x", "ff" + PARENT[2:], "0" * 55),
+        *(PARENT.replace(ID, "0" * 32), PARENT.replace("00f067aa0ba902b7", "0" * 16), PARENT.replace("-", "_")),
+        *(PARENT + "\r\nSet-Cookie: a=b", "００-" + PARENT[3:], "0" * 10_000_000, None, 7, b"00"),
+    ]
+    assert [text for text in wrong if Trace.parse(text) is not None] == []
+    for state in ("", "a\nb", "x" * 513, "é=1", None, 7):
+        found = Trace.parse(PARENT, state)
+        assert found is not None
+        assert found.state is None
+
+
+def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_app: NewApp) -> None:
+    seen: dict[str, list[Any]] = {}
+    lines: list[logging.LogRecord] = []
+
+    def note(ctx: Context) -> None:
+        headers = outgoing_headers()
+        seen.setdefault(ctx.kind, []).append((ctx.trace and ctx.trace.traceparent, headers, ctx.tags))
+        ctx.log.warning("noted")
+
+    @app.job(tags=["mine"])
+    def parent(ctx: Context) -> None:
+        note(ctx)
+        ctx.spawn(child)
+        child.enqueue()
+        child.using(trace=OTHER).enqueue()  # somebody else's doing
+        child.using(trace="nonsense").enqueue()  # is not looked at
+        app.templates.put("made", "child", {})
+        app.templates.enqueue("made")
+        flow = app.workflow("flow")
+        first = flow.add(node)
+        flow.add(node, after=first)
+        flow.start()
+
+    @app.job()
+    def child(ctx: Context) -> None:
+        note(ctx)
+
+    @app.job()
+    async def node(ctx: Context) -> None:
+        note(ctx)
+
+    @app.job(retry=Retry(max_attempts=2, backoff=Backoff(base=0.0, jitter=False)), retry_as="new_job")
+    async def again(ctx: Context) -> None:
+        note(ctx)
+        if len(seen["again"]) == 1:
+            raise ConnectionError("busy")
+
+    @app.on("job.succeed", kind="again", payload={})
+    @app.job()
+    async def follows(ctx: Context) -> None:
+        note(ctx)
+
+    @app.job()
+    def plain(ctx: Context) -> None:
+        note(ctx)
+
+    handler = Noting(lines)
+    logging.getLogger("holdfast.job").addHandler(handler)
+    elsewhere = new_app()
+    with working(app):
+        until(lambda: len(app.subscriptions.list()) == 1, "it follows")
+        with trace_from(PARENT, STATE) as trace:
+            assert current_trace() == trace
+            job, retried = (
+                elsewhere.enqueue("parent", tags=["mine"]),
+                elsewhere.enqueue(
+                    "again", retry=Retry(max_attempts=2, backoff=Backoff(base=0.0, jitter=False)), retry_as="new_job"
+                ),
+            )
+        assert current_trace() is None
+        elsewhere.enqueue("plain").wait(20)
+        job.wait(20)
+        until(lambda: sum(map(len, seen.values())) == 12, "all of it ran")
+    logging.getLogger("holdfast.job").removeHandler(handler)
+
+    own = (PARENT, {"traceparent": PARENT, "tracestate": STATE}, ())
+    assert seen["parent"] == [(*own[:2], ("mine",))]  # nobody's tags have changed
+    assert sorted(seen["child"], key=str) == sorted([own, own, own, own, (OTHER, {"traceparent": OTHER}, ())], key=str)
+    assert seen["node"] == [own, own]
+    assert seen["again"] == [own, own]
+    assert seen["follows"] == [own]
+    assert seen["plain"] == [(None, {}, ())]
+    assert {record.__dict__.get("trace_id") for record in lines} == {ID, OTHER[3:35], None}
+    assert job.job().trace == trace
+    # It is a tag that nobody looks for, so it has no place in the index of tags.
+    (stored,) = [tag for tag in job.job().tags if is_trace_tag(tag) and tag.startswith("trace:")]
+    assert app.jobs(tag=stored) == []
+    assert [found.id for found in app.jobs(tag="mine")] == [job.id]
+    assert retried.job().retry_as == "new_job"
+
+
+def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) -> None:
+    @app.job()
+    def one(number: int) -> None: ...
+
+    with trace_from(PARENT):
+        traced = app.enqueue_many(one.prepare(number) for number in range(3))
+    with trace_from(OTHER):
+        others = app.enqueue_many(one.prepare(number) for number in range(3))
+    bare = one.enqueue(7)
+    assert {handle.job().trace for handle in traced} == {Trace.parse(PARENT)}
+    assert {handle.job().trace for handle in others} == {Trace.parse(OTHER)}
+    assert bare.job().trace is None
+    assert bare.job().tags == ()
+    with trace_from("00-broken"):
+        assert one.enqueue(8).job().trace is None
+    work_off(app)
+
+
+def test_nothing_of_it_is_imported_before_it_is_wanted() -> None:
+    text = (
+        "import sys, holdfast;"
+        "heavy = {'opentelemetry', 'prometheus_client', 'fastapi', 'starlette', 'httpx2', 'jinja2'};"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & heavy))"
+    )
+    assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert holdfast.Trace is Trace
