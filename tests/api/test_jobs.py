@@ -10,7 +10,9 @@ import pytest
 
 import holdfast
 from holdfast import App
-from tests.api.conftest import client_of
+from holdfast.access.local import at_this_machine
+from holdfast.service import make_service
+from tests.api.conftest import HERE, client_of
 
 JOBS = "/api/v1/jobs"
 
@@ -195,6 +197,20 @@ async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient
     assert [event["verb"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "take"]
     assert rest["next"] is None
     assert [job["id"] for job in (await http.get(f"{JOBS}/{bad}/chain")).json()["items"]] == [bad]
+
+
+@pytest.mark.req("JF-14")
+async def test_a_service_that_is_to_stop_does_not_wait_for_those_who_wait(app: App) -> None:
+    app.client.make_ready()
+    service = make_service(app, authenticate=at_this_machine(app.client))
+    left = app.enqueue("later", {}, delay="1h").id
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+        waiting = asyncio.create_task(http.get(f"{JOBS}/{left}/result", params={"wait": 60}, timeout=70))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        service.state.stopping.set()
+        answer = await asyncio.wait_for(waiting, 30)
+    assert (answer.status_code, answer.json()["finished"]) == (202, False)
 
 
 @pytest.mark.req("JF-14", "SC-3", "DP-15", "DP-3")

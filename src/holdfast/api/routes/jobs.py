@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -221,19 +222,34 @@ class Outcome:
     responses={202: {"model": Outcome, "description": "It has not ended yet."}},
 )
 async def job_result(
-    app: TheApp, job_id: Id, wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0
+    request: Request,
+    app: TheApp,
+    job_id: Id,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0,
 ) -> Response:
     """What it returned. With `wait` the answer comes when it has ended (a dead letter has), or when the time is up."""
     client = app.client
     job = await _job(app, job_id)
     if wait > 0 and (job.retried or not job.state.finished):
         handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
-        try:
-            job = await handle.await_end(wait)
-        except WaitTimeout:
-            job = await _job(app, job_id)
+        job = await _waited(handle, wait, request.app.state.stopping) or await _job(app, job_id)
     outcome = await _outcome(app, job)
     return Response(as_json(outcome), 200 if outcome.finished else 202, media_type="application/json")
+
+
+async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) -> Job | None:
+    """The job at its end; None if the time is up, or the service is to stop, which must not wait for those who wait."""
+    ending = asyncio.create_task(handle.await_end(longest))
+    leaving = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((ending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        with suppress(WaitTimeout):
+            return ending.result() if ending.done() else None
+        return None
+    finally:
+        for each in (ending, leaving):
+            each.cancel()
+        await asyncio.gather(ending, leaving, return_exceptions=True)
 
 
 async def _outcome(app: App, job: Job) -> Outcome:
