@@ -186,6 +186,17 @@ def test_import_rows(
     assert "The other worker went on after row 2,250." in capsys.readouterr().out
 
 
+@pytest.mark.req("JF-16")
+def test_dev_shop(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With everything around it, in tests/cli/test_serve.py; here its jobs alone."""
+    monkeypatch.setenv("HOLDFAST_URL", sqlite_url)
+    shop = load("dev_shop")
+    with closing(shop.app):
+        receipt, label = shop.send_receipt.enqueue(7), shop.draw_label.enqueue(7)
+        shop.app.run_worker(burst=True)
+        assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
+
+
 def test_every_example_has_a_test() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     for path in EXAMPLES.glob("*.py"):
