@@ -186,6 +186,19 @@ def test_import_rows(
     assert "The other worker went on after row 2,250." in capsys.readouterr().out
 
 
+@pytest.mark.req("JF-14")
+def test_over_http(sqlite_url: str) -> None:
+    assert load("over_http").main(sqlite_url) == [
+        "asked twice, one job: True",
+        "order 7: 20 refunded",
+        "Refund 500 for order 8? approved",
+        "ada may not enqueue: missing_scope",
+        "order 8: 500 refunded",
+        "enqueue by site",
+        "approve by ada",
+    ]
+
+
 @pytest.mark.req("JF-16")
 def test_dev_shop(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything around it, in tests/cli/test_serve.py; here its jobs alone."""
