@@ -68,9 +68,11 @@ def test_every_table_has_a_policy_for_every_command_and_role(catalogue: Catalogu
 
 
 def test_every_policy_asks_for_the_tenant(catalogue: Catalogue) -> None:
+    """But one: whoever shows a token's hash sees that row, since it is what says for which tenant they act."""
     blind = catalogue.names(
         "select tablename from pg_policies where schemaname = %(schema)s"
         " and (qual not like '%%scope()%%' or qual not like '%%tenant%%')"
+        " and (tablename, policyname) <> ('api_token', 'presented')"
     )
     assert blind == WITHOUT_TENANT
 
