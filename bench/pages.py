@@ -205,7 +205,7 @@ def _busy(url: str, ready: Event, stop: Event) -> None:
 def run(backends: Backends, sizes: Sizes) -> list[Screen]:
     with backends.fresh("postgres", "postgresql://") as place:
         with psycopg.connect(place.url, autocommit=True) as connection:
-            if not connection.execute("select from pg_roles where rolname = %s", (ROLE,)).fetchone():
+            if connection.execute("select 1 from pg_roles where rolname = %s", (ROLE,)).fetchone() is None:
                 connection.execute(f"create role {ROLE} nologin".encode())
         with closing(open_store(place.url)) as store:
             store.migrate()

@@ -54,6 +54,12 @@ class Mix:
         known = self.ids[-400:]
         return choice.sample(known, min(count, len(known)))  # in any order: the verbs must put them in theirs
 
+    def seen_enough(self) -> bool:
+        """Whether enough sorts of operations were told that they hold for the rest to mean something."""
+        seen = {verb for _, verb, _ in tuple(self.told)}
+        ended = seen & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}
+        return len(ended) >= 4 and len(seen & {"ask", "approve", "deny"}) >= 2
+
     # -- the sides -------------------------------------------------------------------------------------------------
 
     def produce(self, choice: random.Random, name: str) -> None:
@@ -160,12 +166,17 @@ class Mix:
         ]
         errors: list[BaseException] = []
         turns: Counter[str] = Counter()
-        end = time.monotonic() + self.seconds
+        began = time.monotonic()
+
+        def goes_on() -> bool:
+            """On a busy machine somebody may not have come to their turn in time: they are waited for a while."""
+            spent = time.monotonic() - began
+            return spent < self.seconds or (not self.seen_enough() and spent < self.seconds + 30)
 
         def play(side: Callable[[random.Random, str], None], name: str, seed: int) -> None:
             choice = random.Random(seed)
             try:
-                while time.monotonic() < end and not errors:
+                while goes_on() and not errors:
                     side(choice, name)
                     turns[name] += 1
                     time.sleep(choice.uniform(0.0, 0.01))  # SQLite's one lock goes to whoever asks most
@@ -179,7 +190,7 @@ class Mix:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(self.seconds + 90)
+            thread.join(self.seconds + 120)
         if errors:
             raise errors[0]
         assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
@@ -207,9 +218,7 @@ def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -
     recorded = Counter((job, step.verb, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
     lost = {operation: count for operation, count in mix.told.items() if recorded[operation] != count}
     assert not lost, f"told and not in the ledger as often: {list(lost.items())[:5]}"
-    seen = {verb for _, verb, _ in mix.told}
-    assert len(seen & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}) >= 4
-    assert len(seen & {"ask", "approve", "deny"}) >= 2
+    assert mix.seen_enough(), mix.told
     assert len(mix.kept) > 10
     there = {(job, step.n) for job, steps in picture.steps.items() for step in steps}
     assert not mix.kept - there, "told that a step is kept, and it is not there"
