@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast import config
+from tests.app.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.faults.victim:app"
@@ -85,7 +86,11 @@ class WorkerProcess:
         self.process.send_signal(signal.SIGTERM)
 
     def freeze(self) -> None:
+        """It is stopped, all of its threads, when this returns: the signal alone may find one of them in a system call
+        that goes on for a moment, and takes a lock."""
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        until(lambda: not tasks.exists() or all(_is_stopped(task) for task in tasks.iterdir()), "it is stopped")
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -163,3 +168,11 @@ class Crew:
             self.kill_all()
         if error is not None:
             print(self.said()[-20_000:])
+
+
+def _is_stopped(task: Path) -> bool:
+    try:
+        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # a thread that has ended
+        return True
+    return state in ("T", "t", "Z", "X")
