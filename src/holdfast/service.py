@@ -15,7 +15,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from holdfast.access import Authenticate, Gate
 from holdfast.access.requests import Measure, RequestLog
-from holdfast.api import add_api
+from holdfast.api import add_api, leave_off
 from holdfast.api.gauges import observe_queues
 from holdfast.api.limits import BodyLimit
 from holdfast.app import App
@@ -40,6 +40,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         observe_queues(app)
         yield
         await live.aclose()
+        await leave_off(service)
         await app.store.leave_loop()
 
     service = FastAPI(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 
 from holdfast import App
 from holdfast.access import Identity, scopes_of
 from holdfast.access.local import at_this_machine
+from holdfast.api import leave_off
 from holdfast.service import make_service
 from tests.app.conftest import app, new_app, url
 
@@ -34,8 +37,20 @@ def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> 
         known = Identity(f"a {role}", tenant, scopes_of([role]))
         authenticate = lambda _: known  # noqa: E731
     app.client.make_ready()
-    transport = httpx2.ASGITransport(make_service(app, authenticate=authenticate), raise_app_exceptions=False)
-    return httpx2.AsyncClient(transport=transport, base_url=HERE)
+    return ServiceClient(make_service(app, authenticate=authenticate))
+
+
+class ServiceClient(httpx2.AsyncClient):
+    """Ends with what the service does beside its answers: the loop of a test must not end before that."""
+
+    def __init__(self, service: FastAPI) -> None:
+        super().__init__(transport=httpx2.ASGITransport(service, raise_app_exceptions=False), base_url=HERE)
+        self.service = service
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.service.state.live.aclose()
+        await leave_off(self.service)
+        await super().__aexit__(*error)
 
 
 @pytest.fixture

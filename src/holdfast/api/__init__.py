@@ -59,3 +59,10 @@ def add_api(service: FastAPI, app: App) -> None:
     service.include_router(gates.by_token, prefix=PREFIX)
     service.include_router(tick.router, prefix="/api", include_in_schema=False)  # where HK-1 has it
     add_the_rest(service)  # after all others: what comes here is none of ours
+
+
+async def leave_off(service: FastAPI) -> None:
+    """Let what is done beside the answers come to its end: the duties that claims have set off."""
+    out = getattr(service.state, "handing_out", None)
+    if out is not None:
+        await out.aclose()
