@@ -1,8 +1,8 @@
 """The duty of retention: count what was used, then clean and purge what is due, a slice at a time.
 
-Each slice is one short transaction, so a worker may die between any two. Between them it rests nine times as long as
-the last one took: however much there is to remove, it has a tenth of one connection, and the jobs have the rest. So
-has the counting: behind a very busy hour it comes later, and what is not counted yet is not purged yet.
+Each slice is one short transaction, so a worker may die between any two. Between them it rests nineteen times as long
+as the last one took: however much there is to remove, it has a twentieth of one connection, and the jobs have the
+rest. So has the counting: behind a very busy hour it comes later, and what is not counted yet is not purged yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.worker")
 SLICES, PAGES = 20, 50
 """Of one run; the next comes with the next sweep."""
 WANT, LOOK, PAGE = 200, 2000, 2000
-REST = 9.0
+REST = 19.0
 LONGEST_REST = 2.0
 
 
