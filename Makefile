@@ -26,6 +26,10 @@ help: ## List the targets
 demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
 	$(BIN)/holdfast demo $(ARGS)
 
+.PHONY: dev
+dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
+	$(BIN)/holdfast dev examples/dev_shop.py $(ARGS)
+
 .PHONY: test
 test: $(READY) ## Run the tests, some at a time (ARGS="-k claim -x" and so on are handed to pytest)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
