@@ -25,7 +25,7 @@ from tests.support.stores import claim, open_lease
 
 pytestmark = pytest.mark.req("DP-5", "CX-15", "HF-3")
 
-ENQUEUE, SETTLE = b"enqueue_many", b"settle_many"
+ENQUEUE, SETTLE = b".enqueue_", b"settle_many"
 
 
 @pytest.fixture

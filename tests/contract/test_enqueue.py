@@ -26,6 +26,7 @@ from tests.support.stores import (
     put,
     put_one,
     spec,
+    tries,
 )
 
 EVERYTHING: JsonValue = {
@@ -126,6 +127,33 @@ def test_one_bad_row_stores_nothing_of_its_batch(store: Store, by_hand: ByHand, 
     assert caught.value.code in ("broken_invariant", "invalid_input")
     assert by_hand.contents() == before
     assert [answer.created for answer in enqueue(store, *good)] == [True] * 3
+
+
+@pytest.mark.req("SC-19", "DP-11", "CX-4")
+def test_one_alone_is_what_it_would_be_among_others(store: Store, by_hand: ByHand) -> None:
+    """A plain job that comes alone may take a shorter road; nobody sees by which one a job came."""
+    forward(store)
+    facts: dict[str, Any] = {"payload": EVERYTHING, "queue": "q", "priority": -3, "retry": tries(2, crashes=0)}
+    alone, among, other = (spec(**facts) for _ in range(3))
+    put(store, alone)
+    put(store, among, other)
+    assert told(store, alone.id) == told(store, among.id)
+
+    before = by_hand.contents()
+    for fault in BAD:
+        with pytest.raises(HoldfastError) as caught:
+            enqueue(store, dataclasses.replace(spec(), **BAD[fault]))
+        assert caught.value.code in ("broken_invariant", "invalid_input"), fault
+    with pytest.raises(Conflict, match="already"):
+        enqueue(store, dataclasses.replace(alone, payload="{}"))
+    assert by_hand.contents() == before
+
+
+def told(store: Store, job_id: str) -> list[dict[str, Any]]:
+    """What is known of a job, less what is its own: its id and its places."""
+    whole = [dataclasses.asdict(each) for each in (job(store, job_id), *history(store, job_id))]
+    own = {"id", "job_id", "position", "seq", "cursor"}
+    return [{name: value for name, value in each.items() if name not in own} for each in whole]
 
 
 @pytest.mark.req("SC-19", "CX-2")

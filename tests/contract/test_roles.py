@@ -28,11 +28,12 @@ READS = {
     *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token
 }
 PRODUCES = {
-    *("enqueue", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
+    *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
     *("start_workflow", "add_to_workflow", "cancel_workflow"),
 }
 EXECUTES = {
-    *("enqueue", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor", "seal_ledger"),
+    *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
+    "seal_ledger",
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),

@@ -77,6 +77,29 @@ def is_plain(specs: Sequence[JobSpec]) -> bool:
     )
 
 
+def is_bare(s: JobSpec) -> bool:
+    """Whether it has no more to it than ``enqueue_one`` takes: a kind, a place in a queue, the usual backoff, a payload."""
+    return (
+        s.key is None
+        and s.content_key is None
+        and s.parent_id is None
+        and s.agent is None
+        and s.references is None
+        and s.correlation_id is None
+        and s.causation_id is None
+        and s.workflow_id is None
+        and s.external_ref is None
+        and s.retry_as is None
+        and s.depth is None
+        and s.delay is None
+        and s.process_after is None
+        and s.deadline_at is None
+        and not s.tags
+        and not s.uses
+        and s.retry.backoff is EXPONENTIAL
+    )
+
+
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
     """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
     first = specs[0].alike if specs else None

@@ -32,6 +32,7 @@ try:
     from psycopg.types.json import set_json_loads
     from psycopg.types.string import TextLoader
 
+    from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
     from holdfast.stores.postgres.ear import PostgresEar
     from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
@@ -72,11 +73,11 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self.verbs = PostgresVerbs(schema)
         self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
-        self._pool: psycopg_pool.ConnectionPool[Connection[Any]] | None = None
+        self._pool: psycopg_pool.ConnectionPool[OurConnection] | None = None
         self._opening = threading.Lock()
         # A pool belongs to the loop it was opened on; a program may have several, one after another.
         self._pools: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
+            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[OurAsyncConnection]
         ] = weakref.WeakKeyDictionary()
         self._answer_within = answer_within
         self._watchdog = Watchdog()
@@ -91,8 +92,15 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         for attempt in range(RETRIES + self._size):
             try:
                 pool = self._sync_pool()
-                with pool.connection(min(patience, CONNECT_WITHIN)) as conn, self._watchdog.over(conn, patience):
-                    return run_on(conn, flow)
+                connection = pool.getconn(min(patience, CONNECT_WITHIN))
+                try:
+                    number = self._watchdog.begin(connection, patience)
+                    try:
+                        return run_on(connection, flow)
+                    finally:
+                        self._watchdog.end(number)
+                finally:
+                    pool.putconn(connection)
             except Exception as error:
                 if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
@@ -110,9 +118,15 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         for attempt in range(RETRIES + self._size):
             try:
                 pool = await self._async_pool()
-                async with pool.connection(min(patience, CONNECT_WITHIN)) as connection:
-                    with self._watchdog.over(connection, patience):
+                connection = await pool.getconn(min(patience, CONNECT_WITHIN))
+                try:
+                    number = self._watchdog.begin(connection, patience)
+                    try:
                         return await arun_on(connection, flow)
+                    finally:
+                        self._watchdog.end(number)
+                finally:
+                    await pool.putconn(connection)
             except Exception as error:
                 if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
@@ -142,13 +156,14 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             self._inherited = (self._pool, self._pools)  # kept, so that nobody finalizes them
             self._pool, self._pools = None, weakref.WeakKeyDictionary()
 
-    def _sync_pool(self) -> psycopg_pool.ConnectionPool[Connection[Any]]:
+    def _sync_pool(self) -> psycopg_pool.ConnectionPool[OurConnection]:
         self._leave_to_parent()
         if self._pool is None:
             with self._opening:  # the first calls may come from many threads at once
                 if self._pool is None:
                     self._pool = psycopg_pool.ConnectionPool(
                         self.url,
+                        connection_class=OurConnection,
                         min_size=0,
                         max_size=self._size,
                         kwargs=CONNECTION,
@@ -159,17 +174,18 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                     )
         return self._pool
 
-    async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]:
+    async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[OurAsyncConnection]:
         self._leave_to_parent()
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
 
-            async def prepare(connection: AsyncConnection[Any]) -> None:
+            async def prepare(connection: OurAsyncConnection) -> None:
                 prepare_connection(connection)
 
             pool = psycopg_pool.AsyncConnectionPool(
                 self.url,
+                connection_class=OurAsyncConnection,
                 min_size=0,
                 max_size=self._size,
                 kwargs=CONNECTION,
@@ -298,9 +314,13 @@ def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> No
 def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     """Run a flow on a connection, in a transaction of its own unless the flow is one statement."""
 
-    def execute(statement: Statement) -> Rows:
-        cursor = connection.execute(statement.sql, statement.params)
-        return cursor.fetchall() if cursor.description else []
+    if isinstance(connection, OurConnection):
+        execute = connection.ask
+    else:
+
+        def execute(statement: Statement) -> Rows:
+            cursor = connection.execute(statement.sql, statement.params)
+            return cursor.fetchall() if cursor.description else []
 
     if flow.single:
         return drive(flow.start(), execute)
@@ -308,19 +328,18 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
         return drive(flow.start(), execute)
 
 
-async def arun_on(connection: AsyncConnection[Any], flow: Flow[T]) -> T:
+async def arun_on(connection: OurAsyncConnection, flow: Flow[T]) -> T:
     if flow.single:
         return await _adrive(flow.start(), connection)
     async with connection.transaction():
         return await _adrive(flow.start(), connection)
 
 
-async def _adrive(steps: Steps[T], connection: AsyncConnection[Any]) -> T:
+async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
     try:
         statement = next(steps)
         while True:
-            cursor = await connection.execute(statement.sql, statement.params)
-            statement = steps.send(await cursor.fetchall() if cursor.description else [])
+            statement = steps.send(await connection.ask(statement))
     except StopIteration as end:
         result: T = end.value
         return result

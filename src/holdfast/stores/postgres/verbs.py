@@ -20,7 +20,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
 from holdfast.stores.postgres.circumstances import CircumstanceVerbs
-from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_plain
+from holdfast.stores.postgres.codec import PostgresCodec, alike, enqueue_document, is_bare, is_plain
 from holdfast.stores.postgres.connectors import ConnectorVerbs
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
 from holdfast.stores.postgres.endpoints import EndpointVerbs
@@ -66,6 +66,13 @@ class PostgresVerbs(
 ):
     def __init__(self, schema: str) -> None:
         self._s = f'"{schema}".'
+        # Not put together anew for each call: a connection knows again what it was asked before by the text itself.
+        numbers = "%s::smallint, %s::smallint, %s::smallint"
+        self._enqueue_one = f"select {self._s}enqueue_one(%s, %s, %s, %s, {numbers}, %s, %s, %s)"
+        self._turn_text = (
+            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c"
+        )
         self.dialect = Dialect(
             PostgresCodec(),
             self._s,
@@ -96,6 +103,12 @@ class PostgresVerbs(
 
     @flow(single=True, repeat=_enqueue_again)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        if len(specs) == 1 and is_bare(specs[0]):
+            spec = specs[0]
+            place = (spec.priority, spec.retry.max_retries, spec.retry.max_crashes)
+            facts = (spec.id, spec.kind, spec.queue, spec.payload, *place, spec.enqueued_by, spec.source_system, tenant)
+            yield Statement(self._enqueue_one, facts)
+            return [Enqueued(spec.id, True)]
         together = alike(specs)
         if together is not None:
             # Without a column there is nothing to describe, to fetch and to decode; only an agent has something to say.
@@ -162,8 +175,7 @@ class PostgresVerbs(
     def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
         places = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
-            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
-            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c",
+            self._turn_text,
             (
                 request.lease,
                 *_endings(settlements),

@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,22 +30,21 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
 
-    @contextlib.contextmanager
-    def over(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float) -> Iterator[None]:
-        """The connection must not be used by anybody else meanwhile."""
-        until = time.monotonic() + seconds
+    def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float) -> int:
+        """Answers the number to ``end`` it by; the connection must not be used by anybody else before that."""
+        wait = (time.monotonic() + seconds, connection.fileno())
         with self._guard:
             if self._thread is None or self._owner != os.getpid():
-                self._begin()
+                self._rise()
             self._number = number = self._number + 1
-            self._waits[number] = (until, connection.fileno())
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._waits.pop(number, None)
+            self._waits[number] = wait
+        return number
 
-    def _begin(self) -> None:
+    def end(self, number: int) -> None:
+        with self._guard:
+            self._waits.pop(number, None)
+
+    def _rise(self) -> None:
         if self._owner != os.getpid():  # in a forked child: neither the thread nor those who wait are here
             self._waits, self._owner = {}, os.getpid()
         self._thread = threading.Thread(target=self._watch, name="holdfast-watchdog", daemon=True)
