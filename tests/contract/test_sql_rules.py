@@ -135,6 +135,34 @@ def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> Non
         assert verb == step.verb, step
 
 
+NAMES = ["", " ", "\t", "*", "*a", "!", "a", "ä", "default", "n" * 100, "ä" * 100, "n" * 101]
+NUMBERS = [-32768, -1, 0, 3, 64, 100, 101, 32767]
+
+
+@pytest.mark.req("SC-19")
+def test_the_quick_look_at_facts_overlooks_nothing(sql: PostgresByHand) -> None:
+    """What is not odd breaks no rule; and what everybody enqueues is not odd, or the look would be for nothing."""
+    ((seen, overlooked, plain),) = sql.execute(
+        """with name as (select n from unnest(cast(:names as text[])) n),
+             number as (select n::smallint from unnest(cast(:numbers as int[])) n),
+        facts (kind, queue, tenant, by, source, retries, crashes) as (
+            select k.n, q.n, t.n, 'app', 'app', 4::smallint, 3::smallint from name k, name q, name t
+            union all select 'kind', 'queue', 'default', b.n, s.n, 4::smallint, 3::smallint from name b, name s
+            union all select 'kind', 'queue', 'default', 'app', 'app', r.n, c.n from number r, number c
+        ), judged as (
+            select odd_fact(kind, queue, tenant, by, source, retries, crashes) as odd,
+                   broken_fact(kind, queue, tenant, by, source, retries, crashes, null, null, null) as broken from facts
+        )
+        select count(*), count(*) filter (where odd is not true and broken is not null),
+               count(*) filter (where odd is false) from judged""",
+        {"names": NAMES, "numbers": NUMBERS},
+    )
+    assert (seen, overlooked) == (len(NAMES) ** 3 + len(NAMES) ** 2 + len(NUMBERS) ** 2, 0)
+    both = [r | c for r, c in product(NUMBERS, NUMBERS)]
+    # Five of the names are usual ones; who enqueued, and from where, may be longer than they.
+    assert plain == 5**3 + 6**2 + len([bits for bits in both if 0 <= bits <= 100])
+
+
 @pytest.mark.req("CX-2", "CX-4")
 def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
     """On every store: the id, the state and the first event come by themselves."""

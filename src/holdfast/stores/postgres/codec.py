@@ -78,7 +78,7 @@ def is_plain(specs: Sequence[JobSpec]) -> bool:
 
 
 def is_bare(s: JobSpec) -> bool:
-    """Whether it has no more to it than ``enqueue_one`` takes: a kind, a place in a queue, the usual backoff, a payload."""
+    """Whether it is no more than ``enqueue_one`` takes: a kind, a place in a queue, the usual backoff, a payload."""
     return (
         s.key is None
         and s.content_key is None
