@@ -151,7 +151,7 @@ def test_one_alone_is_what_it_would_be_among_others(store: Store, by_hand: ByHan
 
 def told(store: Store, job_id: str) -> list[dict[str, Any]]:
     """What is known of a job, less what is its own: its id and its places."""
-    whole = [dataclasses.asdict(each) for each in (job(store, job_id), *history(store, job_id))]
+    whole = [dataclasses.asdict(job(store, job_id)), *map(dataclasses.asdict, history(store, job_id))]
     own = {"id", "job_id", "position", "seq", "cursor"}
     return [{name: value for name, value in each.items() if name not in own} for each in whole]
 
