@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
-from holdfast.context import BaseContext, Context, SyncContext, enter
+from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.job import DEFAULT_RETRY, Claim
 from holdfast.domain.outcome import Settled, Succeeded
@@ -30,7 +30,7 @@ from holdfast.runtime.children.pool import Children
 from holdfast.runtime.execution import Handler, pack_result
 from holdfast.runtime.reporting import Reporter
 from holdfast.runtime.rulebook import RuleBook
-from holdfast.runtime.stopping import ENDED, Stop
+from holdfast.runtime.stopping import Stop
 from holdfast.runtime.threads import Threads
 from holdfast.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.vault import Vault
@@ -158,17 +158,30 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     vault, rules = means.client.vault, means.rules
     pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
 
-    async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        reporter = Reporter(claim, write)
+    def context_of(claim: Claim, stop: Stop, reporter: Reporter | None = None) -> Context | SyncContext:
         rule = rules.of(claim.tenant, claim.kind, kind.rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
-        context = kind_of_context(
+        return kind_of_context(
             claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
         )
+
+    async def without_context(claim: Claim, stop: Stop) -> str | None:
+        """Who takes no context can leave nothing in it to be looked at afterwards."""
+        enter(Unmade(partial(context_of, claim, stop)), claim, means.client)
+        args, kwargs = kind.signature.unpack(claim.payload)
+        try:
+            value = await kind.function(*args, **kwargs)
+        finally:
+            stop.over()
+        return None if value is None else pack(value)
+
+    async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
+        reporter = Reporter(claim, write)
+        context = context_of(claim, stop, reporter)
         if isinstance(context, SyncContext):
             context.loop = asyncio.get_running_loop()
-        enter(context)
+        enter(context, claim, means.client)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
             args = (context, *args)
@@ -185,8 +198,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
                 return Settled()
             raise
         finally:
-            if not stop.is_set:  # whatever it has left running is told
-                stop.set(ENDED)
+            stop.over()
             if reporter.used:
                 await reporter.close()
         if await completed(context):
@@ -195,7 +207,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
         text = pack(value)
         return text if context.result_ref is None else Succeeded(text, ref=context.result_ref)
 
-    return call
+    return without_context if is_async and not takes_context else call
 
 
 def _ended(vault: Vault, rule: Effective, claim: Claim, text: str | None) -> Succeeded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from holdfast.client import Client
 from holdfast.domain.control import Snooze, Stopped
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting, StaleLease
-from holdfast.domain.job import References, log_fields
+from holdfast.domain.job import Claim, References, log_fields
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
@@ -37,7 +38,8 @@ from holdfast.workflows import Extension, Results, extend_workflow
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
-_current: ContextVar[BaseContext | None] = ContextVar("holdfast_context", default=None)
+_current: ContextVar[BaseContext | Unmade | None] = ContextVar("holdfast_context", default=None)
+_making = threading.Lock()
 
 
 @dataclass(slots=True, eq=False)
@@ -296,13 +298,30 @@ class SyncContext(BlockingCalls, BaseContext):
         return SyncCheckpoints(self.claim, self.client)
 
 
+class Unmade:
+    """The context of a handler that takes none, made when something asks for it: hardly anything does."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], BaseContext]) -> None:
+        self._make = make
+        self._made: BaseContext | None = None
+
+    def made(self) -> BaseContext:
+        with _making:  # threads that the handler has started share it
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
 def current() -> BaseContext | None:
     """The context of the handler that is running here, if one is."""
-    return _current.get()
+    found = _current.get()
+    return found.made() if isinstance(found, Unmade) else found
 
 
-def enter(context: BaseContext) -> None:
+def enter(context: BaseContext | Unmade, claim: Claim, client: Client) -> None:
     """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
-    context.client.belong_to(context.tenant)
-    tracing.bind(context.trace)
+    client.belong_to(claim.tenant)
+    tracing.bind(claim.trace)

@@ -78,7 +78,7 @@ def without_the_judge(by_hand: ByHand) -> None:
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "judge_transition", "job_state")
     else:
-        replaced(by_hand, "refuse_transition", r"\nbegin\n", "\nbegin\n    return old.state <> new.state;\n")
+        replaced(by_hand, "refuse_transition", r"\nbegin\n", "\nbegin\n    return was <> now_is;\n")
 
 
 def replaced(by_hand: ByHand, function: str, pattern: str, text: str) -> None:

@@ -52,8 +52,9 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
 
 def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     match outcome:
-        case Succeeded(result, note, ref=ref):
-            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note, ref=ref)
+        case Succeeded():
+            end, note = outcome.result, outcome.note
+            return Settlement(claim.id, claim.attempt, "succeeded", result=end, note=note, ref=outcome.ref)
         case Snoozed(delay, reason):
             why = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
             return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=why)

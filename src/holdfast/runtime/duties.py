@@ -83,18 +83,35 @@ async def run_once(duty: Duty, store: Store) -> int:
 
 
 async def attend(
-    duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
+    duty: Duty,
+    store: Store,
+    call: Callable[[], None],
+    looked: Callable[[], None],
+    leaving: asyncio.Event,
+    first: asyncio.Lock,
 ) -> None:
-    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look."""
+    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look. The
+    first looks are one after another, by ``first``: a worker that starts has jobs to take, and its duties would open a
+    connection each before that."""
+    async with first:
+        if duty.readies and not leaving.is_set():
+            await _look(duty, store, call, looked)
+    if not duty.readies and not leaving.is_set():  # one that goes slowly, and nobody waits for
+        await _look(duty, store, call, looked)
     while not leaving.is_set():
-        each: Duty | None = duty
-        while each is not None:
-            if await run_once(each, store):
-                call()
-            each = each.then
-        looked()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
+        if not leaving.is_set():
+            await _look(duty, store, call, looked)
+
+
+async def _look(duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None]) -> None:
+    each: Duty | None = duty
+    while each is not None:
+        if await run_once(each, store):
+            call()
+        each = each.then
+    looked()
 
 
 def _freed(sweep: Sweep) -> int:

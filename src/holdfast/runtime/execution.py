@@ -36,6 +36,9 @@ if ends.level == logging.NOTSET:
 
 End = TypeVar("End", bound=Outcome | Settled)
 
+_WELL = Succeeded()  # nearly every end, and nothing in it differs
+_BADLY = (Failed, Crashed)
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:
@@ -126,12 +129,14 @@ async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
 async def _attempt(handler: Handler, claim: Claim, stop: Stop) -> Outcome | Settled:
     try:
         if handler.timeout is None:  # nearly always, and a limit is not for nothing
-            answer = await _call(handler, claim, stop)
+            answer = await handler.call(claim, stop)
         else:
             stop.limit = asyncio.timeout(handler.timeout)
             async with stop.limit:
                 answer = await _call(handler, claim, stop)
-        return Succeeded(answer) if answer is None or isinstance(answer, str) else answer
+        if answer is None:
+            return _WELL
+        return Succeeded(answer) if isinstance(answer, str) else answer
     except Suspended as wait:
         return wait.outcome
     except Ended as end:
@@ -142,6 +147,7 @@ async def _attempt(handler: Handler, claim: Claim, stop: Stop) -> Outcome | Sett
         late = f"the handler was not done after {handler.timeout} s"
         return Failed("timeout", late, final=handler.retry.is_final(error))
     except asyncio.CancelledError as error:
+        stop.cancelled(error)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise  # the worker is being stopped: it decides what becomes of the job
@@ -269,7 +275,7 @@ def _asked_again(asked: Retry, redact: Redact) -> Failed:
 
 
 def _report(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
-    if isinstance(outcome, Failed | Crashed):
+    if isinstance(outcome, _BADLY):
         code, message = one_line(outcome.code), one_line(outcome.message)
         said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_word(outcome), "error": code}
         log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=said)

@@ -47,6 +47,11 @@ class Stop:
         if self._bell is not None:
             self._bell.set()
 
+    def over(self) -> None:
+        """The handler has ended: whatever it has left running is told, unless something else was told before."""
+        if not self.is_set:
+            self.set(ENDED)
+
     def spend(self, units: float) -> None:
         """From any thread."""
         with _making:

@@ -90,8 +90,11 @@ class Worker:
         hush = self.store.listen(self._heard) if self.options.notify else None
         duties = self.options.duties()
         self._unlooked = {duty.name for duty in duties if duty.readies}
+        first = asyncio.Lock()
         beside = [
-            asyncio.create_task(attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving))
+            asyncio.create_task(
+                attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving, first)
+            )
             for duty in duties
         ]
         beside.append(asyncio.create_task(self._recalls.attend(self._leaving)))

@@ -43,7 +43,8 @@ class Flow(Generic[T_co]):
     answer of its own means that there is nothing to write. ``tells`` is for what others in the process wait for.
     ``repeat`` is how to go on when the connection was lost and nobody knows whether ``start`` was carried out: it
     finds out, does what is missing, and answers the same. ``patience`` is how many seconds an answer may take, where
-    it is not the store's own.
+    it is not the store's own. ``hot`` is for what one process asks for again and again: it goes over connections of
+    its own, where there are any, which have planned it before.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -53,6 +54,7 @@ class Flow(Generic[T_co]):
     tells: bool = False
     repeat: Callable[[], Steps[T_co]] | None = None
     patience: float | None = None
+    hot: bool = False
 
     def again(self) -> Flow[T_co]:
         """The flow to run after a lost connection."""
@@ -66,6 +68,7 @@ def flow(
     peek: Callable[..., Steps[Any]] | None = None,
     tells: bool = False,
     repeat: Callable[..., Steps[Any]] | None = None,
+    hot: bool = False,
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
     """Turn a generator function into one that returns a ``Flow``. ``peek`` and ``repeat`` take the same arguments."""
 
@@ -74,7 +77,7 @@ def flow(
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
             look = None if peek is None else functools.partial(peek, *args, **kwargs)
             again = None if repeat is None else functools.partial(repeat, *args, **kwargs)
-            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells, again)
+            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells, again, hot=hot)
 
         return make
 

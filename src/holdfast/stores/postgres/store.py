@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holdfast.domain.errors import InvalidInput, InvalidSetting, StoreError, StoreUnavailable
 from holdfast.domain.health import USUAL, Concern, Thresholds
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+AsyncPools: TypeAlias = "dict[bool, psycopg_pool.AsyncConnectionPool[OurAsyncConnection]]"
+
 # Never one that others use: migrating puts policies on every table of the schema and takes all grants from PUBLIC.
 SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_]{0,40}")
 RETRIES = 6
@@ -76,9 +78,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._pool: psycopg_pool.ConnectionPool[OurConnection] | None = None
         self._opening = threading.Lock()
         # A pool belongs to the loop it was opened on; a program may have several, one after another.
-        self._pools: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[OurAsyncConnection]
-        ] = weakref.WeakKeyDictionary()
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPools] = weakref.WeakKeyDictionary()
         self._answer_within = answer_within
         self._watchdog = Watchdog()
         self._ear = PostgresEar(url, schema, CONNECTION)
@@ -117,7 +117,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
-                pool = await self._async_pool()
+                pool = await self._async_pool(flow.hot)
                 connection = await pool.getconn(min(patience, CONNECT_WITHIN))
                 try:
                     number = self._watchdog.begin(connection, patience)
@@ -174,10 +174,12 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                     )
         return self._pool
 
-    async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[OurAsyncConnection]:
+    async def _async_pool(self, hot: bool = False) -> psycopg_pool.AsyncConnectionPool[OurAsyncConnection]:
+        """A pool hands out the connection that has rested longest, so what is hot has one of its own: it would go from
+        backend to backend, and each plans it anew (docs/adr/0034)."""
         self._leave_to_parent()
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
+        pools = self._pools.setdefault(asyncio.get_running_loop(), {})
+        pool = pools.get(hot)
         if pool is None:
 
             async def prepare(connection: OurAsyncConnection) -> None:
@@ -187,14 +189,14 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 self.url,
                 connection_class=OurAsyncConnection,
                 min_size=0,
-                max_size=self._size,
+                max_size=min(self.lanes, self._size) if hot else self._size,
                 kwargs=CONNECTION,
                 configure=prepare,
                 open=False,
                 timeout=CONNECT_WITHIN,
                 name="holdfast",
             )
-            self._pools[loop] = pool
+            pools[hot] = pool
             await pool.open()
         return pool
 
@@ -210,8 +212,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     async def leave_loop(self) -> None:
         self._leave_to_parent()
-        pool = self._pools.pop(asyncio.get_running_loop(), None)
-        if pool is not None:
+        for pool in self._pools.pop(asyncio.get_running_loop(), {}).values():
             await pool.close()
 
     async def aclose(self) -> None:

@@ -171,7 +171,7 @@ class PostgresVerbs(
         rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
         return bool(rows[0][0])
 
-    @flow(single=True)
+    @flow(single=True, hot=True)
     def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
         places = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
@@ -190,7 +190,7 @@ class PostgresVerbs(
         )
         stale, live, pick_us = rows.pop()[-3:]
         lease = request.lease
-        claims = [_claim(row[:-3], lease) for row in rows]
+        claims = [_claim(row, lease, -4) for row in rows]
         return Turn(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
 
     @flow(single=True)
@@ -359,9 +359,9 @@ class PostgresVerbs(
         return self.dialect.codec.time(rows[0][0])
 
 
-def _claim(row: Row, lease: str) -> Claim:
+def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
     """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
-    facts: Any = (row[0], lease, *row[1:-1], tuple(row[-1]))
+    facts: Any = (row[0], lease, *row[1:tags], tuple(row[tags]))
     return Claim(*facts)
 
 
@@ -370,11 +370,19 @@ def _endings(settlements: Sequence[Settlement]) -> tuple[str, str, str, list[str
     the driver would look at each value in turn, which took longer than all else that is done for a settlement."""
     details = [detail_of(item) for item in settlements]
     return (
-        "{" + ",".join([parse_id(item.id) for item in settlements]) + "}",
+        "{" + _ids([item.id for item in settlements]) + "}",
         "{" + ",".join([str(int(item.attempt)) for item in settlements]) + "}",
         "{" + ",".join([item.ending for item in settlements]) + "}",
         details if any(details) else None,
     )
+
+
+def _ids(ids: list[str]) -> str:
+    """One after another. If nothing but what ids are made of is in there, and each is as long as one, none can be taken
+    for two, or for anything else; whichever looks odd is looked at by itself."""
+    text = ",".join(ids)
+    alike = len(text) == 37 * len(ids) - 1 and text.count(",") == len(ids) - 1 and not text.strip("0123456789abcdef-,")
+    return text if alike else ",".join(map(parse_id, ids))
 
 
 def _verdict(row: Row) -> Verdict:
@@ -385,10 +393,12 @@ def _verdict(row: Row) -> Verdict:
 def detail_of(item: Settlement) -> str | None:
     """What goes with an ending, as JSON text; nothing for a plain success."""
     if item.ending == "succeeded":
+        if item.result is None and item.ref is None and item.note is None:
+            return None
         parts = [] if item.result is None else [f'"result":{item.result}']
         parts += [] if item.ref is None else [f'"result_ref":{json.dumps(item.ref)}']
         parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
-        return f"{{{','.join(parts)}}}" if parts else None
+        return f"{{{','.join(parts)}}}"
     detail = {
         "delay": item.delay,
         "code": item.code,

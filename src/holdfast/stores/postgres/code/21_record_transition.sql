@@ -22,6 +22,7 @@ begin
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
+                   bool_or(n.lease is not null) as held,
                    bool_or(n.error_code = 'worker_lost' and n.state = 'failed') as lost
               from new_rows n) n,
            (select bool_or(o.state = 'waiting_for_approval') as asked, bool_or(o.state = 'failed') as failed,
@@ -41,7 +42,8 @@ begin
                                           then case when n.crashes > o.crashes then 'process_died' end
                                           else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
-           case when o.state = n.state and n.note ? 'moved' then n.note -> 'moved'
+           case when n.note is null and (n.state = 'in_progress' or n.state = 'succeeded') then null
+                when o.state = n.state and n.note ? 'moved' then n.note -> 'moved'
                 when n.state in ('failed', 'dead_letter') then
                     coalesce(n.note, '{}') || jsonb_build_object('error_code', n.error_code,
                                                                  'error_message', n.error_message)
@@ -60,7 +62,10 @@ begin
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
-        then refuse_transition(o, n)
+        then refuse_transition(n.id, o.state, n.state, o.lease, n.lease, n.settled_by, n.error_code, o.attempt, n.attempt,
+                 broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
+                              n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
+                              n.retries, n.max_retries, n.crashes, n.max_crashes))
         else o.state <> n.state
              -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
              or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
@@ -116,9 +121,9 @@ begin
 
     -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
     -- and nearly always enough: every lease named is live and nobody was declared lost.
-    if not exists (select from (select distinct n.lease from new_rows n where n.lease is not null) t
-                    where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true)
-       and v_seen.lost is not true then
+    if v_seen.lost is not true and (not v_seen.held or not exists (
+            select from (select distinct n.lease from new_rows n where n.lease is not null) t
+             where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true)) then
         return null;
     end if;
     -- Each lease is looked up once, by its key: a join would read them all, and there may be one for every job.
