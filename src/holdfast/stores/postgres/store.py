@@ -17,7 +17,7 @@ from holdfast.domain.errors import InvalidInput, InvalidSetting, StoreError, Sto
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
-from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
+from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import ROLES, conditions, diagnose
@@ -33,6 +33,7 @@ try:
     from psycopg.types.string import TextLoader
 
     from holdfast.stores.postgres.ear import PostgresEar
+    from holdfast.stores.postgres.keeping import LoopConnections
     from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
     raise InvalidSetting(
@@ -75,9 +76,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._pool: psycopg_pool.ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
         # A pool belongs to the loop it was opened on; a program may have several, one after another.
-        self._pools: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]
-        ] = weakref.WeakKeyDictionary()
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopConnections] = weakref.WeakKeyDictionary()
         self._answer_within = answer_within
         self._watchdog = Watchdog()
         self._ear = PostgresEar(url, schema, CONNECTION)
@@ -109,10 +108,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
-                pool = await self._async_pool()
-                async with pool.connection(min(patience, CONNECT_WITHIN)) as connection:
+                connections = await self._connections()
+                connection = await connections.take(min(patience, CONNECT_WITHIN))
+                try:
                     with self._watchdog.over(connection, patience):
                         return await arun_on(connection, flow)
+                finally:
+                    await connections.give_back(connection)
             except Exception as error:
                 if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
@@ -159,16 +161,16 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                     )
         return self._pool
 
-    async def _async_pool(self) -> psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]]:
+    async def _connections(self) -> LoopConnections:
         self._leave_to_parent()
         loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
-        if pool is None:
+        found = self._pools.get(loop)
+        if found is None:
 
             async def prepare(connection: AsyncConnection[Any]) -> None:
                 prepare_connection(connection)
 
-            pool = psycopg_pool.AsyncConnectionPool(
+            pool: psycopg_pool.AsyncConnectionPool[AsyncConnection[Any]] = psycopg_pool.AsyncConnectionPool(
                 self.url,
                 min_size=0,
                 max_size=self._size,
@@ -178,9 +180,9 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 timeout=CONNECT_WITHIN,
                 name="holdfast",
             )
-            self._pools[loop] = pool
+            found = self._pools[loop] = LoopConnections(pool)
             await pool.open()
-        return pool
+        return found
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)
@@ -304,8 +306,9 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
 
     if flow.single:
         return drive(flow.start(), execute)
+    binding = Binding()
     with connection.transaction():
-        return drive(flow.start(), execute)
+        return drive(flow.start(), lambda statement: [] if binding.spares(statement) else execute(statement))
 
 
 async def arun_on(connection: AsyncConnection[Any], flow: Flow[T]) -> T:
@@ -317,8 +320,11 @@ async def arun_on(connection: AsyncConnection[Any], flow: Flow[T]) -> T:
 
 async def _adrive(steps: Steps[T], connection: AsyncConnection[Any]) -> T:
     try:
-        statement = next(steps)
+        statement, binding = next(steps), Binding()
         while True:
+            if binding.spares(statement):
+                statement = steps.send([])
+                continue
             cursor = await connection.execute(statement.sql, statement.params)
             statement = steps.send(await cursor.fetchall() if cursor.description else [])
     except StopIteration as end:
