@@ -58,7 +58,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
             Middleware(BodyLimit),
             Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
             Middleware(AtOnce),
-            # At the highest level, which is the usual one, a page takes several times as long for a twentieth less.
+            # The highest level, which is the usual one, takes three times as long for a twentieth less.
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import LiteralString
 
@@ -84,3 +85,20 @@ async def test_what_nobody_uses_goes_back_to_the_pool_which_closes_what_is_idle(
     (connections,) = store._pools.values()
     await asyncio.to_thread(until, lambda: connections._pool.get_stats()["pool_available"] == 1, "it is back")
     assert await store.arun(WHO) == first
+
+
+async def test_reads_of_one_transaction_bind_it_once_and_each_to_its_own_tenant(store: PostgresStore) -> None:
+    def look(*tenants: str) -> Steps[list[str]]:
+        said = []
+        for tenant in tenants:
+            rows = yield from store.verbs._ask(tenant, "select {scope}() || count(*)::text from {job}")
+            said.append(rows[0][0])
+        yield Statement("select holdfast.enter('elsewhere')")
+        rows = yield from store.verbs._ask(tenants[-1], "select {scope}()")
+        return [*said, rows[0][0]]
+
+    asked = ("a", "a", "b", "a")
+    flow = Flow(functools.partial(look, *asked), writes=False)
+    expected = [f"{tenant}0" for tenant in asked] + ["a"]
+    assert await store.arun(flow) == expected
+    assert await asyncio.to_thread(store.run, flow) == expected
