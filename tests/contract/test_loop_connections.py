@@ -16,7 +16,7 @@ from holdfast.stores.postgres import keeping
 from holdfast.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 
-pytestmark = pytest.mark.req("ARCH", "CX-9")
+pytestmark = pytest.mark.req("CX-15", "SC-18")
 
 
 @pytest_asyncio.fixture
@@ -72,7 +72,11 @@ async def test_one_that_was_cut_is_replaced_and_the_last_is_closed_with_the_loop
         other.execute("select pg_terminate_backend(%s, 10000)", (first,))
     second = await store.arun(WHO)
     assert second != first
+    (connections,) = store._pools.values()
+    kept = connections._kept
     await store.leave_loop()
+    assert kept is not None
+    assert kept.closed
     others = "select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     await asyncio.to_thread(until, lambda: _rows(store.url, others) == 0, "it is closed")
 

@@ -25,7 +25,6 @@ class LoopConnections:
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[Any]]) -> None:
         self._pool = pool
-        self._loop = asyncio.get_running_loop()
         self._kept: AsyncConnection[Any] | None = None
         self._waiting = 0
         self._used = self._due = self._closed = False
@@ -50,17 +49,17 @@ class LoopConnections:
             return
         self._kept = connection
         if self._timer is None:
-            self._timer = self._loop.call_later(KEPT_FOR, self._look)
+            self._timer = asyncio.get_running_loop().call_later(KEPT_FOR, self._look)
 
     def _look(self) -> None:
         """Once a minute, while one is kept."""
         self._timer = None
         if self._used:
             self._used, self._due = False, True
-            self._timer = self._loop.call_later(KEPT_FOR, self._look)
+            self._timer = asyncio.get_running_loop().call_later(KEPT_FOR, self._look)
         elif self._kept is not None:
             kept, self._kept = self._kept, None
-            self._returning = self._loop.create_task(self._pool.putconn(kept))
+            self._returning = asyncio.create_task(self._pool.putconn(kept))
 
     async def close(self) -> None:
         self._closed = True
