@@ -10,7 +10,9 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.access import tokens
 from holdfast.access.tokens import COOKIE, Tokens, tokens_of
+from holdfast.api import leave_off
 from holdfast.domain.tokens import ApiToken
 from holdfast.service import make_service
 from holdfast.stores.flow import Flow
@@ -166,7 +168,7 @@ async def test_a_session_ends_with_its_token(app: App) -> None:
     assert [token.revoked_by for token in shown] == ["tester", "tester"]
 
 
-async def test_a_token_is_looked_up_once_in_two_seconds(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
     looks: list[str] = []
     look = app.client.verbs.token_of
@@ -176,7 +178,39 @@ async def test_a_token_is_looked_up_once_in_two_seconds(app: App, monkeypatch: p
         return look(hashed)
 
     monkeypatch.setattr(type(app.client.verbs), "token_of", counted)
-    async with service_of(app, tokens_of(app), headers=bearer(issued.text)) as http:
+    assert tokens.REMEMBERED <= 2.0, "a token that is revoked opens nothing after that"
+    async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):
             assert (await http.get("/api/v1/tokens")).status_code == 200
     assert len(looks) == 1
+
+
+async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that is stopped right after a request leaves nothing behind on its loop, and waits for nothing long."""
+    issued = await app.tokens.aissue("last", roles=["admin"])
+    go_on, note = asyncio.Event(), Tokens._note
+
+    async def held_up(self: Tokens, hashed: str) -> None:
+        await go_on.wait()
+        await note(self, hashed)
+
+    monkeypatch.setattr(Tokens, "_note", held_up)
+    known = tokens_of(app)
+    service = make_service(app, authenticate=known)
+    transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=bearer(issued.text)) as http:
+        assert (await http.get("/api/v1/tokens")).status_code == 200
+        ending = asyncio.create_task(leave_off(service))
+        await asyncio.wait((ending,), timeout=0.05)
+        assert not ending.done()
+        go_on.set()
+        await ending
+        (used,) = await app.tokens.alist()
+        assert used.last_used_at is not None
+        go_on.clear()
+        monkeypatch.setattr(tokens, "LAST_NOTE", 0.05)
+        monkeypatch.setattr(tokens, "NOTED_EVERY", 0.0)
+        assert (await http.get("/api/v1/tokens")).status_code == 200
+        await leave_off(service)
+        assert not known._noting, "a database that does not answer is not waited for"
+    await app.store.leave_loop()

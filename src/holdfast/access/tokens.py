@@ -29,6 +29,7 @@ COOKIE = "holdfast_session"
 TENANT_HEADER = "holdfast-tenant"
 REMEMBERED = 2.0
 NOTED_EVERY = 60.0
+LAST_NOTE = 3.0
 MOST_REMEMBERED = 10_000
 SESSION = 12 * 3600.0
 
@@ -101,6 +102,14 @@ class Tokens:
             await self._client.arun(self._client.verbs.token_used(hashed))
         except HoldfastError as error:  # nobody is kept waiting, or refused, for the sake of this
             log.warning("the use of a token could not be noted: %s", error)
+
+    async def aclose(self) -> None:
+        """With the service: what is being noted comes to its end, unless the database lets it wait for long."""
+        if self._noting:
+            _, late = await asyncio.wait(self._noting, timeout=LAST_NOTE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
 
 def tokens_of(app: App, *, remember: float = REMEMBERED) -> Tokens:

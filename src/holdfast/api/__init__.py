@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from holdfast.access.tokens import Tokens
 from holdfast.api.document import add_document
+from holdfast.api.handing_out import HandingOut
 from holdfast.api.linking import PREFIX
 from holdfast.api.problems import add_problems, add_the_rest
 from holdfast.api.routes import (
@@ -51,7 +53,6 @@ ROUTES = (
 def add_api(service: FastAPI, app: App) -> None:
     add_problems(service)
     add_document(service)
-    service.router.routes.append(jobs.at_once)
     service.include_router(health.probes)
     service.include_router(metrics.probes)
     for routes in ROUTES:
@@ -62,7 +63,7 @@ def add_api(service: FastAPI, app: App) -> None:
 
 
 async def leave_off(service: FastAPI) -> None:
-    """Let what is done beside the answers come to its end: the duties that claims have set off."""
-    out = getattr(service.state, "handing_out", None)
-    if out is not None:
-        await out.aclose()
+    """Let what is done beside the answers come to its end: the duties that claims have set off, the use of tokens."""
+    for beside in (getattr(service.state, "handing_out", None), service.state.authenticate):
+        if isinstance(beside, HandingOut | Tokens):
+            await beside.aclose()

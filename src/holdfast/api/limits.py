@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.problems import problem
@@ -22,9 +23,8 @@ class BodyLimit:
             await self._inner(scope, receive, send)
             return
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        refusal = problem(413, "body_too_large", f"a request has at most {self._limit:,} bytes")
         if declared.isdigit() and int(declared) > self._limit:
-            await refusal(scope, receive, send)
+            await self._refusal()(scope, receive, send)
             return
         seen, begun = 0, False
 
@@ -45,4 +45,7 @@ class BodyLimit:
             await self._inner(scope, counted, noticed)
         except _TooLarge:
             if not begun:
-                await refusal(scope, receive, send)
+                await self._refusal()(scope, receive, send)
+
+    def _refusal(self) -> Response:
+        return problem(413, "body_too_large", f"a request has at most {self._limit:,} bytes")

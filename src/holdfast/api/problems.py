@@ -25,9 +25,7 @@ def add_problems(service: FastAPI) -> None:
 
     @service.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first: dict[str, Any] = dict(error.errors()[0])
-        where = ".".join(str(part) for part in first["loc"])
-        return problem(422, "invalid_request", f"{where}: {first['msg']}")
+        return invalid_request(error)
 
     @service.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> Response:
@@ -41,6 +39,12 @@ def add_problems(service: FastAPI) -> None:
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem(500, "internal_error", "something went wrong here; the log of the service says what")
+
+
+def invalid_request(error: RequestValidationError) -> Response:
+    first: dict[str, Any] = dict(error.errors()[0])
+    where = ".".join(str(part) for part in first["loc"])
+    return problem(422, "invalid_request", f"{where}: {first['msg']}")
 
 
 def add_the_rest(service: FastAPI) -> None:

@@ -89,7 +89,7 @@ def serve(
         finally:
             await served.aclose()
 
-    run_to_end(run())
+    run_to_end(run(), web.new_loop())
 
 
 def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> App:

@@ -61,9 +61,9 @@ class Stopper:
         self._tell(ONCE_MORE if self._signals == 1 else AT_ONCE)
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """``asyncio.run`` without its wait for threads: one that is stuck in a handler must not keep the process."""
-    loop = asyncio.new_event_loop()
+    loop = loop or asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)
     finally:

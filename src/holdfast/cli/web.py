@@ -56,6 +56,15 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def new_loop() -> asyncio.AbstractEventLoop:
+    """That of uvloop, if it is there: it sends an answer in one piece, and asks the system for less."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 def refuse_unsafe(host: str, *, local: bool) -> None:
     """Without a log-in only on loopback (rule 19)."""
     if local and not is_loopback(host):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+KEPT, NOT_KEPT = (b"cache-control", b"public, max-age=3600"), (b"cache-control", b"no-store")
 
 
 class PageHeaders:
@@ -27,14 +27,13 @@ class PageHeaders:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        is_static = "/static/" in scope["path"]
+        ours = (*HEADERS, KEPT if "/static/" in scope["path"] else NOT_KEPT)
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", "public, max-age=3600" if is_static else "no-store")
+                said = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in said}
+                message["headers"] = [*said, *(pair for pair in ours if pair[0] not in names)]
             await send(message)
 
         await self._inner(scope, receive, with_headers)

@@ -24,11 +24,14 @@ Params = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement for the database. With ``many`` it is run once for each of ``params``."""
+    """One statement for the database. With ``many`` it is run once for each of ``params``. One that ``binds`` binds the
+    transaction to a tenant, and one that ``reads`` leaves it bound as it was."""
 
     sql: str
     params: Params | Sequence[Params] = ()
     many: bool = False
+    binds: bool = False
+    reads: bool = False
 
 
 Steps = Generator[Statement, Rows, T]
@@ -82,6 +85,25 @@ def flow(
         return make
 
     return wrap
+
+
+class Binding:
+    """Which tenant a transaction is bound to. Every read binds it first; one that follows another can spare it."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: Statement | None = None
+
+    def spares(self, statement: Statement) -> bool:
+        """Whether it would change nothing."""
+        if statement.binds:
+            same = statement == self._last
+            self._last = statement
+            return same
+        if not statement.reads:
+            self._last = None
+        return False
 
 
 def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:

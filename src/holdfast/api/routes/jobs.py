@@ -10,13 +10,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
-from starlette.routing import Route
 
-from holdfast.access import Scope, require_one
+from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Enqueue, read
-from holdfast.api.linking import PREFIX, here
+from holdfast.api.linking import here
 from holdfast.api.searches import Sought
 from holdfast.app import App
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
@@ -72,7 +71,6 @@ class Accepted:
 async def enqueue_job(request: Request) -> Response:
     """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
     another body it is refused (`idempotency_conflict`)."""
-    # Whatever can be spared is: this is the one route that is asked a thousand times a second.
     app: App = request.app.state.app
     asked = read(Enqueue, await request.body())
     options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
@@ -86,15 +84,6 @@ async def enqueue_job(request: Request) -> Response:
         {"location": here(request, f"/jobs/{handle.id}")},
         media_type="application/json",
     )
-
-
-async def _enqueue_at_once(request: Request) -> Response:
-    require_one(request, Scope.ENQUEUE)
-    return await enqueue_job(request)
-
-
-at_once = Route(f"{PREFIX}/jobs", _enqueue_at_once, methods=["POST"], include_in_schema=False)
-"""The route above without the machinery that works out parameters: a quarter of what it costs. It comes before it."""
 
 
 class EnqueueMany(Body):

@@ -17,7 +17,7 @@ from holdfast.domain.errors import InvalidInput, InvalidSetting, StoreError, Sto
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
-from holdfast.stores.flow import Flow, Rows, Statement, Steps, drive
+from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import ROLES, conditions, diagnose
@@ -34,6 +34,7 @@ try:
 
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
     from holdfast.stores.postgres.ear import PostgresEar
+    from holdfast.stores.postgres.keeping import LoopConnections
     from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
     raise InvalidSetting(
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AsyncPools: TypeAlias = "dict[bool, psycopg_pool.AsyncConnectionPool[OurAsyncConnection]]"
+Lanes: TypeAlias = "dict[bool, LoopConnections]"
 
 # Never one that others use: migrating puts policies on every table of the schema and takes all grants from PUBLIC.
 SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_]{0,40}")
@@ -78,7 +79,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._pool: psycopg_pool.ConnectionPool[OurConnection] | None = None
         self._opening = threading.Lock()
         # A pool belongs to the loop it was opened on; a program may have several, one after another.
-        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPools] = weakref.WeakKeyDictionary()
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lanes] = weakref.WeakKeyDictionary()
         self._answer_within = answer_within
         self._watchdog = Watchdog()
         self._ear = PostgresEar(url, schema, CONNECTION)
@@ -117,8 +118,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         patience, end = self._patience(flow)
         for attempt in range(RETRIES + self._size):
             try:
-                pool = await self._async_pool(flow.hot)
-                connection = await pool.getconn(min(patience, CONNECT_WITHIN))
+                connections = await self._connections(flow.hot)
+                connection = await connections.take(min(patience, CONNECT_WITHIN))
                 try:
                     number = self._watchdog.begin(connection, patience)
                     try:
@@ -126,7 +127,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                     finally:
                         self._watchdog.end(number)
                 finally:
-                    await pool.putconn(connection)
+                    await connections.give_back(connection)
             except Exception as error:
                 if time.monotonic() > end or not self._again(error, flow, attempt):
                     raise translate(error) from error
@@ -174,13 +175,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                     )
         return self._pool
 
-    async def _async_pool(self, hot: bool = False) -> psycopg_pool.AsyncConnectionPool[OurAsyncConnection]:
+    async def _connections(self, hot: bool = False) -> LoopConnections:
         """A pool hands out the connection that has rested longest, so what is hot has one of its own: it would go from
         backend to backend, and each plans it anew (docs/adr/0034)."""
         self._leave_to_parent()
-        pools = self._pools.setdefault(asyncio.get_running_loop(), {})
-        pool = pools.get(hot)
-        if pool is None:
+        lanes = self._pools.setdefault(asyncio.get_running_loop(), {})
+        found = lanes.get(hot)
+        if found is None:
 
             async def prepare(connection: OurAsyncConnection) -> None:
                 prepare_connection(connection)
@@ -196,9 +197,9 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 timeout=CONNECT_WITHIN,
                 name="holdfast",
             )
-            pools[hot] = pool
+            found = lanes[hot] = LoopConnections(pool)
             await pool.open()
-        return pool
+        return found
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)
@@ -325,8 +326,9 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
 
     if flow.single:
         return drive(flow.start(), execute)
+    binding = Binding()
     with connection.transaction():
-        return drive(flow.start(), execute)
+        return drive(flow.start(), lambda statement: [] if binding.spares(statement) else execute(statement))
 
 
 async def arun_on(connection: OurAsyncConnection, flow: Flow[T]) -> T:
@@ -338,9 +340,12 @@ async def arun_on(connection: OurAsyncConnection, flow: Flow[T]) -> T:
 
 async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
     try:
-        statement = next(steps)
+        statement, binding = next(steps), Binding()
         while True:
-            statement = steps.send(await connection.ask(statement))
+            if binding.spares(statement):
+                statement = steps.send([])
+            else:
+                statement = steps.send(await connection.ask(statement))
     except StopIteration as end:
         result: T = end.value
         return result

@@ -77,7 +77,7 @@ class PostgresVerbs(
             PostgresCodec(),
             self._s,
             percent=True,
-            bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,)),
+            bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,), binds=True),
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",

@@ -37,7 +37,7 @@ class Dialect:
     """Names the index to read a table by, where the planner would have to know more than it does."""
 
     def read(self, text: str, **params: object) -> Statement:
-        return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params})
+        return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params}, reads=True)
 
 
 @lru_cache(maxsize=512)

@@ -16,7 +16,7 @@ from holdfast.domain.ids import created_ms
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.pulse import MINUTE, SPAN, AtWork, Due, Minute, Pulse, QueuePulse, Spread, filled
 from holdfast.stores.codecs import EPOCH, MICROSECOND, Record
-from holdfast.stores.flow import Steps, flow
+from holdfast.stores.flow import Rows, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.health import _NOT_HELD, _READY_SINCE, _TENANTS
 from holdfast.stores.reads.jobs import Reader
@@ -97,15 +97,27 @@ class PulseReads(Reader):
             if at is not None and at <= since:
                 break
         step = reach / SAMPLES
-        text = f"select min(e.at), max(e.at), {_HAPPENED}{_IN_RANGE} and {within(tenant, 'e.tenant')}"
+        looks = yield from self._looks(tenant, [last - round((SAMPLES - n) * step) for n in range(SAMPLES + 1)])
         seen: list[tuple[datetime, Sequence[float]]] = []
-        for n in range(SAMPLES + 1):
-            high = last - round((SAMPLES - n) * step)
-            rows = yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
-            at = rows[0][1]
+        for at, *counts in looks:
             if at is not None and (when := self.dialect.codec.time(at)) >= since - 2 * MINUTE:
-                seen.append((when, [int(count) * step / SAMPLE for count in rows[0][2:]]))
+                seen.append((when, [int(count) * step / SAMPLE for count in counts]))
         return _spread_out(seen, since)
+
+    def _looks(self, tenant: str, highs: Sequence[int]) -> Steps[Rows]:
+        """What happened in the numbers up to each of these: one question where each is a way there and back."""
+        own = within(tenant, "e.tenant")
+        if self.dialect.percent:
+            text = (
+                f"select l.* from unnest(:highs::bigint[]) n(high) cross join lateral (select max(e.at), {_HAPPENED}"
+                f" from {{event}} e where e.seq > n.high - {SAMPLE} and e.seq <= n.high and {own}) l order by n.high"
+            )
+            return (yield from self._ask(tenant, text, highs=list(highs)))
+        looks: Rows = []
+        for high in highs:
+            text = f"select max(e.at), {_HAPPENED}{_IN_RANGE} and {own}"
+            looks += yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
+        return looks
 
     def _spreads(self, tenant: str) -> Steps[tuple[Spread | None, Spread | None]]:
         """How long the newest that succeeded had waited and have run; a wait only of those that ran at once."""
