@@ -37,12 +37,20 @@ def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
 
 class Warm:
     """`holdfast` with these arguments, or a program in Python, under way; whoever starts it ends it. What it says is in
-    a file. The methods are those of `subprocess.Popen`."""
+    one file or two. The methods are those of `subprocess.Popen`."""
 
     def __init__(
-        self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, program: str | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        errors: Path | None = None,
+        program: str | None = None,
     ) -> None:
-        self._process = start_call(_run, list(arguments), str(cwd), dict(env), str(log), program)
+        said = (str(log), str(errors or log))
+        self._process = start_call(_run, list(arguments), str(cwd), dict(env), said, program)
 
     @property
     def pid(self) -> int:
@@ -70,14 +78,14 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: list[str], cwd: str, env: dict[str, str], log: str, program: str | None) -> None:
+def _run(arguments: list[str], cwd: str, env: dict[str, str], said: tuple[str, str], program: str | None) -> None:
     """In the new process: as `python -m holdfast` and `python -c` have it."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.path[:0] = [cwd, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, log, APPEND), (2, log, APPEND)):
+    for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, said[0], APPEND), (2, said[1], APPEND)):
         handle = os.open(path, how, 0o600)
         os.dup2(handle, number)
         os.close(handle)
