@@ -26,7 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
-FIRST = ("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "migration", "app")
+FIRST = (
+    *("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "browser", "migration", "app"),
+    *("http", "api", "telemetry", "dashboard", "egress"),
+)
 
 # What these test (signals, processes, programs, words) is the same on every store: on PostgreSQL only by `make soak`.
 ANY_STORE = {
