@@ -13,6 +13,10 @@ PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_v
 LOCKED := $(VENV)/.locked-$(PYTHON_VERSION)
 READY := $(VENV)/.ready-$(PYTHON_VERSION)
 
+# Many images forbid Python to keep what it has compiled. The tests start hundreds of processes: each would compile all
+# of Holdfast again, which takes longer than the half second of its imports.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,7 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
-FIRST = ("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "migration", "app")
+FIRST = (
+    *("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "browser", "migration", "app"),
+    *("http", "api", "telemetry", "dashboard", "egress"),
+)
 
 # What these test (signals, processes, programs, words) is the same on every store: on PostgreSQL only by `make soak`.
 ANY_STORE = {
@@ -77,9 +81,25 @@ def running(version: int) -> Iterator[PostgresServer]:
         server.destroy()
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that was migrated once, to be copied: nobody opens it again."""
+    path = tmp_path_factory.mktemp("template") / "jobs.db"
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        store.migrate()
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """A SQLite file that does not exist yet."""
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """A fresh, migrated SQLite file."""
+    shutil.copyfile(sqlite_template, tmp_path / "jobs.db")
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def new_sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet, for tests of beginnings."""
     return f"sqlite:///{tmp_path}/jobs.db"
 
 
@@ -88,7 +108,9 @@ def postgres_server() -> Iterator[PostgresServer | GivenServer]:
     """PostgreSQL 18, or the server that HOLDFAST_TEST_POSTGRES names."""
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if given:
-        yield GivenServer(given)
+        theirs = GivenServer(given)
+        yield theirs
+        theirs.disconnect()
         return
     with running(18) as server:
         yield server

@@ -268,9 +268,9 @@ def test_a_database_of_another_kind_is_refused(sqlite: App, postgres: App) -> No
             assert caught.value.code == "other_database"
 
 
-def test_a_file_without_our_tables(sqlite_url: str) -> None:
+def test_a_file_without_our_tables(new_sqlite_url: str) -> None:
     """Outside of a transaction they are made, as on every first use; inside it would have to wait for itself."""
-    with closing(App(sqlite_url)) as app, closing(sqlite3.connect(path_of(sqlite_url))) as connection:
+    with closing(App(new_sqlite_url)) as app, closing(sqlite3.connect(path_of(new_sqlite_url))) as connection:
         connection.execute("create table note (says text)")
         connection.execute("insert into note values ('mine')")
         with pytest.raises(SchemaMismatch) as caught:

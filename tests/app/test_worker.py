@@ -260,8 +260,8 @@ def test_a_failure_is_logged_with_its_job(app: App, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.req("HF-5")
-def test_run_worker_runs_in_this_thread(sqlite_url: str) -> None:
-    app = App(sqlite_url)
+def test_run_worker_runs_in_this_thread(new_sqlite_url: str) -> None:
+    app = App(new_sqlite_url)
 
     @app.job()
     def where() -> str:

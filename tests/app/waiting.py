@@ -13,11 +13,12 @@ LIMIT = 30.0
 
 def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
     """The first truthy answer of `condition`; an AssertionError that says `what` if there is none in time."""
-    end = time.monotonic() + limit
+    begun = time.monotonic()
     while True:
         found = condition()
         if found:
             return found
-        if time.monotonic() > end:
+        waited = time.monotonic() - begun
+        if waited > limit:
             raise AssertionError(f"after {limit:g} s not yet: {what}")
-        time.sleep(0.01)
+        time.sleep(0.01 if waited < 1 else 0.04)  # what takes longer is asked less often: asking costs, too

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.crew import ROOT, environment
+from tests.support.warm import Warm
 
 # Lease and sweep of a second or two: recovery within the sum of both, and some for a busy machine.
 WORKER = """
@@ -38,11 +38,10 @@ def said(folder: Path) -> str:
 @contextmanager
 def process(
     program: str, *arguments: str, url: str, folder: Path, extra: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Warm]:
     """A program in Python; asked to leave at the end, and killed if it does not."""
-    command = [sys.executable, "-c", program, *arguments]
-    with (folder / "log").open("ab") as log:
-        started = subprocess.Popen(command, cwd=ROOT, env=environment(url, folder, extra), stdout=log, stderr=log)
+    (folder / "log").touch()
+    started = Warm(arguments, cwd=ROOT, env=environment(url, folder, extra), log=folder / "log", program=program)
     try:
         yield started
     finally:
@@ -58,7 +57,7 @@ def process(
 @contextmanager
 def worker_process(
     module: str, url: str, folder: Path, *, lease: float = 2.0, concurrency: int = 4, **extra: str
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Warm]:
     """A worker for the ``app`` of a module, with what else it finds in its environment."""
     with process(WORKER, module, str(lease), str(concurrency), url=url, folder=folder, extra=extra) as started:
         yield started

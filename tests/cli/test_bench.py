@@ -14,7 +14,7 @@ from holdfast.cli.demo.check import Reading, read
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, error_of
-from tests.cli.processes import run
+from tests.cli.processes import call, run
 from tests.support.stores import BROKEN, put, put_one, spec, state_of, tries, work
 
 SMALL = ("--jobs", "200", "--concurrency", "20")
@@ -22,9 +22,9 @@ SMALL = ("--jobs", "200", "--concurrency", "20")
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_a_small_run_measures_and_checks(store: Store) -> None:
+def test_a_small_run_measures_and_checks(store: Store, tmp_path: Path) -> None:
     others = put_one(store, "mail.send")
-    refused = run("bench", *SMALL, "--json", url=store.url)
+    refused = call("bench", *SMALL, "--json", url=store.url, cwd=tmp_path)
     assert refused.returncode == 2
     assert json.loads(refused.stderr)["error"]["code"] == "confirmation_required"
     done = run("bench", *SMALL, "--yes", "--json", url=store.url)
@@ -48,7 +48,7 @@ def test_a_small_run_measures_and_checks(store: Store) -> None:
 @pytest.mark.parametrize("keep", [False, True], ids=["removed", "kept"])
 def test_a_file_of_its_own_is_removed_unless_it_is_to_be_kept(tmp_path: Path, keep: bool) -> None:
     options = (*SMALL, "--url", f"sqlite:///{tmp_path}/scratch.db", *(["--keep"] if keep else []))
-    done = run("bench", *options)
+    done = call("bench", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "each begun once and succeeded" in done.stdout
     assert ("Nothing is left behind" in done.stderr) is not keep

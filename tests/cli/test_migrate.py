@@ -15,7 +15,7 @@ from tests.cli.conftest import Holdfast, document, error_of
 pytestmark = pytest.mark.req("SC-1")
 
 
-@pytest.fixture(params=["sqlite_url", "empty_postgres_url"])
+@pytest.fixture(params=["new_sqlite_url", "empty_postgres_url"])
 def empty_url(request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(request.param)
     return found
@@ -41,22 +41,22 @@ def test_from_nothing_to_up_to_date(bare: Holdfast, empty_url: str) -> None:
     assert (again.exit_code, document(again)["migrated"]) == (0, [])
 
 
-def test_a_check_makes_no_file(bare: Holdfast, sqlite_url: str, tmp_path: Path) -> None:
-    told = bare("migrate", "--check", "--url", sqlite_url)
+def test_a_check_makes_no_file(bare: Holdfast, new_sqlite_url: str, tmp_path: Path) -> None:
+    told = bare("migrate", "--check", "--url", new_sqlite_url)
     assert told.exit_code == 1
     assert told.stdout.startswith("pending 0001")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_newer_database_is_told_apart(bare: Holdfast, sqlite_url: str) -> None:
-    bare("migrate", "--url", sqlite_url)
-    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+def test_a_newer_database_is_told_apart(bare: Holdfast, new_sqlite_url: str) -> None:
+    bare("migrate", "--url", new_sqlite_url)
+    with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
         connection.execute("INSERT INTO migration (name, digest) VALUES ('9999_future', 'x')")
         connection.commit()
-    checked = bare("migrate", "--check", "--url", sqlite_url, "--json")
+    checked = bare("migrate", "--check", "--url", new_sqlite_url, "--json")
     assert checked.exit_code == 1
     assert document(checked)["unknown"] == ["9999_future"]
-    refused = bare("migrate", "--url", sqlite_url, "--json")
+    refused = bare("migrate", "--url", new_sqlite_url, "--json")
     assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_newer")
 
 
@@ -71,10 +71,10 @@ def test_the_script_makes_the_same_schema(bare: Holdfast, empty_postgres_url: st
         assert store.schema().current
 
 
-def test_the_script_as_json(bare: Holdfast, sqlite_url: str) -> None:
-    script = document(bare("migrate", "--sql", "--url", sqlite_url, "--json"))["sql"]
+def test_the_script_as_json(bare: Holdfast, new_sqlite_url: str) -> None:
+    script = document(bare("migrate", "--sql", "--url", new_sqlite_url, "--json"))["sql"]
     assert "CREATE TABLE job " in script
 
 
-def test_check_and_sql_exclude_each_other(bare: Holdfast, sqlite_url: str) -> None:
-    assert bare("migrate", "--sql", "--check", "--url", sqlite_url).exit_code == 2
+def test_check_and_sql_exclude_each_other(bare: Holdfast, new_sqlite_url: str) -> None:
+    assert bare("migrate", "--sql", "--check", "--url", new_sqlite_url).exit_code == 2

@@ -15,7 +15,7 @@ from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew, gone
-from tests.cli.processes import environment, run, until
+from tests.cli.processes import call, environment, run, until
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
 
@@ -173,7 +173,7 @@ def test_a_child_that_is_blocked_does_not_stay(sqlite_store: Store, crew: Crew, 
 
 @pytest.mark.req("DP-22")
 def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) -> None:
-    done = run("worker", "nowhere:app", "--processes", "3", url=sqlite_url, cwd=crew.folder)
+    done = call("worker", "nowhere:app", "--processes", "3", url=sqlite_url, cwd=crew.folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("[module_not_found]") == 1
 
@@ -181,7 +181,7 @@ def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) ->
 @pytest.mark.req("DP-22")
 def test_it_gives_up_when_no_child_ever_came_up(crew: Crew) -> None:
     nobody = "postgresql://nobody@127.0.0.1:1/none"
-    done = run("worker", "crew:app", "--processes", "2", url=nobody, cwd=crew.folder)
+    done = call("worker", "crew:app", "--processes", "2", url=nobody, cwd=crew.folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("[store_unavailable]") == 3
     assert "error: no worker came up in 3 tries [workers_failed]" in done.stderr
@@ -243,6 +243,6 @@ def test_the_pause_grows_up_to_a_limit() -> None:
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("options", [("--processes", "0"), ("--reload", "--burst"), ("--reload", "--processes", "2")])
 def test_options_that_make_no_sense_together(sqlite_url: str, crew: Crew, options: tuple[str, ...]) -> None:
-    done = run("worker", "crew:app", *options, url=sqlite_url, cwd=crew.folder)
+    done = call("worker", "crew:app", *options, url=sqlite_url, cwd=crew.folder)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

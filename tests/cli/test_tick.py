@@ -12,7 +12,7 @@ import pytest
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew
-from tests.cli.processes import run, started, until
+from tests.cli.processes import call, run, started, until
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
 
@@ -36,7 +36,7 @@ def test_what_is_not_done_in_time_is_handed_back(store: Store, shop: Path) -> No
     """A thread that will not end does not keep the process either."""
     ids = put(store, spec("nap", payload={"seconds": 600}), spec("stuck"))
     began = time.monotonic()
-    done = run("tick", "shop:app", "--timeout", "300ms", "--json", url=store.url, cwd=shop)
+    done = call("tick", "shop:app", "--timeout", "300ms", "--json", url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 20
     assert json.loads(done.stdout)["handed_back"] == 2
@@ -68,7 +68,7 @@ def test_killed_half_way_the_next_recovers(store: Store, tmp_path: Path) -> None
     crew.let_go()
 
     def again() -> bool:
-        done = run("tick", "crew:app", "--json", url=store.url, cwd=crew.folder)
+        done = call("tick", "crew:app", "--json", url=store.url, cwd=crew.folder)
         assert done.returncode == 0, done.stderr
         return bool(json.loads(done.stdout)["taken"])
 
@@ -83,13 +83,13 @@ def test_killed_half_way_the_next_recovers(store: Store, tmp_path: Path) -> None
     [("nowhere:app",), ("shop:app", "--limit", "0"), ("shop:app", "--timeout", "0"), ("shop:app", "--queues", "a:0")],
 )
 def test_a_wrong_call_exits_with_2(sqlite_url: str, shop: Path, arguments: tuple[str, ...]) -> None:
-    done = run("tick", *arguments, url=sqlite_url, cwd=shop)
+    done = call("tick", *arguments, url=sqlite_url, cwd=shop)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.req("DP-22")
 def test_a_database_that_is_away_is_exit_code_1(shop: Path) -> None:
-    done = run("tick", "shop:app", url="postgresql://nobody@127.0.0.1:1/none", cwd=shop)
+    done = call("tick", "shop:app", url="postgresql://nobody@127.0.0.1:1/none", cwd=shop)
     assert (done.returncode, done.stdout) == (1, "")
     assert "[store_unavailable]" in done.stderr

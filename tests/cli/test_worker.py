@@ -15,7 +15,7 @@ import pytest
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from tests.cli.conftest import SHOP
-from tests.cli.processes import run, started, until
+from tests.cli.processes import call, run, started, until
 from tests.support.by_hand import open_by_hand
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
@@ -44,9 +44,9 @@ def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
 @pytest.mark.req("JF-2")
 def test_one_tenant_or_every_tenant(store: Store, shop: Path) -> None:
     mine, theirs = (put_one(store, "add", payload={"a": 1}, tenant=name) for name in ("mine", "theirs"))
-    run("worker", "shop:app", "--burst", "--tenant", "mine", url=store.url, cwd=shop)
+    call("worker", "shop:app", "--burst", "--tenant", "mine", url=store.url, cwd=shop)
     assert (state_of(store, mine), state_of(store, theirs)) == (State.SUCCEEDED, State.QUEUED)
-    run("worker", "shop:app", "--burst", url=store.url, cwd=shop)
+    call("worker", "shop:app", "--burst", url=store.url, cwd=shop)
     assert state_of(store, theirs) == State.SUCCEEDED
 
 
@@ -109,7 +109,7 @@ def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop
     ],
 )
 def test_an_app_that_cannot_be_had(sqlite_url: str, shop: Path, target: str, code: str, says: str) -> None:
-    done = run("worker", target, "--burst", url=sqlite_url, cwd=shop)
+    done = call("worker", target, "--burst", url=sqlite_url, cwd=shop)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"[{code}]" in done.stderr
     assert says in done.stderr
@@ -121,7 +121,7 @@ def test_weighted_queues_are_all_served(store: Store, shop: Path) -> None:
     ids = put(store, *(spec("add", payload={"a": 1}, queue=name) for name in ("mail", "default", "a:b")))
     left = put_one(store, "add", payload={"a": 1}, queue="other")
     options = ("--queues", "mail:3,default,a:b:2", "--concurrency", "1")
-    done = run("worker", "shop:app", "--burst", *options, url=store.url, cwd=shop)
+    done = call("worker", "shop:app", "--burst", *options, url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
     assert state_of(store, left) == State.QUEUED
@@ -134,7 +134,7 @@ def test_weights_keep_a_full_queue_from_starving_another(
 ) -> None:
     put(store, *(spec("add", payload={"a": 1}, queue=name) for name in ("a", "b") for _ in range(40)))
     options = ("--queues", queues, "--concurrency", "1", "--max-jobs", "40")
-    done = run("worker", "shop:app", *options, url=store.url, cwd=shop)
+    done = call("worker", "shop:app", *options, url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     ended = store.run(store.verbs.list_jobs(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
     assert {each.queue for each in ended} == served
@@ -144,7 +144,7 @@ def test_weights_keep_a_full_queue_from_starving_another(
 def test_its_lease_carries_the_executors_label(store: Store, shop: Path) -> None:
     put_one(store, "add", payload={"a": 1})
     options = ("--executor", "gpu", "--no-notify", "--burst")
-    done = run("worker", "shop:app", *options, url=store.url, cwd=shop)
+    done = call("worker", "shop:app", *options, url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     with closing(open_by_hand(store.url)) as by_hand:
         assert by_hand.execute("select name from lease") == [("gpu",)]
@@ -166,7 +166,7 @@ def test_its_lease_carries_the_executors_label(store: Store, shop: Path) -> None
     ],
 )
 def test_options_that_make_no_sense(sqlite_url: str, shop: Path, options: tuple[str, ...]) -> None:
-    done = run("worker", "shop:app", "--burst", *options, url=sqlite_url, cwd=shop)
+    done = call("worker", "shop:app", "--burst", *options, url=sqlite_url, cwd=shop)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
@@ -174,10 +174,10 @@ def test_options_that_make_no_sense(sqlite_url: str, shop: Path, options: tuple[
 @pytest.mark.req("DP-22")
 def test_the_url_may_be_an_option(store: Store, shop: Path) -> None:
     job_id = put_one(store, "add", payload={"a": 1})
-    done = run("worker", "shop:app", "--burst", "--url", store.url, cwd=shop)
+    done = call("worker", "shop:app", "--burst", "--url", store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     assert state_of(store, job_id) == State.SUCCEEDED
     (shop / "fixed.py").write_text(SHOP.replace("App()", "App('sqlite:///:memory:')"))
-    refused = run("worker", "fixed:app", "--burst", "--url", store.url, cwd=shop)
+    refused = call("worker", "fixed:app", "--burst", "--url", store.url, cwd=shop)
     assert refused.returncode == 2
     assert "conflicting_options" in refused.stderr

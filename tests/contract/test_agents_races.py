@@ -18,11 +18,11 @@ from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.app.waiting import until
-from tests.faults.crashing import start_call
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand
 from tests.support.stores import claim, enqueue, forward, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.threads import together
+from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("CX-16")
 

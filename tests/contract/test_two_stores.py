@@ -117,9 +117,9 @@ with closing(open_store(url)) as store:
 
 
 @pytest.mark.req("SC-1")
-def test_several_processes_share_one_file(sqlite_url: str) -> None:
+def test_several_processes_share_one_file(new_sqlite_url: str) -> None:
     """All open it at once, new as it is; each adds jobs and works on everybody's."""
-    command = [sys.executable, "-c", WORKER, sqlite_url]
+    command = [sys.executable, "-c", WORKER, new_sqlite_url]
     workers = [
         subprocess.Popen(
             [*command, f"process-{n}"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -131,7 +131,7 @@ def test_several_processes_share_one_file(sqlite_url: str) -> None:
         out, err = worker.communicate(timeout=60)
         assert worker.returncode == 0, err
         reports.append(json.loads(out))
-    with closing(open_store(sqlite_url)) as store:
+    with closing(open_store(new_sqlite_url)) as store:
         done = _drain(store, "last")
         assert sum(count for _, count in reports) + done == 45
         for added, _ in reports:
@@ -140,11 +140,11 @@ def test_several_processes_share_one_file(sqlite_url: str) -> None:
 
 
 @pytest.mark.req("SC-1")
-def test_the_file_is_in_wal_mode_and_sound(sqlite_url: str) -> None:
-    with closing(open_store(sqlite_url)) as store:
+def test_the_file_is_in_wal_mode_and_sound(new_sqlite_url: str) -> None:
+    with closing(open_store(new_sqlite_url)) as store:
         store.migrate()
         put(store, *(spec() for _ in range(10)))
-        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
             assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
             assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
             assert connection.execute("pragma foreign_key_check").fetchall() == []

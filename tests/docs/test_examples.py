@@ -187,8 +187,8 @@ def test_import_rows(
 
 
 @pytest.mark.req("JF-14")
-def test_over_http(sqlite_url: str) -> None:
-    assert load("over_http").main(sqlite_url) == [
+def test_over_http(new_sqlite_url: str) -> None:
+    assert load("over_http").main(new_sqlite_url) == [
         "asked twice, one job: True",
         "order 7: 20 refunded",
         "Refund 500 for order 8? approved",
@@ -200,9 +200,9 @@ def test_over_http(sqlite_url: str) -> None:
 
 
 @pytest.mark.req("JF-16")
-def test_dev_shop(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything around it, in tests/cli/test_serve.py; here its jobs alone."""
-    monkeypatch.setenv("HOLDFAST_URL", sqlite_url)
+    monkeypatch.setenv("HOLDFAST_URL", new_sqlite_url)
     shop = load("dev_shop")
     with closing(shop.app):
         receipt, label = shop.send_receipt.enqueue(7), shop.draw_label.enqueue(7)
@@ -272,28 +272,30 @@ async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.req("JF-9", "SC-15")
-async def test_webhooks(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_webhooks(
+    new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", "")  # the example sets it, and it is put back
-    told = await load("webhooks").main(sqlite_url)
+    told = await load("webhooks").main(new_sqlite_url)
     assert sorted(told[:3]) == ["job.dead_letter", "order.paid", "ping"]
     assert told[3].endswith(" (once more)")
     assert capsys.readouterr().out.count("attempt 1: 204") == 4
 
 
 @pytest.mark.req("JF-8", "JF-10", "JF-11")
-async def test_rates(sqlite_url: str, tmp_path: Path) -> None:
-    said = await load("rates").main(sqlite_url, tmp_path)
+async def test_rates(new_sqlite_url: str, tmp_path: Path) -> None:
+    said = await load("rates").main(new_sqlite_url, tmp_path)
     assert said[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
     assert [line.partition(":")[0] for line in said[1:3]] == ["dead_letter", "dead_letter"]
     assert said[-1] == '"eur","\'=cmd()",0'
 
 
 @pytest.mark.req("JF-13")
-async def test_traced(sqlite_url: str) -> None:
+async def test_traced(new_sqlite_url: str) -> None:
     root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
     before, level = root.level, jobs.level
     try:
-        told = await load("traced").main(sqlite_url)
+        told = await load("traced").main(new_sqlite_url)
     finally:
         root.handlers[:] = [each for each in root.handlers if each.get_name() != "holdfast"]
         root.setLevel(before)

@@ -7,10 +7,8 @@ flow, and every flow has the name of its verb. `os._exit` runs no handler, flush
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.context import ForkServerProcess
@@ -22,6 +20,7 @@ from holdfast.domain.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Flow, Steps
 from tests.support.crew import FOLDER_VARIABLE
+from tests.support.warm import start_call
 
 GONE = 77
 FLOWS = "flows"
@@ -130,26 +129,8 @@ def serve(url: str, folder: str, point: Point | None, burst: bool, **options: An
     app.close()
 
 
-def context() -> multiprocessing.context.ForkServerContext:
-    """Processes that are forked off one that has imported everything: each is there in a few milliseconds."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(
-        ["holdfast", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"]
-    )
-    return made
-
-
 def start(url: str, folder: Path, point: Point | None = None, *, burst: bool, **options: Any) -> ForkServerProcess:
     return start_call(partial(serve, **options), url, str(folder), point, burst)
-
-
-def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
-    process = context().Process(target=target, args=args, daemon=True)
-    process.start()
-    # Each start looks after all processes that were started, in whatever thread that is; of two who read of an end at
-    # once, one is told that it was 255.
-    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
-    return process
 
 
 def flows(folder: Path) -> set[str]:

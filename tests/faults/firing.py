@@ -10,8 +10,8 @@ from pathlib import Path
 from holdfast import App
 from holdfast.domain.errors import StoreUnavailable
 from tests.app.waiting import until
-from tests.faults.crashing import start_call
 from tests.support.schedules import attend, set_time
+from tests.support.warm import start_call
 
 ENOUGH = "enough"
 

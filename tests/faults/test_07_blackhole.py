@@ -72,6 +72,7 @@ def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path,
     finally:
         (folder / "go").touch()
         wire.flow()
+    assert cut_off.stop() == 0, "while there is a wire: without one it would be waited for"
 
 
 def test_whoever_enqueues_is_told_in_time(app: App, wire: Wire) -> None:

@@ -14,13 +14,13 @@ import pytest
 from holdfast import App, State
 from tests.app.waiting import until
 from tests.faults.checker import check
-from tests.faults.crashing import start_call
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT, load
 from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.stores import put, spec
+from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("SC-1", "SC-19", "DP-22", "CX-15")
 
@@ -74,13 +74,13 @@ def _enqueue_under_a_limit(url: str, folder: str) -> None:
         (Path(folder) / "accepted").write_text("\n".join([refusal.code, *accepted]))
 
 
-def test_a_file_that_may_not_grow(sqlite_url: str, folder: Path) -> None:
-    process = start_call(_enqueue_under_a_limit, sqlite_url, str(folder))
+def test_a_file_that_may_not_grow(new_sqlite_url: str, folder: Path) -> None:
+    process = start_call(_enqueue_under_a_limit, new_sqlite_url, str(folder))
     process.join(60)
     assert process.exitcode == 0
     code, *accepted = (folder / "accepted").read_text().split()
     assert code in ("disk_full", "store_unavailable")
-    with closing(App(sqlite_url)) as app:
+    with closing(App(new_sqlite_url)) as app:
         first = next(iter({job.id for job in app.jobs(limit=1000)} - set(accepted)))
-    check(sqlite_url, [first, *accepted], ended=False)
-    assert sound(Path(sqlite_url.removeprefix("sqlite:///")))
+    check(new_sqlite_url, [first, *accepted], ended=False)
+    assert sound(Path(new_sqlite_url.removeprefix("sqlite:///")))

@@ -18,10 +18,10 @@ from holdfast import App
 from holdfast.domain.errors import Conflict
 from tests.app.waiting import until
 from tests.faults.checker import check
-from tests.faults.crashing import start_call
 from tests.faults.picture import take_picture
 from tests.support.stores import claim, open_lease, put_one, settle
 from tests.support.transactions import Transaction
+from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("DP-12", "CX-15")
 

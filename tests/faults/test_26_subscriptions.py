@@ -15,10 +15,10 @@ import pytest
 from holdfast import App
 from holdfast.runtime.feeding import feed
 from tests.app.waiting import until
-from tests.faults.crashing import start_call
 from tests.support.ledger import all_jobs, check_ledger
 from tests.support.stores import put_one
 from tests.support.transactions import Transaction
+from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("DP-13", "DP-12", "CX-15")
 

@@ -20,9 +20,9 @@ from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.faults.checker import check
-from tests.faults.crashing import context
 from tests.support.people import asks, attend, ballot, gate, say, votes
 from tests.support.stores import apply, claim, forward, new_id, open_lease, put, spec
+from tests.support.warm import context
 
 pytestmark = pytest.mark.req("CX-7", "CX-6", "CX-11", "CX-1")
 

@@ -26,7 +26,7 @@ from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.app.waiting import until
 from tests.faults.checker import n3, n5, n5_gates, n6
-from tests.faults.crashing import QUICK, marks, start, start_call
+from tests.faults.crashing import QUICK, marks, start
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
@@ -50,6 +50,7 @@ from tests.support.stores import (
     take,
 )
 from tests.support.transactions import Transaction
+from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("ARCH")
 

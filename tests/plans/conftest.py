@@ -1,9 +1,8 @@
-"""Two large databases, filled at the same time and once for all tests of this folder."""
+"""A large database of each kind, filled once for all tests of the file that asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,25 +16,30 @@ from tests.support.servers import PostgresServer
 
 @dataclass(frozen=True)
 class Large:
-    """Where they are. On PostgreSQL the schema belongs to a plain role, whom row-level security binds."""
+    """The URLs of one database. Its schema belongs to a plain role, whom row-level security binds."""
 
-    sqlite: Path
     superuser: str
     owner: str
 
 
 @pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer | GivenServer) -> Iterator[Large]:
-    path = tmp_path_factory.mktemp("large") / "jobs.db"
+def large(postgres_server: PostgresServer | GivenServer) -> Iterator[Large]:
     databases = OwnedDatabases(postgres_server)
     databases.owner += "_of_the_large"  # other folders have theirs, and each drops its own
     try:
-        with databases.fresh() as url, ThreadPoolExecutor(1) as beside:
-            filling = beside.submit(fill_sqlite, path)
+        with databases.fresh() as url:
             fill_postgres(url)
-            filling.result()
-            yield Large(path, url, as_role(url, databases.owner))
+            yield Large(url, as_role(url, databases.owner))
     finally:
         databases.close()
+
+
+@pytest.fixture(scope="session")
+def large_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("large") / "jobs.db"
+    try:
+        fill_sqlite(path)
+        yield path
+    finally:
         for each in path.parent.iterdir():
             each.unlink()  # pytest would keep three of them

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from holdfast.domain.states import State
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
-from tests.plans.conftest import Large
 from tests.plans.filling_dead import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
@@ -46,8 +46,8 @@ class Run:
 
 
 @pytest.fixture
-def connection(large: Large) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(large.sqlite, isolation_level=None)) as opened:
+def connection(large_file: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(large_file, isolation_level=None)) as opened:
         yield opened
 
 

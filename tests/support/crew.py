@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Self
 
 from holdfast import config
 from tests.app.waiting import until
+from tests.support.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.faults.victim:app"
@@ -48,19 +48,10 @@ class WorkerProcess:
     ) -> None:
         self.log = folder / f"worker-{number}.log"
         command = [
-            *(sys.executable, "-m", "holdfast", "worker", TARGET, "--poll", "50ms", "--log-level", "info"),
+            *("worker", TARGET, "--poll", "50ms", "--log-level", "info"),
             *("--lease", f"{lease}s", "--concurrency", str(concurrency), "--grace", f"{grace}s", *options),
         ]
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment(url, folder, extra),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for pytest, which then ends them by pid
-            )
+        self.process = Warm(command, cwd=ROOT, env=environment(url, folder, extra), log=self.log)
 
     @property
     def pid(self) -> int:
@@ -107,6 +98,7 @@ class WorkerProcess:
                 return self.wait()
             except subprocess.TimeoutExpired:
                 self.kill()
+        assert self.process.returncode is not None
         return self.process.returncode
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,11 @@ class Databases(ABC):
     """What every server can do, whoever started it: make and drop databases."""
 
     version: int
+
+    def __init__(self) -> None:
+        # Kept open: to connect for each database that is made and dropped would cost more than making it.
+        self._session: psycopg.Connection[object] | None = None
+        self._turn = threading.Lock()
 
     @abstractmethod
     def dsn(self, dbname: str = "postgres", *, user: str | None = None, password: str | None = None) -> str:
@@ -36,9 +42,28 @@ class Databases(ABC):
         """Drop a database, its connections included."""
         self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
+    def disconnect(self) -> None:
+        """Let go of the connection that is kept; the next statement makes another."""
+        with self._turn:
+            session, self._session = self._session, None
+            if session is not None:
+                session.close()
+
     def _execute(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(statement)
+        with self._turn:
+            if self._session is None or self._session.closed or not _answers(self._session):
+                self._session = psycopg.connect(self.dsn(), autocommit=True)
+            self._session.execute(statement)
+
+
+def _answers(session: psycopg.Connection[object]) -> bool:
+    """Whether it is still there: tests stop servers."""
+    try:
+        session.execute("select")
+    except psycopg.OperationalError:
+        session.close()
+        return False
+    return True
 
 
 def make_template(dsn: str) -> None:

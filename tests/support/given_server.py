@@ -16,6 +16,7 @@ class GivenServer(Databases):
     """The server that HOLDFAST_TEST_POSTGRES names. A test that would stop it is skipped."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url = urlsplit(url)
         if self._url.scheme not in ("postgres", "postgresql"):
             raise ServerError("HOLDFAST_TEST_POSTGRES must be a URL: postgresql://user:password@host:port/dbname")

@@ -69,6 +69,7 @@ class PostgresServer(Databases):
     def __init__(
         self, version: int = 18, *, in_memory: bool = False, settings: Mapping[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.version = version
         self._in_memory = in_memory
         self._settings = _SETTINGS | dict(settings or {})
@@ -125,6 +126,7 @@ class PostgresServer(Databases):
         process, self._process = self._process, None
         if process is None:
             return
+        self.disconnect()
         if process.poll() is None:
             process.send_signal(_STOP_SIGNALS[mode])
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -99,6 +100,14 @@ app = Commands(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def tree_for(arguments: Sequence[str]) -> typer.Typer:
+    """The part of the tree that is called, or all of it: to make all of it takes longer than most commands do."""
+    part = copy.copy(app)
+    part.registered_commands = [each for each in app.registered_commands if each.name in arguments[:1]]
+    part.registered_groups = [each for each in app.registered_groups if each.name in arguments[:1]]
+    return part if part.registered_commands or part.registered_groups else app
 
 
 def _version(wanted: bool) -> None:

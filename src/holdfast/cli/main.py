@@ -17,7 +17,7 @@ LAST_WAIT = 3.0
 
 def run() -> NoReturn:
     try:
-        from holdfast.cli.commands import app
+        from holdfast.cli.commands import tree_for
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in LIBRARIES:
             raise
@@ -28,7 +28,7 @@ def run() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     code = 0
     try:
-        app(prog_name="holdfast")
+        tree_for(sys.argv[1:])(prog_name="holdfast")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     leave(code)

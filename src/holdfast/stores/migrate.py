@@ -7,6 +7,7 @@ there. Everything happens in one transaction under a lock, so two processes may 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class Script:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
+        return _digest(self.sql)
 
     def failure(self, translated: Exception, message: str) -> Exception:
         """The error to raise when this script could not be run: the store's own, where the database is at fault."""
@@ -41,12 +42,10 @@ class Plan:
     migrations: tuple[Script, ...]
     code: Script
 
-    @classmethod
-    def of(cls, package: str, *more: Script) -> Plan:
+    @staticmethod
+    def of(package: str, *more: Script) -> Plan:
         """``more`` is code that is written by a program, laid after the files."""
-        numbered = tuple(_scripts(package, "migrations"))
-        code = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*_scripts(package, "code"), *more))
-        return cls(numbered, Script(CODE, code))
+        return _plan(package, more)
 
     def for_roles(self, roles: Iterable[str]) -> Plan:
         """The plan as it is for a server with these roles."""
@@ -84,9 +83,21 @@ class Plan:
             )
 
 
+# The files are a release's, and a process opens many stores: they are read once.
+@functools.cache
+def _plan(package: str, more: tuple[Script, ...]) -> Plan:
+    code = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*_scripts(package, "code"), *more))
+    return Plan(tuple(_scripts(package, "migrations")), Script(CODE, code))
+
+
 def _scripts(package: str, folder: str) -> list[Script]:
     found = [item for item in files(package).joinpath(folder).iterdir() if item.name.endswith(".sql")]
     return [
         Script(item.name.removesuffix(".sql"), item.read_text(encoding="utf-8"))
         for item in sorted(found, key=lambda item: item.name)
     ]
+
+
+@functools.lru_cache(maxsize=128)
+def _digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode()).hexdigest()
