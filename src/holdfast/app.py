@@ -8,6 +8,7 @@ from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import partial
 from os import PathLike
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -68,6 +69,8 @@ from holdfast.logs import trust
 from holdfast.operating import Operating
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.runtime.children.pool import Children
+from holdfast.runtime.duties import Duty
+from holdfast.runtime.leftovers import BATCHES, clear
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -121,7 +124,8 @@ class App(Operating):
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
         self.executors, self.tenants = Executors(self.client), Tenants(self.client)
-        self.retention, self.usage = Retentions(self.client), Metering(self.client)
+        self.retention = Retentions(self.client, self.client.vault.artifacts)
+        self.usage = Metering(self.client)
         self.operations = Operations(self.client, new_id)
         self.endpoints = Endpoints(self.client)
         self.declared = Declarations()
@@ -606,8 +610,17 @@ class App(Operating):
         means = self.means(options.tenant, options.concurrency)
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
+        duties += self._clearing(options.tenant, options.sweep_every)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
+
+    def _clearing(self, tenant: str, every: float) -> tuple[Duty, ...]:
+        """Of whoever has an artifact store: what cleaned jobs had there goes."""
+        if self.artifacts is None:
+            return ()
+        batches = BATCHES if every else 1
+        run = partial(clear, artifacts=self.artifacts, tenant=tenant, batches=batches)
+        return (Duty("leftovers", every, run=run, readies=False),)
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
@@ -674,7 +687,7 @@ class App(Operating):
         await asyncio.to_thread(self.payload_rules.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            duties = (self.scheduler.duty(wanted.tenant, 0),)
+            duties = (self.scheduler.duty(wanted.tenant, 0), *self._clearing(wanted.tenant, 0))
             return await Tick(self.store, means.handlers(self.all_kinds), wanted, stop=stop, extra_duties=duties).run()
         finally:
             await means.aclose()

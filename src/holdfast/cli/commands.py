@@ -448,6 +448,7 @@ sharing.command(
 )(tenants.set_tenant)
 sharing.command("delete", epilog=examples("holdfast tenants delete acme"))(tenants.delete)
 sharing.command("fair", epilog=examples("holdfast tenants fair on", "holdfast tenants fair off"))(tenants.fair)
+sharing.command("registered-only", epilog=examples("holdfast tenants registered-only on"))(tenants.registered_only)
 retaining = typer.Typer(help="For how long finished jobs are kept.", no_args_is_help=True)
 app.add_typer(retaining, name="retention")
 retaining.command("list", epilog=examples("holdfast retention list --all-tenants"))(retention.list_policies)
@@ -463,6 +464,7 @@ retaining.command(
 retaining.command("delete", epilog=examples("holdfast retention delete --kind heartbeat"))(retention.delete)
 retaining.command("preview", epilog=examples("holdfast retention preview"))(retention.preview)
 retaining.command("run", epilog=examples("holdfast retention run --all-tenants --limit 1000000"))(retention.run)
+retaining.command("orphans", epilog=examples("holdfast retention orphans --all-tenants"))(retention.orphans)
 app.command(
     "usage",
     epilog=examples(

@@ -1,4 +1,4 @@
-"""``holdfast retention list | set | delete | preview | run``: for how long finished jobs are kept."""
+"""``holdfast retention list | set | delete | preview | run | orphans``: for how long finished jobs are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast import config
+from holdfast.artifacts import open_artifacts
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.cli.session import connect, scope
@@ -133,11 +135,33 @@ def run(
 ) -> None:
     """Remove what is due here and now, without the rests that workers take between their slices."""
     with connect(url, scope(tenant, all_tenants), schema) as client:
-        done = Retentions(client).run(limit=limit)
+        artifacts = open_artifacts(config.artifact_place(config.database_url(url)))
+        done = Retentions(client, artifacts).run(limit=limit)
     if as_json:
         emit(done)
     else:
-        say(f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned.")
+        say(
+            f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
+            f" {done['delete']:,} deleted in the artifact store."
+        )
+
+
+def orphans(
+    url: options.Url = None,
+    tenant: options.Tenant = None,
+    all_tenants: options.AllTenants = False,
+    schema: options.Schema = options.SCHEMA,
+    as_json: options.Json = False,
+) -> None:
+    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and older
+    than a week. What is found is deleted by workers, or by "run"."""
+    with connect(url, scope(tenant, all_tenants), schema) as client:
+        artifacts = open_artifacts(config.artifact_place(config.database_url(url)))
+        found = Retentions(client, artifacts).orphans()
+    if as_json:
+        emit({"found": found})
+    else:
+        say(f"{found:,} found that no job has any more.")
 
 
 def _print(found: list[Retention]) -> None:

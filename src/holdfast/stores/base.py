@@ -16,7 +16,7 @@ from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.circumstances import Circumstances, Executor
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Token, Vote
 from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import USUAL, Concern, Health, Thresholds
 from holdfast.domain.job import (
@@ -269,6 +269,10 @@ class Verbs(
         ...
 
     def gate_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+    def gate_token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
+        """Whose a token is, until when it is good, and when it was used."""
+        ...
+
     def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def gate(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
     def gates(self, wanted: GateFilter) -> Flow[list[Gate]]: ...

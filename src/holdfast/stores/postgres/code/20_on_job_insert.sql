@@ -8,6 +8,7 @@ declare
     v_flowing boolean;
     v_retried boolean;
     v_ruled   boolean;
+    v_known   boolean;
     v_broken boolean;
     v_queues text[];
     v_agent  agent;
@@ -16,8 +17,13 @@ declare
     v_switch switch;
     v_rule   payload_rule;
 begin
-    select d.ruled into v_ruled from dispatch d;
+    select d.ruled, d.registered into v_ruled, v_known from dispatch d;
     if v_ruled then
+        if v_known then
+            perform refuse_unregistered(a.tenant, a.kind) from added a
+              where not exists (select from tenant t where t.tenant = a.tenant)
+                and not is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of) limit 1;
+        end if;
         -- What the store makes itself, as part of an attempt that ends, is let in: the next try, and who tells people.
         select a.kind, w into v_bad from added a join switch w
             on w.refuse_enqueue and (w.until is null or w.until > v_now) and w.tenant in (a.tenant, '*')
