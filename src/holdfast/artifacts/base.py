@@ -120,7 +120,8 @@ class Artifacts:
         """All that lies there and was put there by us, of every tenant."""
         if not hasattr(self.store, "keys"):
             raise InvalidSetting("this artifact store cannot say what is in it", code="artifacts_unlisted")
-        for key in cast(ListedStore, self.store).keys():
+        keys = cast(ListedStore, self.store).keys()
+        for key in keys:
             if (found := Reference.at(key)) is not None:
                 yield found
 

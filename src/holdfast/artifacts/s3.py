@@ -140,7 +140,9 @@ class Bucket:
             if isinstance(data, Path):
                 headers["content-length"] = str(data.stat().st_size)
                 body = stack.enter_context(data.open("rb"))
-            connection.request(method, f"{path}?{query}" if query else path, body=body if method == "PUT" else None, headers=headers)
+            connection.request(
+                method, f"{path}?{query}" if query else path, body=body if method == "PUT" else None, headers=headers
+            )
             answer = connection.getresponse()
             return answer.status, answer.read()
 

@@ -153,8 +153,8 @@ def orphans(
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and older
-    than a week. What is found is deleted by workers, or by "run"."""
+    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and is
+    older than a week. What is found is deleted by workers, or by "run"."""
     with connect(url, scope(tenant, all_tenants), schema) as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(url)))
         found = Retentions(client, artifacts).orphans()

@@ -86,8 +86,8 @@ IDLE: Final = Swept("idle", 0, 0, 0, None, False)
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end. One
-    whose verb is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
+    """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end.
+    One whose verb is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
 
     tenant: str
     kind: str

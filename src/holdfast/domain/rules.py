@@ -30,7 +30,7 @@ MOST_BYTES: Final = 2**31 - 1
 HIDDEN: Final = "[restricted]"
 """What readers see in place of a restricted payload."""
 WITHHELD: Final = "what is said of a restricted job's failure is not kept"
-"""What is kept in place of the words of its errors: the ledger is sealed, and nothing could take them out of it later."""
+"""What is kept in place of the words of its errors: the ledger is sealed, and nothing could take them out later."""
 
 Classification = Literal["safe_metadata", "restricted"]
 

@@ -76,8 +76,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what became
-    of it and when, and if the token was used, when and by whom it was issued to."""
+    """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
+    became of it and when, and if the token was used, when and by whom it was issued to."""
 
     state: GateState
     decided_at: datetime | None

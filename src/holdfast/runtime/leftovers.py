@@ -22,8 +22,8 @@ async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int
         found = await store.arun(store.verbs.leftovers(BATCH, tenant))
         if not found:
             break
-        await asyncio.to_thread(_delete, artifacts, found)
-        await store.arun(store.verbs.forget_leftovers([each.ref for each in found], tenant))
+        gone = await asyncio.to_thread(_delete, artifacts, found)
+        await store.arun(store.verbs.forget_leftovers(gone, tenant))
     return 0
 
 
@@ -31,11 +31,14 @@ def clear_now(caller: Caller, artifacts: Artifacts, tenant: str) -> int:
     """All there is, here and now; how much it was."""
     count = 0
     while found := caller.run(caller.verbs.leftovers(BATCH, tenant)):
-        _delete(artifacts, found)
-        count += caller.run(caller.verbs.forget_leftovers([each.ref for each in found], tenant))
+        count += caller.run(caller.verbs.forget_leftovers(_delete(artifacts, found), tenant))
     return count
 
 
-def _delete(artifacts: Artifacts, found: Sequence[Leftover]) -> None:
-    for each in found:
+def _delete(artifacts: Artifacts, found: Sequence[Leftover]) -> list[str]:
+    """What was there. What was not may lie in a store that another program knows: it is left to that, and forgotten by
+    the bookkeeping if nobody has it."""
+    there = [each for each in found if artifacts.exists(each.ref, tenant=each.tenant)]
+    for each in there:
         artifacts.delete(each.ref, tenant=each.tenant)
+    return [each.ref for each in there]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 RETENTION = "retention"
 """As whom the sweep acts."""
 

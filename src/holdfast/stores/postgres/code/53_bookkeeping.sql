@@ -66,6 +66,14 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, note_pruned('operation', v_count));
 
+    -- What nobody could delete: it is not in any store that is known, or was deleted by one who died before saying so.
+    v_count := 0;
+    for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
+        delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
+        v_count := v_count + 1;
+    end loop;
+    v_total := greatest(v_total, v_count);
+
     delete from endpoint_delivery d where d.id = any (array(
         select o.id from endpoint p, lateral (
             select e.id from endpoint_delivery e where e.endpoint_id = p.id and e.id < id_since(v_month) and e.at <= v_month

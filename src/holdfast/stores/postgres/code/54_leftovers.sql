@@ -28,7 +28,8 @@ language sql set search_path from current as $$
     on conflict do nothing
 $$;
 
--- What is to be deleted now. It is nobody else's for ten minutes, and then somebody's again if it was not forgotten.
+-- What is to be deleted now. It is nobody else's for ten minutes or more, the older the longer, and then somebody's again if
+-- it was not forgotten.
 create or replace function leftovers(want integer default 100, for_tenant text default '*') returns table (tenant text, job_id uuid, ref text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -44,7 +45,7 @@ begin
         select l.tenant, l.ref from leftover l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)
          order by l.again_at limit leftovers.want for update skip locked),
     taken as (
-        update leftover l set again_at = v_now + interval '10 minutes' from due d where (l.tenant, l.ref) = (d.tenant, d.ref)
+        update leftover l set again_at = v_now + greatest(interval '10 minutes', (v_now - l.at) / 4) from due d where (l.tenant, l.ref) = (d.tenant, d.ref)
         returning l.tenant, l.ref, l.job_id)
     select t.tenant, t.job_id, t.ref from taken t where not still_named(t.job_id, t.ref);
 end $$;

@@ -38,6 +38,11 @@ _CALLS = (
     "DELETE FROM endpoint_delivery WHERE id IN (SELECT d.id FROM endpoint e CROSS JOIN endpoint_delivery d"
     " ON d.endpoint_id = e.id AND d.id < :first AND d.at <= :month LIMIT :want) RETURNING 1"
 )
+# What nobody could delete: it is in no store that is known, or was deleted by one who died before saying so.
+_LEFT = (
+    "DELETE FROM leftover WHERE (tenant, ref) IN (SELECT tenant, ref FROM leftover WHERE at <= :old LIMIT :want)"
+    " RETURNING 1"
+)
 _GROUPS = (
     "DELETE FROM dead_letter_group WHERE (tenant, fingerprint) IN (SELECT tenant, fingerprint FROM dead_letter_group"
     " WHERE open = 0 AND last_at <= :year LIMIT :want) RETURNING 1"
@@ -53,7 +58,8 @@ _FIRES = (
 _DELIVERIES = (
     "DELETE FROM delivery WHERE (subscription_id, event) IN ("
     "WITH RECURSIVE s(id) AS (SELECT min(subscription_id) FROM delivery UNION ALL"
-    " SELECT (SELECT min(d.subscription_id) FROM delivery d WHERE d.subscription_id > s.id) FROM s WHERE s.id IS NOT NULL)"
+    " SELECT (SELECT min(d.subscription_id) FROM delivery d WHERE d.subscription_id > s.id) FROM s"
+    " WHERE s.id IS NOT NULL)"
     " SELECT d.subscription_id, d.event FROM s CROSS JOIN delivery d ON d.subscription_id = s.id AND d.at <= :old"
     " LIMIT :want) RETURNING 1"
 )
@@ -84,6 +90,7 @@ def prune_bookkeeping(want: int, now: int) -> Steps[int]:
         ("reservation", _RESERVATIONS, {"old": old}),
         ("operation", _OPERATIONS, {"old": old, "first": first_id(old)}),
         (None, _CALLS, {"month": month, "first": first_id(month)}),
+        (None, _LEFT, {"old": old}),
         (None, _GROUPS, {"year": year}),
         (None, _FIRES, {"old": old}),
         (None, _DELIVERIES, {"old": old}),

@@ -28,9 +28,7 @@ _OPEN = (
 )
 _FIND = f"SELECT {_COLUMNS} FROM gate WHERE id = :gate AND (:any OR tenant = :tenant)"
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND gate_id = ?"
-_TOKEN_OF = (
-    "SELECT person, expires_at, used_at FROM gate_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
-)
+_TOKEN_OF = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = ? AND gate_id = ?"
 _VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE gate_id = ? ORDER BY at, person"
 _VOTE = (

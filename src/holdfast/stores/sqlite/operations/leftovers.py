@@ -32,7 +32,7 @@ _DUE = (
     "SELECT tenant, job_id, ref FROM leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
     " ORDER BY again_at LIMIT :want"
 )
-_PUT_OFF = "UPDATE leftover SET again_at = ? WHERE tenant = ? AND ref = ?"
+_PUT_OFF = "UPDATE leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
 # A retry that is a job of its own has the payload of the first try.
 _NAMED = (
     "WITH RECURSIVE tries(id) AS (SELECT :job UNION SELECT j.id FROM tries t JOIN job j ON j.retry_of = t.id"
@@ -64,12 +64,12 @@ class LeftoverVerbs:
         now = yield from sign("retention")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         found = [Leftover(*row) for row in rows]
-        free = []
+        free: list[Leftover] = []
         for each in found:
-            if not (yield Statement(_NAMED, {"job": each.job_id, "ref": each.ref})):
-                free.append(each)
+            named = yield Statement(_NAMED, {"job": each.job_id, "ref": each.ref})
+            free += [] if named else [each]
         if found:
-            yield Statement(_PUT_OFF, [(now + TEN_MINUTES, each.tenant, each.ref) for each in found], many=True)
+            yield Statement(_PUT_OFF, [(now, TEN_MINUTES, each.tenant, each.ref) for each in found], many=True)
         yield from unsign()
         return free
 

@@ -46,7 +46,8 @@ _WRITE_DOWN = (
 )
 # It goes when no job names it any more: a retry that is a job of its own may.
 _LEAVE = (
-    "INSERT INTO leftover (tenant, ref, job_id, at, again_at) SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
     " ON CONFLICT DO NOTHING"
 )

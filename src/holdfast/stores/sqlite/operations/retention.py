@@ -56,9 +56,7 @@ _GO_ON = (
     "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
 )
-_LEFT = (
-    "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
-)
+_LEFT = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
 _AHEAD = "id > :after AND id <= :upto"
 _NEXT_OF_TENANT = (
     " UNION ALL ".join(
