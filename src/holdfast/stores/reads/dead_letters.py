@@ -10,20 +10,14 @@ from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.operations import Operation
-from holdfast.domain.rules import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 from holdfast.stores.reads.pages import MOST
+from holdfast.stores.reads.spoken import spoken
 
-# What one of a restricted kind has said, before it was one, is shown as little as what it was given.
-_SAID = (
-    f"case when g.error_message <> '{WITHHELD.replace(chr(39), chr(39) * 2)}' and exists (select 1"
-    " from {payload_rule} r where r.classification = 'restricted' and r.tenant in (g.tenant, '*')"
-    f" and r.kind in (g.kind, '*')) then '{HIDDEN}' else g.error_message end"
-)
-GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", _SAID)
+GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", spoken("g.error_message", "g"))
 OPERATION_COLUMNS = Record.columns(Operation, "o.")
 # A literal part of a text, whatever case it is in; a few hundred groups are read for it, not the dead letters.
 _FITS = " or ".join(
