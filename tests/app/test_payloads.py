@@ -96,7 +96,7 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
     app.payload_rules.set("heal", restricted=True)
     found = app.client.run(story(app.client.verbs, failed.id, "default"))
     attempts = app.client.run(app.client.verbs.attempts(failed.id, "default"))
-    shown = [found, attempts, failed.job(), failed.history(), app.jobs(), app.why(failed.id)]
+    shown: list[object] = [found, attempts, failed.job(), failed.history(), app.jobs(), app.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
     shown += [app.schedules.resume("nightly"), app.schedules.edit("nightly", missed="skip")]
@@ -108,8 +108,8 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
         app.templates.put("usual", "heal", hidden.payload)
     made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
     with closing(open_by_hand(app.store.url)) as by_hand:
-        payloads = dict(by_hand.execute("select id, payload from job"))
-    assert all(CANARY in json.dumps(payloads[each]) for each in map(type(next(iter(payloads))), made))
+        payloads = {str(row[0]): json.dumps(row[1]) for row in by_hand.execute("select id, payload from job")}
+    assert all(CANARY in payloads[each] for each in made)
 
 
 def _fails(patient: str) -> None:
