@@ -77,15 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["x-amz-content-sha256"] != hashlib.sha256(body).hexdigest():
             return False
         lines = "".join(f"{name}:{' '.join(self.headers[name].split())}\n" for name in sorted(names))
-        request = "\n".join(
-            [
-                self.command,
-                *(self.path.split("?") + [""])[:2],
-                lines,
-                ";".join(sorted(names)),
-                self.headers["x-amz-content-sha256"],
-            ]
-        )
+        path, _, query = self.path.partition("?")
+        digest = self.headers["x-amz-content-sha256"]
+        request = "\n".join([self.command, path, query, lines, ";".join(sorted(names)), digest])
         text = "\n".join(
             [scheme, self.headers["x-amz-date"], "/".join(scope[1:]), hashlib.sha256(request.encode()).hexdigest()]
         )
