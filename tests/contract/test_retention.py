@@ -18,9 +18,9 @@ from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.tokens import new_token
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import endpoint, sent

@@ -27,8 +27,8 @@ from holdfast.domain.rules import RuleDraft
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.retention import Leftover
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.retaining import Leftover
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
 from tests.support.endpoints import endpoint, sent

@@ -10,9 +10,9 @@ import pytest
 from holdfast.domain.errors import Refused
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.outcome import Failed, Snoozed
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.schedules import add, decided, firing

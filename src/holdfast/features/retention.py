@@ -13,7 +13,7 @@ from holdfast.domain.errors import InvalidSetting, NotFound
 from holdfast.domain.retention import ANY, Keeping, Preview, Retention, check_state
 from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
-from holdfast.stores.retaining import Leftover
+from holdfast.stores.port.retention import Leftover
 
 _Policies = list[Retention]  # inside the class the word is a method
 _Previews = list[Preview]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.artifacts import Artifacts
 from holdfast.stores.base import Caller, Store
-from holdfast.stores.retaining import Leftover
+from holdfast.stores.port.retention import Leftover
 
 BATCH, BATCHES = 100, 20
 

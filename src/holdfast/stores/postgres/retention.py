@@ -1,5 +1,4 @@
-"""Retention and usage; the functions are in ``code/53_bookkeeping``, ``54_leftovers``,
-``54_retention`` and ``55_usage``."""
+"""Retention and usage; the functions are in ``code/53_bookkeeping``, ``54_retention`` and ``55_usage``."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.retention import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
+from holdfast.stores.port.retention import PREVIEWED, Leftover
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads.jobs import Reader
-from holdfast.stores.retaining import PREVIEWED, Leftover
 
 
 class RetentionVerbs(Calls, Reader):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.retaining import Leftover
+from holdfast.stores.port.retention import Leftover
 from holdfast.stores.sqlite.operations.bookkeeping import DAY, first_id
 from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
