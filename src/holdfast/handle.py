@@ -19,6 +19,7 @@ from holdfast.domain.order import Move
 from holdfast.domain.progress import Progress
 from holdfast.domain.settlement import storable
 from holdfast.domain.states import State
+from holdfast.insights import ledger_of
 from holdfast.stores.base import Reschedule
 from holdfast.stores.flow import Flow, Steps, flow
 
@@ -58,10 +59,10 @@ class Handle(Generic[R]):
         return (await self.ajob()).state
 
     def history(self) -> list[Event]:
-        return self.client.run(self.client.verbs.history(self.id, self.tenant))
+        return self.client.run(ledger_of(self.client.verbs, self.id, self.tenant))
 
     async def ahistory(self) -> list[Event]:
-        return await self.client.arun(self.client.verbs.history(self.id, self.tenant))
+        return await self.client.arun(ledger_of(self.client.verbs, self.id, self.tenant))
 
     def wait(self, timeout: Duration | None = None) -> Job:
         """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then.

@@ -14,7 +14,7 @@ from holdfast.domain.limits import Limit
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
-from holdfast.domain.rules import HIDDEN
+from holdfast.domain.rules import HIDDEN, WITHHELD, effective
 from holdfast.domain.scene import Scene
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
@@ -82,7 +82,7 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     made_from = yield from verbs.made_from(job_id, tenant).start()
-    parents = [] if job.workflow_id is None else (yield from verbs.parent_results(job_id, tenant).start())
+    parents = [] if job.workflow_id is None else (yield from _parents(verbs, job, tenant))
     chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     remade = yield from verbs.remade(job_id, tenant).start()
@@ -94,12 +94,50 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     return _hidden(found) if job.payload == HIDDEN else found
 
 
+def _parents(verbs: Verbs, job: Job, tenant: str) -> Steps[list[ParentResult]]:
+    """What the jobs before it have returned, but for those of a restricted kind."""
+    found = yield from verbs.parent_results(job.id, tenant).start()
+    rules = (yield from verbs.payload_rules(job.tenant).start()) if found else []
+    return [
+        replace(each, value=HIDDEN)
+        if each.value is not None and effective(rules, job.tenant, each.kind).restricted
+        else each
+        for each in found
+    ]
+
+
+SPOKEN = frozenset({"error_message", "traceback", "log", "error"})
+"""What an attempt has said, in the ledger."""
+
+
+@flow(writes=False)
+def ledger_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Event]]:
+    """The events of a job; of a restricted one without what its attempts have said before it was."""
+    job = yield from verbs.get(job_id, tenant).start()
+    history = yield from verbs.history(job_id, tenant).start()
+    return [_untold(event) for event in history] if job is not None and job.payload == HIDDEN else history
+
+
+def _untold(event: Event) -> Event:
+    if not SPOKEN & event.meta.keys() or event.meta.get("error_message") == WITHHELD:
+        return event
+    return replace(event, meta={name: HIDDEN if name in SPOKEN else value for name, value in event.meta.items()})
+
+
 def _hidden(found: Story) -> Story:
-    """What a handler of a restricted kind has kept and returned is as little to be seen as what it was given."""
+    """What a handler of a restricted kind has kept, returned and said is as little to be seen as what it was given."""
     kept = {name: value if name == RESERVED else HIDDEN for name, value in found.checkpoints.items()}
     result = None if found.result is None else Result(HIDDEN, found.result.ref)
-    steps = [replace(step, value=None if step.value is None else HIDDEN) for step in found.steps]
-    return replace(found, checkpoints=kept, result=result, steps=steps)
+    steps = [
+        replace(
+            step,
+            value=None if step.value is None else HIDDEN,
+            error=None if step.error is None else step.error | {"message": HIDDEN},
+        )
+        for step in found.steps
+    ]
+    history = [_untold(event) for event in found.history]
+    return replace(found, checkpoints=kept, result=result, steps=steps, history=history)
 
 
 @dataclass(frozen=True, slots=True)

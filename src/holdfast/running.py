@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import Any, Unpack
 
 from holdfast.calling import Means
@@ -18,6 +19,8 @@ from holdfast.features.repository import JobRepository
 from holdfast.features.subscriptions import Subscriptions
 from holdfast.operating import Operating
 from holdfast.runtime.children.pool import Children
+from holdfast.runtime.duties import Duty
+from holdfast.runtime.leftovers import BATCHES, clear
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
@@ -53,8 +56,17 @@ class Running(Declaring, Enqueuing, Operating):
         means = self.means(options.tenant, options.concurrency)
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
+        duties += self._clearing(options.tenant, options.sweep_every)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
+
+    def _clearing(self, tenant: str, every: float) -> tuple[Duty, ...]:
+        """Of whoever has an artifact store: what cleaned jobs had there goes."""
+        artifacts = self.client.vault.artifacts
+        if artifacts is None:
+            return ()
+        run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if every else 1)
+        return (Duty("leftovers", every, run=run, readies=False),)
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
@@ -107,7 +119,7 @@ class Running(Declaring, Enqueuing, Operating):
         await asyncio.to_thread(self.payload_rules.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            duties = (self.scheduler.duty(wanted.tenant, 0),)
+            duties = (self.scheduler.duty(wanted.tenant, 0), *self._clearing(wanted.tenant, 0))
             return await Tick(self.store, means.handlers(self.all_kinds), wanted, stop=stop, extra_duties=duties).run()
         finally:
             await means.aclose()

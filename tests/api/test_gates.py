@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -52,12 +53,16 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
         assert (await ada.post(f"{GATES}/{gate}/token")).status_code == 403
     async with client_of(app, role="admin") as admin:
         token = (await admin.post(f"{GATES}/{gate}/token", json={"person": "bob", "expires_in": "1h"})).json()["token"]
+        old = (await admin.post(f"{GATES}/{gate}/token", json={"expires_in": "1s"})).json()["token"]
+        app.client.run(app.client.verbs.set_clock(timedelta(minutes=1), None))
     service = make_service(app, authenticate=lambda _: None)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody:
         link = f"/api/v1/decide/{token}"
         question = (await anybody.get(link)).json()
         assert (question["gate"]["summary"], question["kind"]) == ("Pay 7?", "pay")
         assert "job" not in question
+        others = (await anybody.get(f"/api/v1/decide/{old}")).json()
+        assert (others["state"], others["expired"], others["by"]) == ("open", True, None), "too old to show anything"
         for _ in range(3):  # what fetches links decides nothing
             assert (await anybody.get(link)).json()["gate"]["approvals"] == 1
         almost = token[:-1] + ("A" if token[-1] != "A" else "B")
@@ -70,6 +75,9 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
         done = await anybody.post(link, json=said)
         assert (done.status_code, done.json()["gate"]["state"]) == (200, "approved"), done.text
         assert [vote["person"] for vote in done.json()["votes"]] == ["a approver", "bob"]
+        spent = (await anybody.get(link)).json()
+        assert (spent.pop("state"), spent.pop("by"), spent.pop("expired")) == ("approved", "bob", False)
+        assert spent.keys() == {"decided_at", "used_at"}, "when, and nothing of what was asked"
         again = await anybody.post(link, json=said)
         assert again.json()["code"] in ("already_decided", "token_used")
         assert again.status_code in (409, 410)

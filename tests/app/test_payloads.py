@@ -16,7 +16,7 @@ from holdfast import App, State
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.domain.job import EVERY_TENANT, References
 from holdfast.domain.policies import fixed
-from holdfast.domain.rules import HIDDEN
+from holdfast.domain.rules import HIDDEN, WITHHELD
 from holdfast.insights import story
 from holdfast.sealing import new_key
 from tests.app.conftest import NewApp
@@ -63,7 +63,10 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
     assert done.result(5) == CANARY  # and whoever asks for the result, too
     assert asked.state() is State.WAITING_FOR_APPROVAL
     assert failed.job().error_code == "ValueError"
-    assert "[redacted]" in str(failed.job().error_message)
+    assert failed.job().error_message == WITHHELD
+    (tried,) = app.client.run(app.client.verbs.attempts(failed.id, "default"))
+    assert f", in {heal.name}" in str(tried.traceback), "where it was is kept, and not what it said"
+    assert "Traceback" not in str(tried.traceback)
     said = [caplog.text, everything(app)]
     for handle in (done, failed, asked):
         found = app.client.run(story(app.client.verbs, handle.id, "default"))
@@ -74,6 +77,43 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
         assert CANARY not in text
         assert KEY not in text
         assert "77001234" not in text
+
+
+@pytest.mark.req("DP-4", "DP-16")
+def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_are(app: App) -> None:
+    @app.job(retry=holdfast.Retry(max_attempts=1))
+    async def heal(ctx: holdfast.Context, patient: str) -> None:
+        await ctx.step("look", lambda: patient)
+        with pytest.raises(ValueError, match=CANARY):
+            await ctx.step("cut", _fails, patient)
+        raise ValueError(f"cannot heal {patient}")
+
+    failed = heal.enqueue(CANARY)
+    app.run_worker(burst=True)
+    assert CANARY in str(failed.job().error_message), "nobody had said that it is restricted"
+    app.templates.put("usual", "heal", {"patient": CANARY})
+    app.schedules.create("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
+    app.payload_rules.set("heal", restricted=True)
+    found = app.client.run(story(app.client.verbs, failed.id, "default"))
+    attempts = app.client.run(app.client.verbs.attempts(failed.id, "default"))
+    shown: list[object] = [found, attempts, failed.job(), failed.history(), app.jobs(), app.why(failed.id)]
+    shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
+    shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
+    shown += [app.schedules.resume("nightly"), app.schedules.edit("nightly", missed="skip")]
+    for each in shown:
+        assert CANARY not in repr(each)
+    hidden = app.templates.get("usual")
+    assert hidden is not None
+    with pytest.raises(InvalidSetting, match="payload_reserved"):  # put back as it was shown
+        app.templates.put("usual", "heal", hidden.payload)
+    made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
+    with closing(open_by_hand(app.store.url)) as by_hand:
+        payloads = {str(row[0]): json.dumps(row[1]) for row in by_hand.execute("select id, payload from job")}
+    assert all(CANARY in payloads[each] for each in made)
+
+
+def _fails(patient: str) -> None:
+    raise ValueError(f"cannot cut {patient}")
 
 
 @pytest.mark.req("DP-4")

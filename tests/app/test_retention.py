@@ -108,7 +108,7 @@ def test_run_does_it_here_and_now(app: App) -> None:
     app.cancel(*(handle.id for handle in handles))
     app.retention.set(clean_after="1h", state="cancelled")
     forward(app.store, 3599)
-    assert app.retention.run() == {"clean": 0, "purge": 0, "prune": 0}
+    assert app.retention.run() == {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
     app.store.run(app.store.verbs.set_clock(timedelta(hours=2), None))
     assert app.retention.run(tenant="*", limit=2)["clean"] == 3
     assert {job.state for job in app.jobs()} == {State.CLEANED}

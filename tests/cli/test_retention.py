@@ -30,7 +30,7 @@ def test_retention(holdfast: Holdfast, store: Store) -> None:
     (due, later) = document(holdfast("retention", "preview", "--json"))
     assert (due["verb"], due["due"], due["capped"], later["verb"], later["due"]) == ("clean", 1, False, "purge", 0)
     assert " 1 " in holdfast("retention", "preview").stdout.splitlines()[1]
-    assert document(holdfast("retention", "run", "--json")) == {"clean": 1, "purge": 0, "prune": 0}
+    assert document(holdfast("retention", "run", "--json")) == {"clean": 1, "purge": 0, "prune": 0, "delete": 0}
     assert "0 cleaned" in holdfast("retention", "run").stderr
     assert state_of(store, job_id) is State.CLEANED
     assert holdfast("retention", "delete", "--kind", "invoice").exit_code == 0

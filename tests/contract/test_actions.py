@@ -34,7 +34,7 @@ NOT_RECORDED = {
     *("lease", "recall", "watch", "place", "meter", "dispatch", "clock", "migration"),
     *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
     *("action", "seal"),
-    *("retention_pass", "usage", "usage_place", "upkeep"),
+    *("retention_pass", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
     "endpoint_delivery",
 }

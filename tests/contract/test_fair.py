@@ -8,8 +8,10 @@ import pytest
 
 from holdfast.domain.limits import Rule
 from holdfast.domain.reservations import Ask
+from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, Store
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
+from tests.support.switches import pause, resume
 from tests.support.tenants import fill, register, served, share, tenants
 
 pytestmark = pytest.mark.req("JF-12")
@@ -130,3 +132,23 @@ def test_sharing_does_not_disturb_what_is_limited_by_key(store: Store) -> None:
     claims = claim(store, lease, 9)
     assert len(claims) == 9
     assert Counter(each.tenant for each in claims) in ({"a": 5, "b": 4}, {"a": 4, "b": 5})
+
+
+def test_a_paused_kind_costs_nobody_a_turn_and_comes_back_in_its_order(store: Store) -> None:
+    """Whose head is paused is served from behind it; who has nothing else is passed over, and has missed nothing."""
+    share(store, "*")
+    held = [put_one(store, "slow", tenant=name) for name in ("a", "b") for _ in range(3)]
+    fill(store, 6, "a", "c")
+    pause(store, kind="slow")
+    assert served(store, 3, 2) == {"a": 3, "c": 3}, "the paused ones of a are not its turn"
+    fill(store, 6, "b")
+    assert served(store, 3, 3) == {"a": 3, "b": 3, "c": 3}, "and b is back at once"
+    assert {job(store, each).state for each in held} == {State.QUEUED}
+    assert resume(store, kind="slow")
+    lease, seen = open_lease(store), []
+    while claims := claim(store, lease, 2):
+        seen += claims
+        settle(store, claims)
+    assert [each.id for each in seen if each.kind == "slow" and each.tenant == "a"] == held[:3]
+    assert [each.id for each in seen if each.kind == "slow" and each.tenant == "b"] == held[3:]
+    assert [each.kind for each in seen if each.tenant == "b"][:3] == ["slow"] * 3, "before those that came later"

@@ -10,15 +10,20 @@ import pytest
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT, Job
+from holdfast.domain.operations import Starting
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
+from holdfast.domain.reservations import Ask
 from holdfast.domain.retention import Keeping, policy_for
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.domain.subscriptions import Subscribing
-from holdfast.stores.base import Store
+from holdfast.domain.tokens import new_token
+from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand
+from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import all_jobs, read_events
 from tests.support.people import approve, asking, keep_token
 from tests.support.retention import keep, naming, sweep
@@ -45,6 +50,7 @@ from tests.support.stores import (
     verbs_of,
     work,
 )
+from tests.support.tokens import issuing, open_session
 from tests.support.workflows import Flow
 
 CANARY = "canary-4711"
@@ -311,6 +317,55 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     assert by_hand.execute("select count(*) from gate_token") == [(0,)]
     assert len(by_hand.execute("select id from lease")) <= 1
     assert apply(store, live, *map(decide_on, claim(store, live))) == []
+
+
+@pytest.mark.req("DP-16", "HF-4")
+def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: ByHand) -> None:
+    """Sessions after a week, calls to an endpoint after a month, tokens, reservations and bulk operations after ninety
+    days, groups of dead letters after a year; not a day before, and by nobody's hand. One line of the audit trail says
+    how many, and the seals hold."""
+    run, v = store.run, store.verbs
+    text = new_token()
+    token = run(v.issue_token(issuing(text, expires="3000d"), "ada", "default"))
+    assert open_session(store, text, ttl=60.0)[1] is not None
+    kept = run(v.issue_token(issuing(), "ada", "default"))
+    asked = Ask(new_id(), "queue", "mail", 60.0, "by hand")
+    assert run(v.reserve(asked, "ada", "default")).state == "active"
+    assert run(v.release_reservation(asked.id, "done", "ada", "default"))
+    told = endpoint(store)
+    assert run(v.note_endpoint_delivery(sent(told.id, new_id()), "default"))
+    put_one(store)
+    settle(store, take(store), FINAL)
+    begun = Starting(new_id(), "discard", reason="old")
+    run(v.start_operation(begun, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
+    while run(v.work_operation("*")) is not None:
+        pass
+    run(v.revoke_token(token.id, "ada", "default"))
+    seal(store)
+    tables = ("api_token", "endpoint_delivery", "reservation", "operation", "dead_letter_group")
+
+    def left() -> tuple[int, ...]:
+        sweep(store)
+        return tuple(len(by_hand.execute(f"select 1 from {table}")) for table in tables)
+
+    for days, expected in ((6, (3, 1, 1, 1, 1)), (2, (2, 1, 1, 1, 1)), (23, (2, 0, 1, 1, 1)), (58, (2, 0, 1, 1, 1))):
+        forward(store, days * 86_400)  # more
+        assert left() == expected, days
+        for table in ("api_token", "reservation", "operation"):
+            assert by_hand.refusal(f"delete from {table}") is not None, (days, table)
+    forward(store, 2 * 86_400)
+    assert left() == (1, 0, 0, 0, 1)
+    forward(store, 275 * 86_400)
+    assert left() == (1, 0, 0, 0, 0)
+    assert [each.id for each in run(v.tokens("default", True, None, 9))] == [kept.id]
+    pruned = run(v.actions(ActionFilter(tenant=EVERY_TENANT, verb="prune")))
+    assert sorted((each.subject, each.actor) for each in pruned) == [
+        ("operation", "retention"),
+        ("reservation", "retention"),
+        ("token", "retention"),
+        ("token", "retention"),
+    ]
+    assert flaws(store) == []
 
 
 @pytest.mark.req("DP-16", "CX-18", "HK-5")

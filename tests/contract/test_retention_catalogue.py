@@ -38,9 +38,31 @@ OTHERS = {
     *("operation.id", "api_token.id", "api_token.parent_id"),
     *("endpoint.id", "endpoint_delivery.id", "endpoint_delivery.endpoint_id"),
 }
+LABELS |= {"leftover.job_id"}  # goes when what the job had elsewhere is deleted there
 # What one verb of SQLite keeps while it works, and is empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
 KNOWN = GOES | OF_THE_JOB | LABELS | OTHERS
+
+
+# Every table has an end, or a reason for none. With the jobs that it tells of:
+WITH_JOBS = {name.split(".")[0] for name in GOES}
+# When it is over for long enough, as `prune_bookkeeping` of both stores says; or when what it is about is done.
+PRUNED = {"lease", "api_token", "reservation", "operation", "endpoint_delivery", "dead_letter_group", "leftover"}
+# With the lease, the limit, the tenant or the policy it belongs to.
+OF_OTHERS = {"recall", "meter", "tenant_load", "pending_change", "fair_place", "retention_pass"}
+# As many as people and programs have set, and gone when they say so. (Versions of a template and deleted schedules
+# stay: they say what jobs were made from.)
+SET = {
+    *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
+    *("payload_rule", "retention", "tenant", "switch", "connector", "endpoint"),
+}
+ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
+# Never: what was used, who did what, and the proof of both; and how the tables came to be.
+FOR_EVER = {"usage", "action", "seal", "migration"}
+
+
+def ended(tables: set[str]) -> set[str]:
+    return tables - WITH_JOBS - PRUNED - OF_OTHERS - SET - ONE_ROW - FOR_EVER
 
 
 def test_every_column_that_may_name_a_job_is_thought_of(postgres_url: str) -> None:
@@ -54,7 +76,11 @@ def test_every_column_that_may_name_a_job_is_thought_of(postgres_url: str) -> No
             " where c.table_schema = 'holdfast' and k.relkind in ('r', 'p')"
             " and (data_type in ('uuid') or column_name ~ '(^|_)(id|ids|job|jobs|retry_of)$' or udt_name = '_uuid')"
         ).fetchall()
+        tables = connection.execute(
+            "select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')"
+        ).fetchall()
     assert {row[0] for row in rows} == KNOWN
+    assert ended({row[0] for row in tables}) == set(), "who removes their rows, and when?"
 
 
 def test_the_same_of_sqlite(sqlite_url: str) -> None:
@@ -68,4 +94,6 @@ def test_the_same_of_sqlite(sqlite_url: str) -> None:
             if row[1] in ("lease", "settled_by", "child", "parent", "reached", "retry_of", "id", "place")
             or row[1].endswith(("_id", "_ids", "_job", "_jobs"))
         }
+        tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}
     assert columns == KNOWN - {"watch.job_id"} | SCRATCH
+    assert ended(tables) == {name.split(".")[0] for name in SCRATCH}

@@ -21,7 +21,7 @@ KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispa
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
     "worker_standings",
-    *("active_subscriptions", "fair_queues", "turn_of"),
+    *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     "shown_payload",
@@ -43,7 +43,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow"),
     *("attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
-    *("sweep_retention", "declare_retention", "count_usage"),
+    *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
     *("note_endpoint_delivery", "disable_endpoint"),
@@ -58,14 +58,14 @@ RESOLVES = {
     *("add_executor", "remove_executor"),
     *("pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
-    *("set_tenant", "remove_tenant", "set_fair"),
+    *("set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"),
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token"),
     *("set_connector", "remove_connector"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
 }
-APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "keep_gate_token", "said"}
+APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "gate_token_of", "keep_gate_token", "said"}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,

@@ -75,7 +75,7 @@ READS = {
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
     *("limits", "reservations", "queue_settings", "payload_rules", "references", "switches"),
-    *("tenants", "fair_queues", "turn_of"),
+    *("tenants", "fair_queues", "turn_of", "registered_only"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
     *("sealed", "fingerprints", "actions", "pulse"),
@@ -92,12 +92,12 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
     *("save_subscription", "feed_subscription", "subscription_failed"),
-    *("sweep_retention", "declare_retention", "count_usage"),
+    *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     *("next_operation", "work_operation"),
     *("seal_ledger", "seal", "block", "unsealed"),
     *("note_endpoint_delivery", "disable_endpoint"),
 }
-DECIDES = {"decide_gate", "gate_hashes", "keep_gate_token"}
+DECIDES = {"decide_gate", "gate_hashes", "gate_token", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "pause", "resume"),
@@ -109,7 +109,7 @@ GOVERNS = {
 }
 REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
 REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
-REGISTERS |= {"set_tenant", "remove_tenant", "set_fair"}
+REGISTERS |= {"set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"}
 PLANS = {"put_template", "remove_template", "run_schedule"}
 ALLOWED = {
     VIEWER: READS,
@@ -305,6 +305,12 @@ def verbs(
         "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
         "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
         "tenants": lambda: run(v.tenants(tenant)),
+        "set_registered_only": lambda: run(v.set_registered_only(False, "ada")),
+        "registered_only": lambda: run(v.registered_only()),
+        "leftovers": lambda: run(v.leftovers(1, tenant)),
+        "forget_leftovers": lambda: run(v.forget_leftovers(["artifact://none"], tenant)),
+        "find_leftovers": lambda: run(v.find_leftovers([], tenant)),
+        "gate_token": lambda: run(v.gate_token("h", tenant)),
         "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
         "fair_queues": lambda: run(v.fair_queues()),
         "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),

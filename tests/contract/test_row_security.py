@@ -27,6 +27,7 @@ from holdfast.domain.rules import RuleDraft
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.retention import Leftover
 from holdfast.stores.postgres.store import PostgresStore
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
@@ -41,6 +42,8 @@ from tests.support.switches import pause
 from tests.support.tenants import register
 from tests.support.tokens import issuing
 from tests.support.workflows import Flow
+
+OLD = "00000000-0000-7000-8000-000000000001"  # of a job that there never was
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
@@ -133,6 +136,8 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.verbs.start_operation(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
             store.run(store.verbs.issue_token(issuing(), "ada", tenant))
+            lost = Leftover(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
+            assert store.run(store.verbs.find_leftovers([lost], tenant)) == 1
         store.run(store.verbs.count_usage(begin=True))
         store.run(store.verbs.add_executor("worker", "executor", "ada"))
         store.run(store.verbs.seal_ledger("tests"))

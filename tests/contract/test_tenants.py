@@ -12,6 +12,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.outcome import Failed, Snoozed
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.schedules import add, decided, firing
@@ -150,3 +151,38 @@ def test_one_tenant_is_told_nothing_of_another(store: Store) -> None:
     fill(store, 2, "acme", "other")
     assert set(tenants(store, "other")) == {"other"}
     assert set(tenants(store)) == {"acme", "other"}
+
+
+def test_only_registered_tenants_may_have_jobs_where_that_is_said(store: Store, by_hand: ByHand) -> None:
+    """Whoever enqueues and by whatever way; what waits already runs, is retried and asks, and schedules say it."""
+    waiting, _ = put(store, spec(retry_as="new_job"), spec(), tenant="acme")
+    schedule = add(store, "acme")
+    register(store, "known")
+    assert not store.run(store.verbs.registered_only())
+    assert store.run(store.verbs.set_registered_only(True, "ada"))
+    assert not store.run(store.verbs.set_registered_only(True, "bob")), "it was so"
+    with pytest.raises(Refused, match="tenant_unregistered"):
+        put(store, spec(), spec(), tenant="acme")
+    said = str(by_hand.refusal("insert into job (tenant, kind) values ('acme', 'x')"))
+    assert "registered" in said
+    put_one(store, tenant="known")
+    assert store.run(store.verbs.fire_schedules([decided(schedule, firing())], EVERY_TENANT)) == 1
+    (fire,) = store.run(store.verbs.fires(schedule.id, "acme"))
+    assert (fire.status, fire.error_code) == ("failed", "tenant_unregistered")
+    lease = open_lease(store, tenant="acme")
+    failing, asking = claim(store, lease, 2, tenant="acme")
+    settle(store, failing, Failed("x", "y"), tenant="acme")
+    assert len(store.run(store.verbs.chain(waiting, "acme"))) == 2
+    assert apply(store, lease, asks(asking, new_id(), notify="tell"), tenant="acme") == []
+    register(store, "acme")
+    put_one(store, tenant="acme")
+    store.run(store.verbs.remove_tenant("acme", "ada"))
+    with pytest.raises(Refused, match="tenant_unregistered"):
+        put_one(store, tenant="acme")
+    assert store.run(store.verbs.set_registered_only(False, "eve"))
+    put_one(store, tenant="acme")
+    done = store.run(store.verbs.actions(ActionFilter(tenant=EVERY_TENANT, subject="tenants")))
+    assert [(each.actor, each.name, each.changed) for each in reversed(done)] == [
+        ("ada", "registered only", {"registered": [False, True]}),
+        ("eve", "registered only", {"registered": [True, False]}),
+    ]

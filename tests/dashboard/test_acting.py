@@ -229,7 +229,8 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
         assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
-    assert the(app.schedules.get("nightly")).payload == {"pin": "canary-4711"}, "left empty, it stays"
+    stored = the(app.client.run(app.client.verbs.schedule("nightly", "default")))
+    assert stored.payload == {"pin": "canary-4711"}, "left empty, it stays"
 
 
 async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.AsyncClient) -> None:

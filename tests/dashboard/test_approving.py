@@ -66,6 +66,7 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         for method in ("HEAD", "GET", "HEAD", "GET"):  # as programs that read mail do
             assert (await anonymous.request(method, link)).status_code == 200
         shown = await anonymous.get(link)
+        gate = app.approvals.show(scene.gate).gate
         assert app.approvals.show(scene.gate).gate.state == "open"
         assert app.approvals.show(scene.gate).votes == []
         assert shown.headers["referrer-policy"] == "no-referrer"
@@ -78,6 +79,12 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         assert (wrong.status_code, "limit must be integer" in wrong.text) == (422, True)
         done = await anonymous.post(link, data=FILLED | {"verdict": "approve"})
         assert (done.status_code, "is approved" in done.text) == (200, True)
+        for spent in (done, await anonymous.get(link)):
+            assert "was used" in spent.text
+            assert "<bdi>ada</bdi>" in spent.text, "whose link it was"
+            assert gate.summary not in spent.text
+            assert gate.name not in spent.text.replace(f"{gate.name} is approved", "")
+            assert 'name="verdict"' not in spent.text
         twice = await anonymous.post(link, data={"verdict": "deny"})
         assert twice.status_code == 409
     (vote,) = app.approvals.show(scene.gate).votes

@@ -20,6 +20,7 @@ from tests.support.attacks_on_retention import RETAINED, RETENTION
 from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
 from tests.support.attacks_on_switches import SWITCHED, SWITCHES
 from tests.support.attacks_on_tenants import CAPPED, TENANTS
+from tests.support.attacks_on_tokens import ISSUED, TOKENS
 from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
@@ -27,9 +28,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 _JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned", "asking", "asked")
 _LEASES = ("lease", "holding", "other", "ended")
 _FLOW = ("flow", "parent", "child")
+_TOKENS = ("api_token", "session", "revoked")
 NAMES = {
     name: f"00000000-0000-7000-8000-{number:012d}"
-    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown", *_FLOW), start=1)
+    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown", *_FLOW, *_TOKENS), start=1)
 }
 
 _NOW = "(select now from present)"
@@ -66,6 +68,7 @@ def setup() -> list[str]:
         *CAPPED,
         *RETAINED,
         *BEGUN,
+        *ISSUED,
         *_people(),
         *PLANNED,
     ]
@@ -108,6 +111,8 @@ SPELT: dict[str, dict[str, object]] = {
         "hour": 3600000000,
         "people": '["ada", "bob"]',
         "bosses": '["boss"]',
+        "roles": '["viewer"]',
+        "none": "[]",
     },
     "postgres": {
         "later": LATER["postgres"],
@@ -115,6 +120,8 @@ SPELT: dict[str, dict[str, object]] = {
         "hour": "1 hour",
         "people": '{"ada", "bob"}',
         "bosses": '{"boss"}',
+        "roles": '{"viewer"}',
+        "none": "{}",
     },
 }
 
@@ -181,6 +188,10 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
     "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),
+    "API tokens and sessions": (
+        "What a token allows never changes, what is revoked stays so, and a session may no more than its token.",
+        TOKENS,
+    ),
     "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
     "Retention and usage": ("What was counted stays, and what may go is what a policy says.", RETENTION),
     "Dead letters and bulk operations": (

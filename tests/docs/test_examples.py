@@ -60,7 +60,7 @@ async def test_patients(request: pytest.FixtureRequest, tmp_path: Path, store: s
     seen = await load("patients").main(request.getfixturevalue(f"{store}_url"), tmp_path)
     assert seen[0].startswith("refused: the payload of import_file has a forbidden key at $.options.password")
     assert seen[1] == "3 rows from s3://in/march.csv to db://patients"
-    assert seen[2].endswith("cannot reach [redacted]: [redacted]; its payload: [restricted]")
+    assert seen[2].endswith("what is said of a restricted job's failure is not kept; its payload: [restricted]")
     assert seen[3] == "2000 lines, at artifact://default/…"
 
 

@@ -52,14 +52,15 @@ NOT_A_WORKERS |= {
     "reset_consumer",
     "remove_consumer",
 }
-NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair"}
+NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
 READS |= {"queue_standings", "worker_standings", "recent_events"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
 READS |= {"active_subscriptions", "deliveries", "behind", "switches", "pulse"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
-READS |= {"tenants", "fair_queues", "turn_of"}
+READS |= {"tenants", "fair_queues", "turn_of", "registered_only", "gate_token"}
+NOT_A_WORKERS |= {"leftovers", "forget_leftovers"}  # of one with an artifact store: tests/app/test_leftovers.py
 NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
 READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}
 READS |= {"seal", "block", "unsealed", "sealed", "fingerprints", "actions"}

@@ -63,7 +63,7 @@ LIMITS = [
     both(
         "delete a reservation",
         f"delete from reservation where id = {_OVER}",
-        says=("ends and is never deleted", "ended, never deleted"),
+        says="not deleted before ninety days",
     ),
     only_postgres("truncate the reservations", "truncate reservation", says="rows are never changed"),
     *(

@@ -22,6 +22,20 @@ def _add(what: str, says: str | tuple[str, str], of: str = "api_token", /, **ins
     )
 
 
+# The small world by hand: as psql and the sqlite3 shell make it, with what the two write differently as names.
+_ISSUE = f"insert into api_token ({_COLUMNS}) values"
+ISSUED = (
+    *(
+        f"{_ISSUE} (:{name}, 'default', 'ci', :roles, :none, '{digit * 64}', 'hf_{digit}', {parent}, {NOW}, 'ada',"
+        " :soon)"
+        for name, digit, parent in (
+            ("api_token", "1", "null"),
+            ("session", "2", ":api_token"),
+            ("revoked", "3", "null"),
+        )
+    ),
+    f"update api_token set revoked_at = {NOW}, revoked_by = 'ada' where id = :revoked",
+)
 _SESSION = {"parent_id": "id"}
 _ENDED = "the token that"
 _WIDE = "it may no more than its token, and no longer"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, unquote
 
 ACCESS, SECRET, REGION = "AKIDTEST", "secret-of-the-test", "eu-test-1"
 
@@ -35,6 +37,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(503)
         if not self._signed(body):
             return self._answer(403)
+        path, _, query = self.path.partition("?")
+        if "list-type=2" in query:
+            return self._answer(200, self._listing(path, dict(parse_qsl(query))))
         found = self.server.objects.get(self.path)
         if self.command == "PUT":
             self.server.objects[self.path] = body
@@ -45,6 +50,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(404) if found is None else self._answer(200, found)
 
     do_GET = do_PUT = do_DELETE = do_HEAD = _serve
+
+    def _listing(self, path: str, asked: dict[str, str]) -> bytes:
+        """Two at a time, so that there is more than one page."""
+        keys = sorted(unquote(each).removeprefix(f"{path}/") for each in self.server.objects)
+        wanted = [key for key in keys if key.startswith(asked["prefix"]) and key > asked.get("start-after", "")]
+        rows = "".join(f"<Contents><Key>{html.escape(key)}</Key></Contents>" for key in wanted[:2])
+        return f"<ListBucketResult>{rows}</ListBucketResult>".encode()
 
     def _answer(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)
@@ -65,9 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["x-amz-content-sha256"] != hashlib.sha256(body).hexdigest():
             return False
         lines = "".join(f"{name}:{' '.join(self.headers[name].split())}\n" for name in sorted(names))
-        request = "\n".join(
-            [self.command, self.path, "", lines, ";".join(sorted(names)), self.headers["x-amz-content-sha256"]]
-        )
+        path, _, query = self.path.partition("?")
+        digest = self.headers["x-amz-content-sha256"]
+        request = "\n".join([self.command, path, query, lines, ";".join(sorted(names)), digest])
         text = "\n".join(
             [scheme, self.headers["x-amz-date"], "/".join(scope[1:]), hashlib.sha256(request.encode()).hexdigest()]
         )

@@ -57,6 +57,9 @@ def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifac
         artifacts.delete(ref, tenant=tenant)
         assert not artifacts.exists(ref, tenant=tenant)
         assert code(lambda ref=ref, tenant=tenant: artifacts.get(ref, tenant=tenant)) == "artifact_missing"
+    kept = {artifacts.put(b"one", tenant=tenant, job_id=job) for tenant in ("acme", "..", "a/b", "ümlaut & co", "<&>")}
+    artifacts.store.put("notes/of/others", b"")
+    assert sorted(map(str, artifacts.references())) == sorted(kept), "and nothing that is not ours"
     ref = artifacts.put(b"one", tenant="acme", job_id=job)
     artifacts.store.put(ref.removeprefix("artifact://"), b"two")
     assert code(lambda: artifacts.get(ref, tenant="acme")) == "artifact_changed"

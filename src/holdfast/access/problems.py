@@ -35,6 +35,7 @@ BY_CODE = {
     "requester_may_not_decide": 403,
     "generator_only": 403,
     "executor_refused": 403,
+    "tenant_unregistered": 403,
     # What was asked for is there no more, or never was.
     "token_used": 410,
     "token_expired": 410,

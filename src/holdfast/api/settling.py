@@ -18,7 +18,7 @@ from holdfast.domain.job import Claim, Job
 from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import JobRedactor, Redact
-from holdfast.domain.rules import HIDDEN
+from holdfast.domain.rules import HIDDEN, WITHHELD
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide
 from holdfast.domain.usage import check_cost
 from holdfast.runtime.execution import Handler, packed
@@ -26,7 +26,6 @@ from holdfast.transaction import RESULT_LIMIT
 
 Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 VERBS = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
-WITHHELD = "what is said of a restricted job's failure is not kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 from urllib.parse import quote, unquote
 
-from holdfast.domain.errors import Conflict, InvalidInput, NotFound, Refused
+from holdfast.domain.errors import Conflict, InvalidInput, InvalidSetting, NotFound, Refused
 from holdfast.domain.ids import parse_id
 
 SCHEME: Final = "artifact://"
@@ -42,6 +43,16 @@ class Reference:
             raise InvalidInput("this is no reference to the artifact store", code="invalid_reference")
         return cls(unquote(found[1]), parse_id(found[2]), found[3])
 
+    @classmethod
+    def at(cls, key: str) -> Reference | None:
+        """What lies under a key; None if it was not put there by us."""
+        tenant, _, rest = key.partition("/")
+        found = _FORM.fullmatch(f"{SCHEME}{quote(unquote(tenant), safe='')}/{rest}")
+        if found is None:
+            return None
+        made = cls(unquote(found[1]), found[2], found[3])
+        return made if made.key == key else None
+
     def __str__(self) -> str:
         return f"{SCHEME}{quote(self.tenant, safe='')}/{self.job_id}/{self.digest}"
 
@@ -55,6 +66,12 @@ class FileStore(ArtifactStore, Protocol):
     """One that takes a file without reading it into memory; the others are given its bytes."""
 
     def put_file(self, key: str, path: Path, digest: str) -> None: ...
+
+
+class ListedStore(ArtifactStore, Protocol):
+    """One that can say what is in it."""
+
+    def keys(self) -> Iterator[str]: ...
 
 
 class Artifacts:
@@ -98,6 +115,15 @@ class Artifacts:
     def delete(self, ref: str, *, tenant: str) -> None:
         """Gone, also if it was not there."""
         self.store.delete(self._own(ref, tenant).key)
+
+    def references(self) -> Iterator[Reference]:
+        """All that lies there and was put there by us, of every tenant."""
+        if not hasattr(self.store, "keys"):
+            raise InvalidSetting("this artifact store cannot say what is in it", code="artifacts_unlisted")
+        keys = cast(ListedStore, self.store).keys()
+        for key in keys:
+            if (found := Reference.at(key)) is not None:
+                yield found
 
     def _own(self, ref: str, tenant: str) -> Reference:
         wanted = Reference.of(ref)

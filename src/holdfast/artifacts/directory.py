@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,6 +68,14 @@ class Directory:
 
     def exists(self, key: str) -> bool:
         return self._path(key).is_file()
+
+    def keys(self) -> Iterator[str]:
+        """In no order. What is just being put there is not there yet."""
+        for folder, _, names in os.walk(self.root):
+            parts = Path(folder).relative_to(self.root).parts
+            for name in names:
+                if _PART.fullmatch(name):
+                    yield "/".join((*parts, name))
 
     def _path(self, key: str) -> Path:
         """Inside the root and nowhere else: no part is empty, begins with a dot or has a separator in it; and no link

@@ -1,4 +1,4 @@
-"""A bucket of anything that speaks S3, with the standard library alone: four requests, signed (Signature Version 4).
+"""A bucket of anything that speaks S3, with the standard library alone: five requests, signed (Signature Version 4).
 
 Path style, since that is what every server understands. The digest of what is sent is signed, so nobody on the way can
 put something else there; what is read is checked by whoever asked for it. Redirects are not followed: a signature is
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 import http.client
 import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +27,7 @@ from holdfast.domain.errors import InvalidSetting, Refused, StoreUnavailable
 TIMEOUT: Final = 30.0
 TRIES: Final = 3
 _SAFE: Final = "-_.~"
+_KEY: Final = re.compile(r"<Key>([^<]*)</Key>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +88,35 @@ class Bucket:
     def exists(self, key: str) -> bool:
         return self._ask("HEAD", key, may_lack=True)[0] != 404
 
+    def keys(self) -> Iterator[str]:
+        """A thousand at a time, in the order of their names."""
+        begin, after = f"{self.prefix}/" if self.prefix else "", ""
+        while True:
+            asked = {"list-type": "2", "prefix": begin} | ({"start-after": after} if after else {})
+            query = "&".join(f"{name}={quote(asked[name], safe=_SAFE)}" for name in sorted(asked))
+            found = [html.unescape(each) for each in _KEY.findall(self._ask("GET", "", query=query)[1].decode())]
+            yield from (key.removeprefix(begin) for key in found)
+            if not found or found[-1] <= after:  # a server that begins at the first again would never end
+                return
+            after = found[-1]
+
     def _ask(
-        self, method: str, key: str, data: bytes | Path = b"", *, may_lack: bool = False, digest: str | None = None
+        self,
+        method: str,
+        key: str,
+        data: bytes | Path = b"",
+        *,
+        may_lack: bool = False,
+        digest: str | None = None,
+        query: str = "",
     ) -> tuple[int, bytes]:
-        """All four can be asked again: what is put is named by its content."""
+        """All of them can be asked again: what is put is named by its content."""
         last = ""
         for turn in range(TRIES):
             if turn:
                 time.sleep(random.uniform(0.05, 0.15) * 2**turn)
             try:
-                status, body = self._once(method, key, data, digest)
+                status, body = self._once(method, key, data, digest, query)
             except (OSError, http.client.HTTPException) as error:
                 last = f"{type(error).__name__}: {error}"
                 continue
@@ -105,20 +127,22 @@ class Bucket:
             last = f"it said {status} to {method}"
         raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
 
-    def _once(self, method: str, key: str, data: bytes | Path, digest: str | None) -> tuple[int, bytes]:
-        full = "/".join(part for part in (self.name, self.prefix, key) if part)
+    def _once(self, method: str, key: str, data: bytes | Path, digest: str | None, query: str) -> tuple[int, bytes]:
+        full = self.name if query else "/".join(part for part in (self.name, self.prefix, key) if part)
         path = "/" + quote(full, safe="/" + _SAFE)
         connect = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
         connection = connect(self.host, timeout=self.timeout)
         with ExitStack() as stack:
             stack.callback(connection.close)
             now, content = datetime.now(UTC), data if isinstance(data, bytes) else b""
-            headers = signed(method, self.host, path, content, self.region, self.credentials, now, digest=digest)
+            headers = signed(method, self.host, path, content, self.region, self.credentials, now, query, digest)
             body: bytes | BinaryIO = content
             if isinstance(data, Path):
                 headers["content-length"] = str(data.stat().st_size)
                 body = stack.enter_context(data.open("rb"))
-            connection.request(method, path, body=body if method == "PUT" else None, headers=headers)
+            connection.request(
+                method, f"{path}?{query}" if query else path, body=body if method == "PUT" else None, headers=headers
+            )
             answer = connection.getresponse()
             return answer.status, answer.read()
 

@@ -1,4 +1,4 @@
-"""``holdfast retention list | set | delete | preview | run``: for how long finished jobs are kept."""
+"""``holdfast retention list | set | delete | preview | run | orphans``: for how long finished jobs are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast import config
+from holdfast.artifacts import open_artifacts
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
@@ -115,10 +117,23 @@ def run(
 ) -> None:
     """Remove what is due here and now, without the rests that workers take between their slices."""
     with session.connect() as client:
-        done = Retentions(client).run(limit=limit)
+        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        done = Retentions(client, artifacts).run(limit=limit)
     session.answer(
-        done, f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned."
+        done,
+        f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
+        f" {done['delete']:,} deleted in the artifact store.",
     )
+
+
+@commands.add("orphans", "holdfast retention orphans --all-tenants")
+def orphans(session: AnyTenant) -> None:
+    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and is
+    older than a week. What is found is deleted by workers, or by "run"."""
+    with session.connect() as client:
+        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        found = Retentions(client, artifacts).orphans()
+    session.answer({"found": found}, f"{found:,} found that no job has any more.")
 
 
 def _print(found: list[Retention]) -> None:

@@ -1,4 +1,5 @@
-"""``holdfast tenants list | show | set | delete | fair``: what tenants are held to, and how they share queues."""
+"""``holdfast tenants list | show | set | delete | fair | registered-only``: what tenants are held to, and how they
+share queues."""
 
 from __future__ import annotations
 
@@ -122,6 +123,24 @@ def fair(
         say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
     else:
         say("Every queue is shared fairly." if shared == ["*"] else f"Shared fairly: {', '.join(shared)}.")
+
+
+@commands.add("registered-only", "holdfast tenants registered-only on")
+def registered_only(
+    session: NoTenant,
+    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
+) -> None:
+    """Refuse jobs of tenants that are not registered, or no more. What waits already runs to its end."""
+    with session.connect() as client:
+        tenants = Tenants(client)
+        on = tenants.registered_only(None if state is None else state == "on")
+        others = [each.name for each in tenants.list() if each.updated_at is None] if on else []
+    if session.as_json:
+        emit({"registered_only": on, "unregistered": others})
+        return
+    say("Only registered tenants may have jobs." if on else "Any tenant may have jobs.")
+    if others:
+        say(f"Not registered, and with jobs: {', '.join(map(line, others))}.")
 
 
 def _number(text: str, option: str, least: int, most: int) -> int | None:

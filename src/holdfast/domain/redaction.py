@@ -128,22 +128,22 @@ class JobRedactor:
     """A redactor that also knows the secrets among one job's arguments, looked up when first there is need. Of a
     ``restricted`` payload every value is one."""
 
-    __slots__ = ("_payload", "_redact", "_restricted", "_secrets")
+    __slots__ = ("_payload", "_redact", "_secrets", "restricted")
 
     def __init__(self, redact: Redactor, payload: str, restricted: bool = False) -> None:
         self._redact = redact
         self._payload = payload
-        self._restricted = restricted
+        self.restricted = restricted
         self._secrets: list[str] | None = None
 
     def __call__(self, text: str, limit: int = LINE_LIMIT) -> str:
         if self._secrets is None:
             try:
                 value = decode(self._payload)
-                self._secrets = list(_every_value(value) if self._restricted else self._redact.within(value))
+                self._secrets = list(_every_value(value) if self.restricted else self._redact.within(value))
             except InvalidPayload:  # somebody else's; the handler will not get it either
                 self._secrets = []
-        return self._redact.also(self._secrets, LEAST_RESTRICTED if self._restricted else LEAST)(text, limit)
+        return self._redact.also(self._secrets, LEAST_RESTRICTED if self.restricted else LEAST)(text, limit)
 
 
 def _every_value(value: JsonValue) -> Iterator[str]:

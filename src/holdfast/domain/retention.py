@@ -21,7 +21,8 @@ ANY: Final = "*"
 ENDS: Final = ("succeeded", "failed", "cancelled", "dead_letter")
 """The states that a policy can name; ``*`` is the first three."""
 
-Pass = Literal["clean", "purge", "prune", "idle"]
+Pass = Literal["clean", "purge", "prune", "delete", "idle"]
+"""``delete``: what cleaned jobs had in the artifact store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ IDLE: Final = Swept("idle", 0, 0, 0, None, False)
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end."""
+    """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end.
+    One whose verb is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
 
     tenant: str
     kind: str

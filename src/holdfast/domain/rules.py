@@ -29,6 +29,8 @@ LEAST_BYTES: Final = 256
 MOST_BYTES: Final = 2**31 - 1
 HIDDEN: Final = "[restricted]"
 """What readers see in place of a restricted payload."""
+WITHHELD: Final = "what is said of a restricted job's failure is not kept"
+"""What is kept in place of the words of its errors: the ledger is sealed, and nothing could take them out later."""
 
 Classification = Literal["safe_metadata", "restricted"]
 
@@ -183,6 +185,11 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
     return combine(rule for rule in rules if rule.holds_for(tenant, kind))
+
+
+def shown_payload(rules: Iterable[PayloadRule], tenant: str, kind: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """The payload of a template or a schedule as readers see it."""
+    return {HIDDEN: True} if payload and effective(rules, tenant, kind).restricted else payload
 
 
 def forbidden_at(value: JsonValue, names: frozenset[str]) -> str | None:

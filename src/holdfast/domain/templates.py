@@ -16,6 +16,7 @@ from holdfast.domain.keys import check_name
 from holdfast.domain.order import check_priority
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import Backoff, Retry, as_stored_policy
+from holdfast.domain.rules import HIDDEN
 
 PAYLOAD_LIMIT: Final = 1_048_576
 OPTIONS: Final = ("queue", "priority", "tags", "agent", "retry", "deadline", "correlation_id", "external_ref")
@@ -72,6 +73,10 @@ class MadeFrom:
 def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
     if payload is not None and not isinstance(payload, Mapping):
         raise InvalidSetting(f"the payload of {what} is an object of names and values", code="invalid_payload")
+    if payload is not None and HIDDEN in payload:
+        raise InvalidSetting(
+            f"the payload of {what} is what readers see of one that is restricted", code="payload_reserved"
+        )
     return encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypedDict, TypeVar
 
@@ -19,6 +20,8 @@ from holdfast.domain.gates import (
     Ballot,
     Gate,
     GateFilter,
+    GateState,
+    Token,
     VerdictWord,
     Vote,
     find_hash,
@@ -71,6 +74,20 @@ class Asked:
     gate: Gate
     votes: list[Vote]
     job: Job
+    spent: Spent | None = None
+    """Of what a token was shown for: it decides nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
+    became of it and when, and if the token was used, when and by whom it was issued to."""
+
+    state: GateState
+    decided_at: datetime | None
+    used_at: datetime | None
+    by: str | None
+    expired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +167,23 @@ def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
     if gate is None:
         return None
     stored = yield from verbs.gate_hashes(gate.id, gate.tenant).start()
-    if find_hash(token_hash(token, gate), stored) is None:
+    shown = find_hash(token_hash(token, gate), stored)
+    found = None if shown is None else (yield from asked(verbs, gate.id, gate.tenant).start())
+    if shown is None or found is None:
         return None
-    return (yield from asked(verbs, gate.id, gate.tenant).start())
+    kept = yield from verbs.gate_token(shown, gate.tenant).start()
+    now = yield from verbs.now().start()
+    return replace(found, spent=_spent(gate, kept, now))
+
+
+def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
+    if token is None:
+        return None
+    over = token.expires_at is not None and token.expires_at <= now
+    if gate.state == "open" and token.used_at is None and not over:
+        return None
+    by = None if token.used_at is None else token.person
+    return Spent(gate.state, gate.decided_at, token.used_at, by, over and token.used_at is None)
 
 
 class Approvals:

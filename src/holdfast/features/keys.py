@@ -1,7 +1,8 @@
 """Changing keys: what is sealed with an old one is opened, sealed with the current one, and put back, page by page.
 
 Each job is a transaction of its own, so it can be stopped and begun again at any moment, and jobs run meanwhile. What
-cannot be opened (its key is not here) is left as it is, and counted.
+cannot be opened (its key is not here) is left as it is, and counted. What lay in the artifact store under the old key
+goes when no job names it any more: a retry that is a job of its own may.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
 from holdfast.stores.port.payloads import SealedJob
 from holdfast.vault import Vault, What
@@ -38,6 +40,8 @@ def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambd
                     done = _counted(done, _one(caller, vault, job, what, text))  # type: ignore[arg-type]
         after = found[-1].id
         told(done)
+    if vault.artifacts is not None:
+        clear_now(caller, vault.artifacts, caller.tenant)
     return done
 
 
@@ -53,7 +57,8 @@ def _one(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) ->
         return None
     becomes = vault.seal_anew(opened, text, what=what, tenant=job.tenant, job_id=job.id)
     written = caller.run(caller.verbs.reseal(job.id, text, becomes, caller.actor, job.tenant))
-    vault.drop(text if written else becomes, tenant=job.tenant)
+    if not written:
+        vault.drop(becomes, tenant=job.tenant)
     return written
 
 

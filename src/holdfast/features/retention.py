@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
+from holdfast.artifacts import Artifacts
+from holdfast.artifacts.base import Reference
 from holdfast.domain.durations import Duration
-from holdfast.domain.errors import NotFound
+from holdfast.domain.errors import InvalidSetting, NotFound
 from holdfast.domain.retention import ANY, Keeping, Preview, Retention, check_state
+from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
+from holdfast.stores.port.retention import Leftover
 
 _Policies = list[Retention]  # inside the class the word is a method
 _Previews = list[Preview]
@@ -16,8 +22,9 @@ _Previews = list[Preview]
 class Retentions:
     """``tenant`` is whose jobs are meant: the app's own, unless said otherwise; ``"*"`` is every tenant's."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, artifacts: Artifacts | None = None) -> None:
         self._caller = caller
+        self._artifacts = artifacts
         self._declared: dict[str, Keeping] = {}
 
     def set(
@@ -56,12 +63,13 @@ class Retentions:
         return self._caller.run(self._caller.verbs.preview_retention(tenant or self._caller.tenant))
 
     def run(self, *, tenant: str | None = None, limit: int = 100_000) -> dict[str, int]:
-        """Do here and now, without resting, what workers do on the side; answers what was cleaned, purged and pruned.
+        """Do here and now, without resting, what workers do on the side; answers what was cleaned, purged, pruned and
+        deleted in the artifact store.
 
         It ends when every pass has come to its end, or after ``limit`` jobs.
         """
         verbs, scope = self._caller.verbs, tenant or self._caller.tenant
-        done = {"clean": 0, "purge": 0, "prune": 0}
+        done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
         while sum(done.values()) < limit:
             while self._caller.run(verbs.count_usage()):
                 pass
@@ -69,7 +77,25 @@ class Retentions:
             if swept.verb == "idle":
                 break
             done[swept.verb] += swept.done
+        if self._artifacts is not None:
+            done["delete"] = clear_now(self._caller, self._artifacts, scope)
         return done
+
+    def orphans(self, *, tenant: str | None = None) -> int:
+        """Walk the artifact store for what belongs to no job of this database, or to one that is cleaned, and is older
+        than a week: who dies between storing and enqueuing leaves such. They are put down to be deleted, as what
+        cleaned jobs have left is; answers how many are new. The store must be this database's alone."""
+        if self._artifacts is None:
+            raise InvalidSetting(
+                "no artifact store is named here",
+                code="no_artifact_store",
+                fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
+            )
+        verbs, scope, new = self._caller.verbs, tenant or self._caller.tenant, 0
+        for some in _batches(self._artifacts.references()):
+            found = [Leftover(each.tenant, each.job_id, str(each)) for each in some]
+            new += self._caller.run(verbs.find_leftovers(found, scope))
+        return new
 
     def declare(self, kind: str, keeping: Keeping | None) -> None:
         """What the program says of one of its kinds; written down when a worker starts."""
@@ -79,3 +105,8 @@ class Retentions:
     def put_down(self, scope: str) -> None:
         for keeping in self._declared.values():
             self._caller.run(self._caller.verbs.set_retention(keeping, self._caller.actor, scope))
+
+
+def _batches(found: Iterator[Reference]) -> Iterator[list[Reference]]:
+    while some := list(itertools.islice(found, 500)):
+        yield some

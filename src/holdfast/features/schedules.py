@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from holdfast.domain.job import JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.placing import Placed, drafted, moved, unmoved
 from holdfast.domain.preview import Coming, preview
+from holdfast.domain.rules import PayloadRule, shown_payload
 from holdfast.domain.schedules import Fire, Firing, Schedule, ScheduleDraft
 from holdfast.domain.templates import Template, together
 from holdfast.stores.base import Caller
@@ -85,16 +87,16 @@ class Schedules:
         return await self._caller.arun(self._run(name, anyway))
 
     def get(self, name: str) -> Schedule | None:
-        return self._caller.run(self._caller.verbs.schedule(_named(name), self._caller.tenant))
+        return self._caller.run(self._get(name))
 
     async def aget(self, name: str) -> Schedule | None:
-        return await self._caller.arun(self._caller.verbs.schedule(_named(name), self._caller.tenant))
+        return await self._caller.arun(self._get(name))
 
     def list(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return self._caller.run(self._caller.verbs.schedules(self._caller.tenant, state, kind))
+        return self._caller.run(self._listed(state, kind))
 
     async def alist(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return await self._caller.arun(self._caller.verbs.schedules(self._caller.tenant, state, kind))
+        return await self._caller.arun(self._listed(state, kind))
 
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
         """What became of its times, the latest first."""
@@ -123,7 +125,7 @@ class Schedules:
             raise Conflict(
                 f"there is a schedule {name} already", code="schedule_exists", fix="Edit it, or choose another name."
             )
-        return (yield from self._found(name))
+        return (yield from self._shown((yield from self._found(name))))
 
     @flow()
     def _edit(self, name: str, changes: Mapping[str, Any]) -> Steps[Schedule]:
@@ -135,7 +137,7 @@ class Schedules:
             self._firing(draft, template, placed.next_fire_at or now)
             state = "active" if read.state == "ended" else read.state
             if (yield from self._change(read, placed, state)):
-                return (yield from self._found(name))
+                return (yield from self._shown((yield from self._found(name))))
         raise _busy(name)
 
     @flow()
@@ -143,12 +145,12 @@ class Schedules:
         for _ in range(TRIES):
             read = yield from self._found(name)
             if read.state == state or (read.state, state) == ("ended", "paused"):
-                return read
+                return (yield from self._shown(read))
             now = yield from self._caller.verbs.now().start()
             draft = drafted(read)
             placed = Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else unmoved(read, draft)
             if (yield from self._change(read, placed.declared_as(read), state)):
-                return read if state == "deleted" else (yield from self._found(name))
+                return (yield from self._shown(read if state == "deleted" else (yield from self._found(name))))
         raise _busy(name)
 
     def _change(self, read: Schedule, placed: Placed, state: str) -> Steps[bool]:
@@ -181,7 +183,23 @@ class Schedules:
         now = yield from self._caller.verbs.now().start()
         return preview(read.timed, now, read.anchor_at, count)
 
+    @flow(writes=False)
+    def _get(self, name: str) -> Steps[Schedule | None]:
+        found = yield from self._caller.verbs.schedule(_named(name), self._caller.tenant).start()
+        return None if found is None else (yield from self._shown(found))
+
+    @flow(writes=False)
+    def _listed(self, state: str | None, kind: str | None) -> Steps[_Schedules]:
+        found = yield from self._caller.verbs.schedules(self._caller.tenant, state, kind).start()
+        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        return [_without(rules, each) for each in found]
+
     # --- parts ---
+
+    def _shown(self, found: Schedule) -> Steps[Schedule]:
+        """Without the payload of a restricted kind (rule 24): it is for the jobs that are made."""
+        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        return _without(rules, found)
 
     def _found(self, name: str) -> Steps[Schedule]:
         found = yield from self._caller.verbs.schedule(_named(name), self._caller.tenant).start()
@@ -232,6 +250,11 @@ def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
     if "kind" in changes or "template" in changes:
         own = {name: value for name, value in own.items() if name not in ("kind", "template")}
     return {**read.options, **own, **changes}
+
+
+def _without(rules: Sequence[PayloadRule], found: Schedule) -> Schedule:
+    payload = shown_payload(rules, found.tenant, found.kind, found.payload) if rules else found.payload
+    return replace(found, payload=payload)
 
 
 def _busy(name: str) -> Conflict:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.keys import check_name
+from holdfast.domain.rules import shown_payload
 from holdfast.domain.templates import Template, TemplateDraft, together
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
@@ -54,17 +56,17 @@ class Templates:
         return _there(await self._caller.arun(self._get(name, version)), version)
 
     def list(self) -> _Templates:
-        return self._caller.run(self._caller.verbs.templates(self._caller.tenant))
+        return self._caller.run(self._listed())
 
     async def alist(self) -> _Templates:
-        return await self._caller.arun(self._caller.verbs.templates(self._caller.tenant))
+        return await self._caller.arun(self._listed())
 
     def versions(self, name: str) -> _Templates:
         """Every version, the newest first; a removal is one of them."""
-        return self._caller.run(self._caller.verbs.template_versions(_named(name), self._caller.tenant))
+        return self._caller.run(self._versions(name))
 
     async def aversions(self, name: str) -> _Templates:
-        return await self._caller.arun(self._caller.verbs.template_versions(_named(name), self._caller.tenant))
+        return await self._caller.arun(self._versions(name))
 
     def remove(self, name: str) -> None:
         """No new jobs are made from it; its versions stay, and putting it again makes the next one."""
@@ -96,8 +98,28 @@ class Templates:
         self._counter.fits(draft.kind, payload or {})
         return self._caller.verbs.put_template(draft, self._caller.actor, self._caller.tenant)
 
-    def _get(self, name: str, version: int | None) -> Flow[Template | None]:
-        return self._caller.verbs.template(_named(name), self._caller.tenant, version)
+    @flow(writes=False)
+    def _get(self, name: str, version: int | None) -> Steps[Template | None]:
+        found = yield from self._caller.verbs.template(_named(name), self._caller.tenant, version).start()
+        return None if found is None else (yield from self._shown([found]))[0]
+
+    @flow(writes=False)
+    def _listed(self) -> Steps[_Templates]:
+        found = yield from self._caller.verbs.templates(self._caller.tenant).start()
+        return (yield from self._shown(found))
+
+    @flow(writes=False)
+    def _versions(self, name: str) -> Steps[_Templates]:
+        found = yield from self._caller.verbs.template_versions(_named(name), self._caller.tenant).start()
+        return (yield from self._shown(found))
+
+    def _shown(self, found: _Templates) -> Steps[_Templates]:
+        """Without the payloads of restricted kinds (rule 24): they are for the jobs that are made."""
+        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        return [
+            replace(each, payload=shown_payload(rules, each.tenant, each.kind, each.payload)) if rules else each
+            for each in found
+        ]
 
     def _remove(self, name: str) -> Flow[bool]:
         return self._caller.verbs.remove_template(_named(name), self._caller.actor, self._caller.tenant)

@@ -71,6 +71,23 @@ class Tenants:
         """Which queues are shared."""
         return self._caller.run(self._caller.verbs.fair_queues())
 
+    def registered_only(self, on: bool | None = None) -> bool:
+        """Whether a tenant has to be registered before it can have jobs: others are refused (``tenant_unregistered``).
+        What waits already runs to its end, and is retried. Without ``on``: look."""
+        return self._caller.run(self._registered(on))
+
+    async def aregistered_only(self, on: bool | None = None) -> bool:
+        return await self._caller.arun(self._registered(on))
+
+    def _registered(self, on: bool | None) -> Flow[bool]:
+        verbs = self._caller.verbs
+        return verbs.registered_only() if on is None else self._require(on)
+
+    @flow()
+    def _require(self, on: bool) -> Steps[bool]:
+        yield from self._caller.verbs.set_registered_only(on, self._caller.actor).start()
+        return on
+
     @flow()
     def _set(self, name: str, what: TenantOptions) -> Steps[Tenant]:
         verbs = self._caller.verbs

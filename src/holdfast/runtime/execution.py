@@ -14,14 +14,24 @@ from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
 from holdfast.domain.durations import seconds
 from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.domain.job import DEFAULT_RETRY, Claim, log_fields
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Settled, Snoozed, Succeeded, outcome_word
+from holdfast.domain.outcome import (
+    Cancelled,
+    Crashed,
+    Failed,
+    Outcome,
+    Paused,
+    Settled,
+    Snoozed,
+    Succeeded,
+    outcome_word,
+)
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
-from holdfast.domain.rules import NO_RULE, Effective
+from holdfast.domain.rules import NO_RULE, WITHHELD, Effective
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.domain.states import State
 from holdfast.runtime.ending import Ended, Suspended
-from holdfast.runtime.failures import failure, frame_of, message_of, traceback_of
+from holdfast.runtime.failures import failure, frame_of, message_of, places_of, traceback_of
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import Store
@@ -138,7 +148,7 @@ async def _attempt(handler: Handler, claim: Claim, stop: Stop) -> Outcome | Sett
             return _WELL
         return Succeeded(answer) if isinstance(answer, str) else answer
     except Suspended as wait:
-        return wait.outcome
+        return _untold(handler, claim, wait.outcome)
     except Ended as end:
         return _without_secrets(handler, claim, end.outcome)
     except TimeoutError as error:
@@ -222,9 +232,35 @@ def pack_result(vault: Vault, rule: Effective, claim: Claim, outcome: Succeeded)
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
     redact = handler.redactor(claim)
     try:
-        return _said(handler, error, redact)
+        outcome = _said(handler, error, redact)
     except Exception as trouble:  # one of ours that was not made as it should be: its job must end all the same
-        return failure(trouble, redact)
+        outcome = failure(trouble, redact)
+    return withheld(outcome, error) if redact.restricted else outcome
+
+
+def withheld(outcome: Outcome, error: BaseException | None = None) -> Outcome:
+    """Of a restricted job's failure only what sort it was and where: what it says may be made of anything the handler
+    has read, and the ledger that it would go into is sealed."""
+    match outcome:
+        case Failed(note=note):
+            places = None if error is None else places_of(error)
+            return replace(outcome, message=WITHHELD, traceback=places, note=_without_log(note))
+        case Crashed(note=note):
+            return replace(outcome, note=_without_log(note))
+        case Paused(pause=pause) if pause.get("error"):
+            return replace(outcome, pause=pause | {"error": pause["error"] | {"message": WITHHELD}})
+        case _:
+            return outcome
+
+
+def _without_log(note: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if note is None else {name: value for name, value in note.items() if name != "log"}
+
+
+def _untold(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
+    if isinstance(outcome, Paused) and outcome.pause.get("error") and handler.rule_for(claim).restricted:
+        return withheld(outcome)
+    return outcome
 
 
 def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
@@ -251,6 +287,8 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
 def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
     """What another process said of its end is looked through here: it may not know what is secret."""
     redact = handler.redactor(claim)
+    if redact.restricted:
+        return withheld(outcome)
     match outcome:
         case Failed(message=message, traceback=trace):
             trace = None if trace is None else redact(trace, TRACEBACK_LIMIT)

@@ -71,6 +71,22 @@ def traceback_of(error: BaseException, redact: Redact) -> str:
         return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
 
 
+def places_of(error: BaseException) -> str:
+    """Of a traceback only where it led through and the types of the errors: what may be told of a restricted job."""
+    try:
+        told = traceback.TracebackException(
+            type(error), error, error.__traceback__, limit=-FRAMES, compact=True, max_group_width=10, max_group_depth=5
+        )
+        parts = []
+        for one in _chain(told):
+            _trim(one.stack)
+            parts += [f"{type_name(error)}\n" if one is told else "led to by\n"]
+            parts += [f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in one.stack]
+        return "".join(parts)[:TRACEBACK_LIMIT]
+    except Exception:  # some __cause__ that will not be read
+        return type_name(error)
+
+
 def frame_of(error: BaseException) -> str | None:
     """Where in the user's own code it was raised, as ``module:function``; what raises an error for another is not it.
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RETENTION = "retention"
+"""As whom the sweep acts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -22,6 +25,9 @@ class Recorded:
     seen: str = ""
     by_hand: bool = True
     """Its rows are added and removed by people; else by what happens to jobs, and only changes are recorded."""
+    ends: bool = False
+    """Retention forgets its rows when they were over for long, which the guards judge: that is told in one line for all
+    of a batch, since a line for each would be kept longer than the row itself."""
 
     @property
     def watched(self) -> list[str]:
@@ -31,7 +37,7 @@ class Recorded:
 RECORDED = (
     Recorded("job_limit", "limit", "scope name", "concurrency rate per burst"),
     Recorded("queue_setting", "queue", "queue", "aging aging_step aging_most"),
-    Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why"),
+    Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why", ends=True),
     Recorded("switch", "switch", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
@@ -63,11 +69,11 @@ RECORDED = (
         "signal_only forbidden classification max_bytes max_result_bytes store",
     ),
     Recorded("connector", "connector", "name", "enabled hosts secrets timeout max_bytes", "headers"),
-    Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted"),
+    Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted", ends=True),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "gate_id", "person verdict how"),
-    Recorded("gate_token", "gate_token", "gate_id", "person issued_by"),
-    Recorded("api_token", "token", "id", "name roles scopes prefix parent_id revoked_by", "revoked_at"),
+    Recorded("gate_token", "gate_token", "gate_id", "person issued_by", ends=True),
+    Recorded("api_token", "token", "id", "name roles scopes prefix parent_id revoked_by", "revoked_at", ends=True),
 )
 
 
@@ -77,9 +83,15 @@ def postgres_triggers() -> str:
     for each in RECORDED:
         call = f"record_action('{each.subject}', '{each.name}', '{each.told}', '{each.seen}')"
         if each.by_hand:
+            when = "insert" if each.ends else "insert or delete"
             parts.append(
-                f"create or replace trigger record_action after insert or delete on {each.table}"
+                f"create or replace trigger record_action after {when} on {each.table}"
                 f" for each row execute function {call};"
+            )
+        if each.ends:
+            parts.append(
+                f"create or replace trigger record_removed after delete on {each.table}"
+                f" for each row when (actor() <> '{RETENTION}') execute function {call};"
             )
         if each.watched:
             differs = " or ".join(f"old.{column}::text is distinct from new.{column}::text" for column in each.watched)
@@ -104,7 +116,8 @@ def _added(each: Recorded) -> str:
 
 
 def _removed(each: Recorded) -> str:
-    return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"))
+    condition = f"WHEN (SELECT actor FROM present) <> '{RETENTION}'\n" if each.ends else ""
+    return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"), condition)
 
 
 def _changed(each: Recorded) -> str:

@@ -16,7 +16,7 @@ from holdfast.app import App
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.features.approvals import Asked
+from holdfast.features.approvals import Asked, Spent
 
 router = APIRouter(prefix="/gates", tags=["gates"])
 by_token = APIRouter(prefix="/decide", tags=["gates"])
@@ -110,10 +110,11 @@ class Question:
     kind: str
 
 
-@by_token.get("/{token}", response_model=Question)
-async def show_question(app: TheApp, token: Token) -> Question:
-    """Look at what the token decides. It decides nothing."""
-    return _question(await _asked_with(app, token))
+@by_token.get("/{token}", response_model=Question | Spent)
+async def show_question(app: TheApp, token: Token) -> Question | Spent:
+    """Look at what the token decides; once it can decide nothing any more, at what became of it. It decides nothing."""
+    asked = await _asked_with(app, token)
+    return asked.spent or _question(asked)
 
 
 class Decide(Say):

@@ -24,7 +24,7 @@ from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.rules import HIDDEN
 from holdfast.domain.states import State
 from holdfast.handle import Handle
-from holdfast.insights import Story, Why, matching, story
+from holdfast.insights import Story, Why, ledger_of, matching, story
 from holdfast.kind import Prepared
 from holdfast.stores.base import Counted
 from holdfast.vault import NAME
@@ -160,7 +160,7 @@ async def job_history(
 ) -> Page[Event]:
     """Its events, oldest first; `after` is the `seq` of the last one seen."""
     client, place = app.client, -1 if after is None else after
-    events = await client.arun(client.verbs.history(job_id, client.tenant))
+    events = await client.arun(ledger_of(client.verbs, job_id, client.tenant))
     if not events:
         raise _missing(job_id)
     return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)

@@ -39,6 +39,17 @@ class Sharing(Body):
     queue: Text | None = None
 
 
+class Registering(Body):
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Whether a tenant has to be registered before it can have jobs."""
+
+    registered_only: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Which queues are shared fairly; ``*`` is all."""
@@ -62,6 +73,17 @@ async def fair_queues(app: TheApp) -> Shared:
 async def share_queues(app: TheApp, body: Sharing) -> Shared:
     """Have tenants share a queue fairly, or all of them, or no more."""
     return Shared(await app.tenants.afair(body.on, queue=body.queue))
+
+
+@router.get("/registered-only", dependencies=[allowed_whole(Scope.READ)], response_model=Registration)
+async def registered_only(app: TheApp) -> Registration:
+    return Registration(await app.tenants.aregistered_only())
+
+
+@router.post("/registered-only", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Registration)
+async def require_registration(app: TheApp, body: Registering) -> Registration:
+    """Refuse jobs of tenants that are not registered, or no more."""
+    return Registration(await app.tenants.aregistered_only(body.on))
 
 
 @router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Tenant)

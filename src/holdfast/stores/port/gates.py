@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Token, Vote
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.flow import Flow
 
@@ -18,6 +18,10 @@ class GateVerbs(Protocol):
         ...
 
     def gate_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+    def gate_token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
+        """Whose a token is, until when it is good, and when it was used."""
+        ...
+
     def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def gate(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
     def gates(self, wanted: GateFilter) -> Flow[list[Gate]]: ...

@@ -38,6 +38,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH062": (Refused, "token_ended"),
     "ZH063": (Refused, "session_too_wide"),
     "ZH064": (Refused, "secret_in_settings"),
+    "ZH067": (Refused, "tenant_unregistered"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.gates import Answer, Ballot
+from holdfast.domain.gates import Answer, Ballot, Token
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.flow import Steps, flow
@@ -58,6 +58,11 @@ class GateVerbs(Calls):
     def gate_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
         rows = yield self._call("gate_hashes", "%s, %s", parse_id(gate_id), tenant)
         return [row[0] for row in rows]
+
+    @flow(single=True)
+    def gate_token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+        rows = yield self._call("gate_token_of", "%s, %s", token_hash, tenant)
+        return Token(*rows[0]) if rows else None
 
     @flow(single=True)
     def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.retention import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.port.retention import PREVIEWED
+from holdfast.stores.port.retention import PREVIEWED, Leftover
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads.jobs import Reader
 
@@ -37,6 +39,22 @@ class RetentionVerbs(Calls, Reader):
     def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
         rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
         return Swept(*rows[0]) if rows else IDLE
+
+    @flow(single=True)
+    def leftovers(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+        rows = yield self._call("leftovers", "%s, %s", want, tenant)
+        return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
+
+    @flow(single=True)
+    def forget_leftovers(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("forget_leftovers", "%s::text[], %s", list(refs), tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def find_leftovers(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+        lists = ([each.tenant for each in found], [each.job_id for each in found], [each.ref for each in found])
+        rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
+        return int(rows[0][0])
 
     @flow(single=True)
     def count_usage(self, want: int = 2000, begin: bool = False) -> Steps[int]:

@@ -36,6 +36,16 @@ class TenantVerbs(Reads):
         return list(rows[0][0] or ())
 
     @flow(single=True)
+    def set_registered_only(self, on: bool, actor: str) -> Steps[bool]:
+        rows = yield self._call("set_registered_only", "%s, %s", on, actor)
+        return bool(rows[0][0])
+
+    @flow(single=True, writes=False)
+    def registered_only(self) -> Steps[bool]:
+        rows = yield self._call("registered_only", "")
+        return bool(rows[0][0])
+
+    @flow(single=True)
     def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
         rows = yield self._call("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
         return TurnOf(*rows[0]) if rows else None

@@ -15,8 +15,9 @@ from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 from holdfast.stores.reads.pages import MOST
+from holdfast.stores.reads.spoken import spoken
 
-GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.")
+GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", spoken("g.error_message", "g"))
 OPERATION_COLUMNS = Record.columns(Operation, "o.")
 # A literal part of a text, whatever case it is in; a few hundred groups are read for it, not the dead letters.
 _FITS = " or ".join(

@@ -13,6 +13,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow
 from holdfast.stores.reads.dialect import Dialect, within
 from holdfast.stores.reads.pages import page
+from holdfast.stores.reads.spoken import spoken
 
 JOB_COLUMNS = Record.columns(Job, "j.")
 STATE_COLUMNS = frozenset(
@@ -25,6 +26,7 @@ STATE_COLUMNS = frozenset(
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
 ).replace("s.due_at", "nullif(s.due_at, :never)")
+LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", spoken("s.error_message", "j"))
 # What is restricted is not shown, which is for the view to say.
 BARE_COLUMNS = LISTED_COLUMNS.replace("j.payload", "null")
 LISTED_COLUMNS = LISTED_COLUMNS.replace("j.payload", "(select v.payload from {jobs} v where v.id = j.id)")

@@ -56,6 +56,8 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="payload_forbidden")
     if message.startswith("payload over limit"):
         return Refused(message, code="payload_over_limit")
+    if message.startswith("tenant unregistered"):
+        return Refused(message, code="tenant_unregistered")
     if message.startswith("tenant full"):
         return Refused(message, code="tenant_full")
     if message.startswith("secret in settings"):

@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.operations.endpoints import EndpointVerbs
 from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
 from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
+from holdfast.stores.sqlite.operations.leftovers import LeftoverVerbs
 from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
@@ -62,6 +63,7 @@ class SqliteVerbs(
     TemplateVerbs,
     ScheduleVerbs,
     RetentionVerbs,
+    LeftoverVerbs,
     UsageVerbs,
     PayloadVerbs,
     DeadLetterVerbs,

@@ -65,6 +65,17 @@ begin
     end if;
 end $$;
 
+-- Whether a rule says that jobs of a kind are restricted: what they were given and what they say is not for readers.
+create or replace function hides(p_tenant text, p_kind text) returns boolean
+language sql stable set search_path from current as $$
+    select exists (select from payload_rule r where r.classification = 'restricted'
+                      and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
+$$;
+
+-- What is kept in place of the words of its errors (domain/rules.py).
+create or replace function withheld() returns text language sql immutable
+return 'what is said of a restricted job''s failure is not kept';
+
 -- What a reader may see of a payload: nothing where a rule says that it is restricted. Roles read it through here; what a worker
 -- is handed comes from claim and turn.
 create or replace function shown_payload(job uuid) returns json

@@ -33,6 +33,11 @@ begin
            min(a.queue)
       into v_ruled, v_now, v_special, v_queue from added a;
     if v_ruled then
+        if (select d.registered from dispatch d) then
+            perform refuse_unregistered(a.tenant, a.kind) from added a
+              where not exists (select from tenant t where t.tenant = a.tenant)
+                and not is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of) limit 1;
+        end if;
         -- What the store makes itself, as part of an attempt that ends, is let in: the next try, and who tells people.
         select a.kind, w into v_bad from added a join switch w
             on w.refuse_enqueue and (w.until is null or w.until > v_now) and w.tenant in (a.tenant, '*')

@@ -174,6 +174,10 @@ begin
     if not found then
         return false;
     end if;
+    insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, it is still named
+    select v_job.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
+      from (select was::json -> '$holdfast' ->> 'stored') o(ref) where o.ref is not null
+    on conflict do nothing;
     if v_job.payload::text = was then
         insert into resealed (job_id, tenant, n, from_key, to_key, actor, at)
         select v_job.id, v_job.tenant, 1 + count(*), was::json -> '$holdfast' ->> 'key', becomes::json -> '$holdfast' ->> 'key',

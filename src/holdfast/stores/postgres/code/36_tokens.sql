@@ -129,5 +129,9 @@ end $$;
 create or replace trigger end_sessions after update of revoked_at on api_token for each row
     when (old.revoked_at is null and new.revoked_at is not null and new.parent_id is null) execute function end_sessions();
 
-create or replace trigger refuse_delete before delete on api_token for each statement execute function refuse_change();
+-- What was long over may be forgotten, as retention does; the record of who issued and revoked it stays.
+create or replace trigger refuse_delete before delete on api_token for each row
+    when ((least(old.revoked_at, old.expires_at)
+           <= clock_now() - case when old.parent_id is null then interval '90 days' else interval '7 days' end) is not true)
+    execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on api_token for each statement execute function refuse_change();

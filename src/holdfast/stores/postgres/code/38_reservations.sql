@@ -110,11 +110,11 @@ begin
     return v_count;
 end $$;
 
--- What was reserved, by whom and how it ended is history, and never changes.
+-- What was reserved, by whom and how it ended is history, and never changes. (Retention forgets it after ninety days.)
 create or replace function judge_reservation() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' then
-        raise exception 'reservation %: ended, never deleted', old.id using errcode = 'ZH002';
+        raise exception 'reservation %: ended, and not deleted before ninety days', old.id using errcode = 'ZH002';
     elsif old.ended_at is not null then
         raise exception 'reservation %: it is over, and does not change any more', old.id using errcode = 'ZH002';
     elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
@@ -129,5 +129,6 @@ create or replace trigger judge_update before update on reservation for each row
           or old.holder <> new.holder or old.asked_at <> new.asked_at
           or old.state = 'active' and old.reserved_at is distinct from new.reserved_at)
     execute function judge_reservation();
-create or replace trigger judge_delete before delete on reservation for each row execute function judge_reservation();
+create or replace trigger judge_delete before delete on reservation for each row
+    when ((old.ended_at <= clock_now() - interval '90 days') is not true) execute function judge_reservation();
 create or replace trigger refuse_truncate before truncate on reservation for each statement execute function refuse_change();

@@ -92,6 +92,32 @@ begin
     return set_fair.queues;
 end $$;
 
+-- Whether a tenant has to be registered before it can have jobs. Those that wait already run to their end.
+create or replace function set_registered_only(only_registered boolean, actor text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform enter('*', set_registered_only.actor);
+    update dispatch d set registered = only_registered, ruled = d.ruled or only_registered where d.registered <> only_registered;
+    if found then
+        perform note_action('*', 'change', 'tenants', 'registered only',
+                            jsonb_build_object('registered', jsonb_build_array(not only_registered, only_registered)));
+    end if;
+    return found;
+end $$;
+
+create or replace function registered_only() returns boolean
+language plpgsql stable security definer set search_path from current as $$
+begin
+    return (select d.registered from dispatch d);
+end $$;
+
+create or replace function refuse_unregistered(p_tenant text, p_kind text) returns void language plpgsql as $$
+begin
+    raise exception 'tenant % is not registered, and only registered ones may have jobs; one of kind % refused', p_tenant, p_kind
+        using errcode = 'ZH067', hint = 'Register it: set_tenant(…), or holdfast tenants set.';
+end $$;
+
 -- Which they are.
 create or replace function fair_queues() returns text[] language plpgsql stable security definer set search_path from current as $$
 begin

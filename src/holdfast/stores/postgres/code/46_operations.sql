@@ -149,6 +149,7 @@ create or replace trigger judge_update before update on operation for each row
           or old.created_at <> new.created_at or new.done < old.done or new.refused < old.refused
           or (old.place is not null and (new.place is null or new.place > old.place)))
     execute function judge_operation();
+-- What was over for long may be forgotten, as retention does.
 create or replace trigger refuse_delete before delete on operation for each row
-    when (old.state = 'running') execute function refuse_change();
+    when ((old.finished_at <= clock_now() - interval '90 days') is not true) execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on operation for each statement execute function refuse_change();

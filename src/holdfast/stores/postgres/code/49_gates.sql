@@ -246,6 +246,16 @@ begin
      where t.gate_id = gate_hashes.gate and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
+create or replace function gate_token_of(token_hash text, for_tenant text default null)
+returns table (person text, expires_at timestamptz, used_at timestamptz)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare v_scope text := enter(gate_token_of.for_tenant);
+begin
+    return query select t.person, t.expires_at, t.used_at from gate_token t
+     where t.hash = gate_token_of.token_hash and (v_scope = '*' or t.tenant = v_scope);
+end $$;
+
 -- Whether this word has been said: for whoever lost the answer to decide_gate.
 create or replace function said(gate uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
 returns boolean

@@ -2,7 +2,8 @@
 create or replace view jobs as
 select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
        s.priority, s.position,
-       case when s.due_at < 'infinity' then s.due_at end as due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
+       case when s.due_at < 'infinity' then s.due_at end as due_at, s.started_at, s.finished_at, s.error_code,
+       case when s.error_message <> withheld() and hides(j.tenant, j.kind) then '[restricted]' else s.error_message end as error_message,
        j.created_at, j.process_after, j.deadline_at, shown_payload(j.id) as payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
        j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
@@ -13,13 +14,18 @@ create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
        case e.verb when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
                    when 'ask' then 'suspended' when 'snooze' then 'suspended' when 'cancel' then 'cancelled' end as outcome,
-       e.meta ->> 'error_code' as error_code, e.meta ->> 'error_message' as error_message,
-       (e.meta ->> 'exit_code')::integer as exit_code, e.meta ->> 'log' as log, e.meta ->> 'traceback' as traceback,
+       e.meta ->> 'error_code' as error_code,
+       case when told.not_shown then '[restricted]' else e.meta ->> 'error_message' end as error_message,
+       (e.meta ->> 'exit_code')::integer as exit_code,
+       case when told.not_shown and e.meta ? 'log' then '[restricted]' else e.meta ->> 'log' end as log,
+       case when told.not_shown and e.meta ? 'traceback' then '[restricted]' else e.meta ->> 'traceback' end as traceback,
        b.seq as started_seq
   from event b
   left join lateral (
        select n.* from event n where n.job_id = b.job_id and n.seq > b.seq and n.from_state = 'in_progress'
         order by n.seq limit 1) e on true
+  -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.
+  left join lateral (select e.meta ->> 'error_message' <> withheld() and hides(b.tenant, b.kind) as not_shown) told on true
  where b.to_state = 'in_progress';
 
 -- For autoscalers and dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The

@@ -108,6 +108,7 @@ begin
        set state = 'cleaned', error_message = null,
            note = jsonb_build_object('was', case when s.id = any (v_dead) then 'dead_letter' else s.state end)
      where s.id = any (p_jobs);
+    perform leave_behind(p_jobs, clock_now());   -- what lies in the artifact store
     update job j set payload = '{}' where j.id = any (p_jobs) and j.payload::text <> '{}';
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);
@@ -264,7 +265,7 @@ begin
     return next;
 end $$;
 
--- What each policy would do now, looked for in no more than so many jobs.
+-- What each policy would do now, looked for in no more than so many jobs; and what cleaned jobs have left behind elsewhere.
 create or replace function preview_retention(most integer default 10000, for_tenant text default null)
 returns table (tenant text, kind text, state text, verb text, due integer, capped boolean, oldest_at timestamptz,
                held bigint, held_by text)
@@ -296,6 +297,19 @@ begin
         held_by := v_pass.held_by;
         return next;
     end loop;
+    -- What is still to be deleted in the artifact store.
+    select count(*), min(l.at) into due, oldest_at
+      from (select o.at from leftover o where v_scope = '*' or o.tenant = v_scope limit preview_retention.most) l;
+    if due > 0 then
+        tenant := v_scope;
+        kind := '*';
+        state := '*';
+        verb := 'delete';
+        capped := due >= preview_retention.most;
+        held := 0;
+        held_by := null;
+        return next;
+    end if;
 end $$;
 
 -- --- policies ---

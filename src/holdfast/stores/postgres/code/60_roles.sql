@@ -23,7 +23,7 @@ declare
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'verb_of', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
-                              'seals_of', 'fair_queues', 'turn_of', 'shown_payload',
+                              'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
                               'token_of', 'token_used', 'open_session', 'end_session'];   -- each needs the hash of a token
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
@@ -34,15 +34,15 @@ declare
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
-                              'sweep_retention', 'declare_retention', 'count_usage',
+                              'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_endpoint_delivery', 'disable_endpoint'];
-    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'keep_gate_token', 'said'];
+    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'gate_token_of', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
                               'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
-                              'set_retention', 'delete_retention',
+                              'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal',
                               'issue_token', 'revoke_token',
@@ -81,7 +81,7 @@ begin
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
-            ' retention, retention_pass, usage, usage_place, upkeep, action,'
+            ' retention, retention_pass, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery,'
             ' connector to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);

@@ -8,7 +8,10 @@ SELECT coalesce(actor, 'sql') AS actor,
 DROP VIEW IF EXISTS jobs;
 CREATE VIEW jobs AS
 SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
-       s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code, s.error_message,
+       s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code,
+       CASE WHEN s.error_message <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
+                   AND (r.kind = j.kind OR r.kind = '*')) THEN '[restricted]' ELSE s.error_message END AS error_message,
        j.created_at, j.process_after, j.deadline_at,
        -- Nothing of it where a rule says that it is restricted; what a worker is handed comes from the table.
        CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
@@ -42,9 +45,19 @@ CREATE VIEW attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
        CASE e.verb WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
                    WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
-       json_extract(e.meta, '$.error_code') AS error_code, json_extract(e.meta, '$.error_message') AS error_message,
-       json_extract(e.meta, '$.exit_code') AS exit_code, json_extract(e.meta, '$.log') AS log,
-       json_extract(e.meta, '$.traceback') AS traceback, b.seq AS started_seq
+       json_extract(e.meta, '$.error_code') AS error_code,
+       -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.
+       CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
+                   AND (r.kind = b.kind OR r.kind = '*'))) THEN '[restricted]' ELSE json_extract(e.meta, '$.error_message') END AS error_message,
+       json_extract(e.meta, '$.exit_code') AS exit_code,
+       CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
+                   AND (r.kind = b.kind OR r.kind = '*'))) AND json_extract(e.meta, '$.log') IS NOT NULL THEN '[restricted]' ELSE json_extract(e.meta, '$.log') END AS log,
+       CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
+                   AND (r.kind = b.kind OR r.kind = '*'))) AND json_extract(e.meta, '$.traceback') IS NOT NULL THEN '[restricted]'
+            ELSE json_extract(e.meta, '$.traceback') END AS traceback, b.seq AS started_seq
   FROM event b
   LEFT JOIN event e ON e.seq = (SELECT min(n.seq) FROM event n
                                  WHERE n.job_id = b.job_id AND n.seq > b.seq AND n.from_state = 'in_progress')

@@ -13,15 +13,22 @@ BEGIN
                                        ELSE w.name IS NEW.agent END);
     -- What may be in a payload (DP-4), where any rule is: the verb has asked before and says where the key stands; this is for
     -- whoever writes by hand. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first try.
-    SELECT RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
-        SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
-           AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL);
-    SELECT RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
-        SELECT 1 FROM payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
-         WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*') AND r.signal_only
-           AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL);
+    -- So is who may have jobs at all (JF-12); people are told of a question by whoever asks it.
+    SELECT CASE
+        WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
+             AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
+                 SELECT 1 FROM gate g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
+        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN EXISTS (
+            SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
+               AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL)
+        THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
+        WHEN EXISTS (
+            SELECT 1 FROM payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
+             WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*') AND r.signal_only
+               AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
+        THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
+        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
     -- The verbs ask before (operations/pending.py), from a number that is kept; here they are counted.
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
@@ -74,15 +81,23 @@ DROP TRIGGER IF EXISTS on_sign_off;
 CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
 BEGIN
-    SELECT RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
-        SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
-           AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes);
-    SELECT RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
-        SELECT 1 FROM job j, payload_rule r, json_each(r.forbidden) f, json_tree(j.payload) t
-         WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
-           AND (r.kind = j.kind OR r.kind = '*') AND r.signal_only AND typeof(t.key) = 'text' AND lower(t.key) = f.value);
+    SELECT CASE
+        WHEN d.registered AND EXISTS (
+            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.retry_of IS NULL
+               AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
+               AND NOT (j.source_system = 'holdfast' AND EXISTS (
+                   SELECT 1 FROM gate g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
+        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN EXISTS (
+            SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
+               AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes)
+        THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
+        WHEN EXISTS (
+            SELECT 1 FROM job j, payload_rule r, json_each(r.forbidden) f, json_tree(j.payload) t
+             WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
+               AND (r.kind = j.kind OR r.kind = '*') AND r.signal_only AND typeof(t.key) = 'text' AND lower(t.key) = f.value)
+        THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
+        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,

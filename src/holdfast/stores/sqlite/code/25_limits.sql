@@ -80,8 +80,9 @@ END;
 
 DROP TRIGGER IF EXISTS refuse_reservation_delete;
 CREATE TRIGGER refuse_reservation_delete BEFORE DELETE ON reservation
+WHEN coalesce(OLD.ended_at > (SELECT now FROM present) - 90 * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reservation ends and is never deleted');
+    SELECT RAISE(ABORT, 'immutable: a reservation ends, and is not deleted before ninety days');
 END;
 
 DROP TRIGGER IF EXISTS judge_reservation_insert;

@@ -43,8 +43,11 @@ BEGIN
      WHERE parent_id = NEW.id AND revoked_at IS NULL;
 END;
 
+-- What was long over may be forgotten, as retention does; the record of who issued and revoked it stays.
 DROP TRIGGER IF EXISTS refuse_api_token_delete;
 CREATE TRIGGER refuse_api_token_delete BEFORE DELETE ON api_token
+WHEN coalesce(min(coalesce(OLD.revoked_at, OLD.expires_at), coalesce(OLD.expires_at, OLD.revoked_at))
+              > (SELECT now FROM present) - CASE WHEN OLD.parent_id IS NULL THEN 90 ELSE 7 END * 86400000000, 1)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a token is revoked, never deleted');
 END;

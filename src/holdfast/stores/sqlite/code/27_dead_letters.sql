@@ -109,9 +109,10 @@ BEGIN
 END;
 
 DROP TRIGGER IF EXISTS judge_operation_delete;
-CREATE TRIGGER judge_operation_delete BEFORE DELETE ON operation WHEN OLD.state = 'running'
+CREATE TRIGGER judge_operation_delete BEFORE DELETE ON operation
+WHEN coalesce(OLD.finished_at > (SELECT now FROM present) - 90 * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an operation that runs is cancelled, never deleted');
+    SELECT RAISE(ABORT, 'immutable: an operation that runs is cancelled, never deleted; one that is over not before ninety days');
 END;
 
 -- One that takes the place of another names a dead letter of its tenant and kind that was given up for it.

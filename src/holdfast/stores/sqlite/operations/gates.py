@@ -28,6 +28,7 @@ _OPEN = (
 )
 _FIND = f"SELECT {_COLUMNS} FROM gate WHERE id = :gate AND (:any OR tenant = :tenant)"
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND gate_id = ?"
+_TOKEN_OF = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = ? AND gate_id = ?"
 _VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE gate_id = ? ORDER BY at, person"
 _VOTE = (
@@ -145,6 +146,11 @@ class GateVerbs:
         )
         return [row[0] for row in rows]
 
+    @flow(writes=False)
+    def gate_token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+        rows = yield Statement(_TOKEN_OF, {"hash": token_hash, "any": any_tenant(tenant), "tenant": tenant})
+        return _read_token(rows[0]) if rows else None
+
     @duty(0, _anything_due)
     def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
@@ -186,9 +192,11 @@ def _token(ballot: Ballot, gate: Gate) -> Steps[Token | None]:
     if ballot.token_hash is None:
         return None
     rows = yield Statement(_TOKEN, (ballot.token_hash, gate.id))
-    if not rows:
-        return None
-    person, expires_at, used_at = rows[0]
+    return _read_token(rows[0]) if rows else None
+
+
+def _read_token(row: Row) -> Token:
+    person, expires_at, used_at = row
     return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
 
 

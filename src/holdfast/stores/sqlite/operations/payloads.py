@@ -44,12 +44,19 @@ _WRITE_DOWN = (
     " SELECT :id, :tenant, 1 + (SELECT count(*) FROM resealed WHERE job_id = :id),"
     f" {_KEY.format(':was')}, {_KEY.format(':becomes')}, :actor, :now"
 )
+# It goes when no job names it any more: a retry that is a job of its own may.
+_LEAVE = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
+    " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
+    " ON CONFLICT DO NOTHING"
+)
 _RESEAL = "UPDATE job SET payload = :becomes WHERE id = :id"
 _RESEAL_RESULT = (
     "UPDATE result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
     " THEN coalesce(json_extract(:becomes, '$.\"$holdfast\".stored'), ref) ELSE ref END"
     " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
-    f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING 1"
+    f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant"
 )
 
 _decode = Record.decoder(PayloadRule, SqliteCodec())
@@ -97,6 +104,8 @@ class PayloadVerbs:
             yield Statement(_RESEAL, names)
         else:
             rows = yield Statement(_RESEAL_RESULT, names | scope)
+        if rows:
+            yield Statement(_LEAVE, names | {"tenant": rows[0][0]})
         yield from unsign()
         return bool(rows)
 

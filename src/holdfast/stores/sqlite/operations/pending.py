@@ -14,7 +14,8 @@ from holdfast.domain.job import JobSpec
 from holdfast.stores.flow import Statement, Steps
 
 ANEW = 60_000_000
-_RULED = "SELECT ruled FROM dispatch WHERE id = 1"
+_RULED = "SELECT ruled, registered FROM dispatch WHERE id = 1"
+_KNOWN = "SELECT 1 FROM tenant WHERE tenant = ?"
 _CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
 _LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM event"
@@ -43,7 +44,13 @@ def hold_to_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
 
 
 def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
-    ((ruled,),) = yield Statement(_RULED)
+    ((ruled, registered),) = yield Statement(_RULED)
+    if registered and not (yield Statement(_KNOWN, (tenant,))):
+        return Refused(
+            f"tenant {tenant} is not registered, and only registered ones may have jobs; one of kind {kind} refused",
+            code="tenant_unregistered",
+            fix=f"Register it: holdfast tenants set {tenant}",
+        )
     caps = (yield Statement(_CAP, (tenant,))) if ruled else []
     if not caps:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.operations.audit import record_removed
 from holdfast.stores.sqlite.operations.bookkeeping import READ
+from holdfast.stores.sqlite.operations.leftovers import leave_behind
 from holdfast.stores.sqlite.operations.settle import ADVANCE
 from holdfast.stores.sqlite.operations.writer import ids_json
 
@@ -50,6 +51,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
     if dead:
         yield ADVANCE  # a workflow is told of the discarding, not of the cleaning
     yield Statement(_CLEAN, {"ids": ids, "dead": ids_json(row[0] for row in dead)})
+    yield from leave_behind(ids)  # what lies in the artifact store
     yield Statement(_EMPTY, {"ids": ids})
     for table in _CARRIED:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})

@@ -56,6 +56,7 @@ _GO_ON = (
     "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
 )
+_LEFT = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
 _AHEAD = "id > :after AND id <= :upto"
 _NEXT_OF_TENANT = (
     " UNION ALL ".join(
@@ -156,6 +157,9 @@ class RetentionVerbs:
                     rule.tenant, rule.kind, rule.state, verb, len(due), len(ids) >= most, oldest_at, walk[7], walk[8]
                 )
             )
+        ((count, oldest),) = yield Statement(_LEFT, {"any": any_tenant(tenant), "tenant": tenant, "most": most})
+        if count:
+            found.append(Preview(tenant, ANY, ANY, "delete", count, count >= most, from_micros(oldest), 0, None))
         return found
 
     @duty(IDLE, _nothing)

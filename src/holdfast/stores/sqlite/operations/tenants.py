@@ -29,6 +29,10 @@ _LIMIT = (
 _REMOVE = "DELETE FROM tenant WHERE tenant = ? RETURNING 1"
 _FAIR = "SELECT fair FROM dispatch WHERE id = 1"
 _SET_FAIR = "UPDATE dispatch SET fair = ? WHERE id = 1"
+_REGISTERED = "SELECT registered FROM dispatch WHERE id = 1"
+_SET_REGISTERED = (
+    "UPDATE dispatch SET registered = :on, ruled = ruled OR :on WHERE id = 1 AND registered <> :on RETURNING 1"
+)
 _INDEX = Statement(
     "CREATE INDEX IF NOT EXISTS fair ON job_state (queue, tenant, priority DESC, position)"
     " WHERE state = 'queued' AND due_at IS NULL"
@@ -87,6 +91,20 @@ class TenantVerbs(Reads):
     @flow(writes=False)
     def fair_queues(self) -> Steps[list[str]]:
         return (yield from _fair())
+
+    @flow()
+    def set_registered_only(self, on: bool, actor: str) -> Steps[bool]:
+        yield from sign(actor)
+        rows = yield Statement(_SET_REGISTERED, {"on": int(on)})
+        if rows:
+            changed = json.dumps({"registered": [not on, on]})
+            yield from note_action(EVERY_TENANT, "change", "tenants", "registered only", changed)
+        yield from unsign()
+        return bool(rows)
+
+    @flow(writes=False)
+    def registered_only(self) -> Steps[bool]:
+        return bool((yield Statement(_REGISTERED))[0][0])
 
     @flow(writes=False)
     def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
