@@ -600,14 +600,18 @@ class App(Operating):
         options = options or WorkerOptions()
         self.client.make_ready()
         self.check_role()
-        self.declared.put_down(self.subscriptions)
-        self.retention.put_down(options.tenant)
-        self.payload_rules.put_down(options.tenant)
+        self.put_down(options.tenant)
         means = self.means(options.tenant, options.concurrency)
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
         duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
+
+    def put_down(self, tenant: str) -> None:
+        """Bring to the database what the code declares, except schedules: those the duty that fires them sees to."""
+        self.declared.put_down(self.subscriptions)
+        self.retention.put_down(tenant)
+        self.payload_rules.put_down(tenant)
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None

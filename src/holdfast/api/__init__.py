@@ -62,7 +62,7 @@ def add_api(service: FastAPI, app: App) -> None:
 
 
 async def leave_off(service: FastAPI) -> None:
-    """Let what is done beside the answers come to its end: the duties that claims have set off."""
-    out = getattr(service.state, "handing_out", None)
-    if out is not None:
-        await out.aclose()
+    """Let what is done beside the answers come to its end: the duties, of the service's own or set off by claims."""
+    for beside in (service.state.attending, getattr(service.state, "handing_out", None)):
+        if beside is not None:
+            await beside.aclose()

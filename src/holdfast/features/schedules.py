@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.domain.job import JobSpec
 from holdfast.domain.keys import check_name
+from holdfast.domain.pages import Paging
 from holdfast.domain.placing import Placed, drafted, moved, unmoved
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.schedules import Fire, Firing, Schedule, ScheduleDraft
@@ -90,11 +91,12 @@ class Schedules:
     async def aget(self, name: str) -> Schedule | None:
         return await self._caller.arun(self._caller.verbs.schedule(_named(name), self._caller.tenant))
 
-    def list(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return self._caller.run(self._caller.verbs.schedules(self._caller.tenant, state, kind))
+    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        """By their names."""
+        return self._caller.run(self._caller.verbs.schedules(self._caller.tenant, state, kind, **page))
 
-    async def alist(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return await self._caller.arun(self._caller.verbs.schedules(self._caller.tenant, state, kind))
+    async def alist(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        return await self._caller.arun(self._caller.verbs.schedules(self._caller.tenant, state, kind, **page))
 
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
         """What became of its times, the latest first."""

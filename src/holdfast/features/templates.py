@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.keys import check_name
+from holdfast.domain.pages import Paging
 from holdfast.domain.templates import Template, TemplateDraft, together
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
@@ -53,11 +54,12 @@ class Templates:
     async def aget(self, name: str, version: int | None = None) -> Template | None:
         return _there(await self._caller.arun(self._get(name, version)), version)
 
-    def list(self) -> _Templates:
-        return self._caller.run(self._caller.verbs.templates(self._caller.tenant))
+    def list(self, **page: Unpack[Paging]) -> _Templates:
+        """The newest version of each, by their names."""
+        return self._caller.run(self._caller.verbs.templates(self._caller.tenant, **page))
 
-    async def alist(self) -> _Templates:
-        return await self._caller.arun(self._caller.verbs.templates(self._caller.tenant))
+    async def alist(self, **page: Unpack[Paging]) -> _Templates:
+        return await self._caller.arun(self._caller.verbs.templates(self._caller.tenant, **page))
 
     def versions(self, name: str) -> _Templates:
         """Every version, the newest first; a removal is one of them."""

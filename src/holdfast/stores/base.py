@@ -17,7 +17,6 @@ from holdfast.domain.circumstances import Circumstances, Executor
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
-from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import USUAL, Concern, Health, Thresholds
 from holdfast.domain.job import (
     EVERY_TENANT,
@@ -37,6 +36,7 @@ from holdfast.domain.job import (
 )
 from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.order import Move
+from holdfast.domain.pages import Place
 from holdfast.domain.placing import Placed
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
@@ -64,7 +64,6 @@ from holdfast.stores.governing import DeadLetterVerbs
 from holdfast.stores.looking import LookingVerbs
 from holdfast.stores.payloads import PayloadVerbs
 from holdfast.stores.retaining import RetentionVerbs
-from holdfast.stores.standing import StandingVerbs
 from holdfast.stores.switches import SwitchVerbs
 from holdfast.stores.tenants import TenantVerbs
 from holdfast.stores.tokens import TokenVerbs
@@ -195,7 +194,6 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
-    StandingVerbs,
     TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,
@@ -350,8 +348,15 @@ class Verbs(
         ...
 
     def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
-    def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Flow[list[Agent]]:
-        """By their ids; those for one kind, the disabled ones or the others."""
+    def agents(
+        self,
+        tenant: str,
+        kind: str | None = None,
+        disabled: bool | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[Agent]]:
+        """By their ids, of several tenants one after the other; those for one kind, the disabled ones or the others."""
         ...
 
     def put_template(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
@@ -363,8 +368,8 @@ class Verbs(
         """This version; without one the newest, which may say that the template was removed."""
         ...
 
-    def templates(self, tenant: str) -> Flow[list[Template]]:
-        """The newest version of each that was not removed, by their names."""
+    def templates(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Flow[list[Template]]:
+        """The newest version of each that was not removed, by their names, of several tenants one after the other."""
         ...
 
     def template_versions(self, name: str, tenant: str) -> Flow[list[Template]]: ...
@@ -387,9 +392,9 @@ class Verbs(
 
     def due_schedules(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
-    ) -> Flow[tuple[datetime, list[Schedule], bool]]:
-        """The time, and schedules to look at: of these kinds, and of those that no live worker names. The last says
-        whether somebody works who takes any kind. ``held`` asks for those of these kinds that nobody knew so far."""
+    ) -> Flow[tuple[datetime, list[Schedule], frozenset[str]]]:
+        """The time, and schedules to look at: of these kinds, and of those that no live worker of ours names. The last
+        are kinds of them that somebody runs. ``held`` asks for those of these kinds that nobody knew so far."""
         ...
 
     def fire_schedules(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
@@ -403,7 +408,17 @@ class Verbs(
         ...
 
     def schedule(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
-    def schedules(self, tenant: str, state: str | None = None, kind: str | None = None) -> Flow[list[Schedule]]: ...
+    def schedules(
+        self,
+        tenant: str,
+        state: str | None = None,
+        kind: str | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[Schedule]]:
+        """By their names, of several tenants one after the other."""
+        ...
+
     def fires(self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None) -> Flow[list[Fire]]:
         """What became of its times, the latest first."""
         ...
@@ -457,6 +472,7 @@ class Verbs(
         ...
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Flow[bool]: ...
+    def reservation(self, reservation_id: str, tenant: str) -> Flow[Reservation | None]: ...
     def reservations(self, tenant: str, ended: bool = False, limit: int = 50) -> Flow[list[Reservation]]:
         """Those that wait or are active, in their order; with ``ended`` the rest too, newest first."""
         ...
@@ -504,10 +520,6 @@ class Verbs(
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
-    def gauges(self, tenant: str) -> Flow[Gauges]:
-        """How the work stands queue by queue, at a bounded cost."""
-        ...
-
     def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
         """Of those that the filter chooses, in each state; its own state is not looked at."""
         ...

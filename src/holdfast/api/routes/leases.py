@@ -41,7 +41,7 @@ Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=
 def _handing_out(request: Request) -> HandingOut:
     state = request.app.state
     if not hasattr(state, "handing_out"):
-        state.handing_out = HandingOut(state.app)
+        state.handing_out = HandingOut(state.app, attends=state.attending is None)
     found: HandingOut = state.handing_out
     return found
 

@@ -6,7 +6,7 @@ There is one writer at a time: who is first in the line stays so until the end o
 from __future__ import annotations
 
 from holdfast.domain.limits import Bucket
-from holdfast.domain.reservations import Ask, Standing
+from holdfast.domain.reservations import NOBODYS, Ask, Standing
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.admission import go_on
@@ -14,7 +14,7 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _ASK = (
     "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
-    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
+    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until) ON CONFLICT (id) DO NOTHING"
 )
 _KEEP = (
     "UPDATE reservation SET expires_at = max(expires_at, :until)"
@@ -63,7 +63,11 @@ class ReservationVerbs:
             yield Statement(_KEEP, facts)
         else:
             yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
-        ((state,),) = yield Statement(_OWN, facts)
+        found = yield Statement(_OWN, facts)
+        if not found:  # the id is another tenant's
+            yield from unsign()
+            return NOBODYS
+        state = found[0][0]
         ((ahead,),) = yield Statement(_AHEAD, facts)
         if state == "waiting" and ahead == 0:
             yield from expire_reservations(now)
