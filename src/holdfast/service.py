@@ -28,9 +28,7 @@ from holdfast.live import Live
 OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
 
 
-def make_service(
-    app: App, *, authenticate: Authenticate, dashboard: bool = True, duties: str | None = None
-) -> FastAPI:
+def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True, duties: str | None = None) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own). ``duties``:
     for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers."""
     measures: list[Measure] = []

@@ -69,7 +69,7 @@ async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: 
             assert (kept["options"], kept["wants"]) == ({"queue": "other", "priority": 3}, ["job.failed"])
             for wrong in ({"queue": ""}, {"retry": "often"}, {"priority": 10**6}, {"tags": ["x"]}):
                 assert (await http.patch(f"{ENDPOINTS}/ops", json=wrong)).status_code == 422
-            (follows,) = [each for each in await app.subscriptions.alist() if each.name == "endpoint:ops"]
+            (follows,) = [each for each in app.subscriptions.list(tenant="acme") if each.name == "endpoint:ops"]
             assert follows.job_options["queue"] == "other", "its deliveries go there from now on"
             rotated = await http.post(f"{ENDPOINTS}/ops/rotate", json={"secret": "OPS_2"})
             assert rotated.json()["secrets"] == ["OPS_2", "OPS"]

@@ -1,5 +1,5 @@
-"""What every worker does on the side, done by a service: schedules fire, leases lapse and the ledger is sealed also where
-all workers are of other languages, and while none of them asks for anything.
+"""What every worker does on the side, done by a service: schedules fire, lapsed leases are reaped and the ledger is
+sealed also where all workers are of other languages, and while none of them asks for anything.
 
 Correct with any number of servers and workers at once and no leader, as every duty is.
 """
@@ -26,7 +26,7 @@ class Attending:
     """The duties for ``tenant``, at the pace of a worker, from ``begin`` to ``aclose``."""
 
     def __init__(self, app: App, tenant: str) -> None:
-        self._app, self._tenant = app, tenant
+        self._app, self.tenant = app, tenant
         self._leaving = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -43,12 +43,10 @@ class Attending:
     async def _run(self) -> None:
         if not await self._may():
             return
-        pace = WorkerOptions(tenant=self._tenant)
-        schedules = self._app.scheduler.duty(self._tenant, pace.promote_every)
-        duties = WorkerOptions(tenant=self._tenant, extra_duties=(schedules,)).duties()
-        await asyncio.gather(
-            *(attend(duty, self._app.store, _nothing, _nothing, self._leaving) for duty in duties)
-        )
+        pace = WorkerOptions(tenant=self.tenant)
+        schedules = self._app.scheduler.duty(self.tenant, pace.promote_every)
+        duties = WorkerOptions(tenant=self.tenant, extra_duties=(schedules,)).duties()
+        await asyncio.gather(*(attend(duty, self._app.store, _nothing, _nothing, self._leaving) for duty in duties))
 
     async def _may(self) -> bool:
         """Whether the service has a role that executes: said once, where it has not. A database that is away is waited
@@ -56,8 +54,8 @@ class Attending:
         app = self._app
         while not self._leaving.is_set():
             try:
-                await app.store.arun(app.store.verbs.promote_due(1, self._tenant))
-                await asyncio.to_thread(app.put_down, self._tenant)
+                await app.store.arun(app.store.verbs.promote_due(1, self.tenant))
+                await asyncio.to_thread(app.put_down, self.tenant)
                 return True
             except Refused as error:
                 log.warning("the duties are left to workers: %s", error)

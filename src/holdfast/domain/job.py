@@ -28,7 +28,6 @@ def holder_of_ours(id: object, host: str, process: int) -> str:
     return f"worker {id} ({host}:{process})"
 
 
-
 DEFAULT_RETRY = Retry()
 
 Dedupe = Literal["skip", "coalesce"]

@@ -63,7 +63,7 @@ class Reservations:
 
     def ask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
         """Stand in line for it, or ask again under the same id: that keeps it alive for ``ttl`` more. It is yours while
-        it is ``active``; jobs that were begun before are ``running`` still. ``app.reserve`` does all that in a block."""
+        it is ``active``; jobs begun before are ``running`` still. ``app.reserve`` does all that in a block."""
         ask = _asked(reservation_id, **what)
         standing = self._caller.run(self._reserve(ask))
         return _reserved(reservation_id, self.get(reservation_id), standing)

@@ -112,7 +112,7 @@ class Scheduler:
     # --- deciding ---
 
     def decide(self, schedule: Schedule, template: Template | None, now: datetime, elsewhere: bool) -> Decision:
-        """``elsewhere`` somebody is alive who takes jobs of this kind; without one, a kind that is not ours is not known."""
+        """``elsewhere`` somebody is alive who takes jobs of this kind; else one that is not ours is not known."""
         if schedule.kind not in self._kinds and not elsewhere:
             return _held(schedule, now, "unknown_kind")
         try:

@@ -104,8 +104,9 @@ class Reservations(Noun[C], Generic[C]):
         reason: str | None = None,
         id: str | None = None,
     ) -> Steps[Reserved]:
-        """Stand in line for a resource, a queue, or (with neither) everything: ``mine = client.reservations.ask("gpu-0")``.
-        Ask again with its ``id`` every third of ``ttl``, or it runs out. It is yours while its state is ``active``."""
+        """Stand in line for a resource, a queue, or (with neither) everything:
+        ``mine = client.reservations.ask("gpu-0")``. Ask again with its ``id`` every third of ``ttl``, or it runs out.
+        It is yours while its state is ``active``."""
         known = str(uuid4()) if id is None else id
         body = given(resource=resource, queue=queue, ttl=seconds(ttl, "ttl"), reason=reason)
         request = dataclasses.replace(put(f"/reservations/{segment(known)}", body), repeatable=True)

@@ -137,9 +137,7 @@ async def list_endpoints(app: TheApp) -> Any:
 @router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownEndpoint)
 async def add_endpoint(app: TheApp, body: AddEndpoint) -> Any:
     how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
-    made = await app.endpoints.aadd(
-        body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how
-    )
+    made = await app.endpoints.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
     return made.described()
 
 

@@ -1,9 +1,9 @@
 """How the last hour went (domain/hour.py), at a bounded cost however many jobs and events there are (JF-16).
 
-The ledger has no index by time, so its end is read: up to ``TAIL``
-rows by their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and
-what lies before each is reckoned to be like it: numbers are given in order, so their distance is how much it was.
-Rows are counted by number and never by how many of them a tenant has, so that a small one costs no more to look at.
+The ledger has no index by time, so its end is read: up to ``TAIL`` rows by their numbers. Where more has happened
+within the hour, samples are read instead, each a run of numbers, and what lies before each is reckoned to be like it:
+numbers are given in order, so their distance is how much it was. Rows are counted by number and never by how many of
+them a tenant has, so that a small one costs no more to look at.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.hour import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
+from holdfast.domain.job import EVERY_TENANT
 from holdfast.stores.codecs import EPOCH, MICROSECOND
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

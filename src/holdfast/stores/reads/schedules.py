@@ -44,9 +44,7 @@ class ScheduleReads(Reader):
         return self._template(rows[0]) if rows else None
 
     @flow(writes=False)
-    def templates(
-        self, tenant: str, after: Place | None = None, limit: int | None = None
-    ) -> Steps[list[Template]]:
+    def templates(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
         later, place = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"

@@ -14,7 +14,7 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _ASK = (
     "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
-    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until) ON CONFLICT (id) DO NOTHING"
+    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
 )
 _KEEP = (
     "UPDATE reservation SET expires_at = max(expires_at, :until)"
@@ -61,13 +61,12 @@ class ReservationVerbs:
         found = yield Statement(_OWN, facts)
         if found:
             yield Statement(_KEEP, facts)
-        else:
-            yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
-        found = yield Statement(_OWN, facts)
-        if not found:  # the id is another tenant's
+        elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
             yield from unsign()
             return NOBODYS
-        state = found[0][0]
+        else:
+            yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
+        ((state,),) = yield Statement(_OWN, facts)
         ((ahead,),) = yield Statement(_AHEAD, facts)
         if state == "waiting" and ahead == 0:
             yield from expire_reservations(now)
