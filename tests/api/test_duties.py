@@ -37,7 +37,7 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
     services = [make_service(each, authenticate=at_this_machine(each.client), duties="*") for each in (app, other)]
 
     def done() -> bool:
-        sealed = app.health(tenant="*").unsealed_age_s is None
+        sealed = app.client.run(app.client.verbs.seal()) is not None
         return sealed and job(app.store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
 
     async with serving_asgi(services[0]), serving_asgi(services[1]):
