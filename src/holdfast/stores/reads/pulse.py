@@ -38,17 +38,19 @@ _EVERYWHERE = (
 _OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
 # Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
 _OF_ONE = (
-    "select w.queue, w.later, count(*) from (select s.queue, case when s.due_at is null then 0 else 1 end as later"
-    f" from {{job_state}} s where {_OWN} order by s.id limit :cap) w"
+    "select w.queue, w.later, count(*), min(cast(w.id as text)) from (select s.queue, s.id,"
+    f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
+    " order by s.id limit :cap) w"
     " group by w.queue, w.later order by w.queue, w.later limit :most"
 )
 # Of each queue the first that came: one that was tried before is among them, and waits since it came back.
 _OLDEST = (
     f"select w.queue, min({_READY_SINCE}) from (select o.id, o.queue, o.attempt, row_number() over"
     " (partition by o.queue order by o.id) as place from (select s.id, s.queue, s.attempt, s.due_at"
-    f" from {{job_state}} s where {_OWN} order by s.id limit :cap) o where o.due_at is null) w"
+    f" from {{job_state}} s where {_OWN} order by s.id limit :walk) o where o.due_at is null) w"
     " where w.place <= :head group by w.queue"
 )
+_SINCE = f"select {_READY_SINCE} from {{job_state}} w where w.id = :id"
 _RETRYING = (
     "select w.queue, count(*) from (select s.queue from {job_state} s where s.tenant = :tenant"
     f" and s.state = 'retry_waiting' and {_NOT_HELD} order by s.id limit :cap) w group by w.queue"
@@ -62,7 +64,7 @@ _RUNNING = (
     " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
 )
 
-HEAD = 20  # of so many at the head of a queue it is looked up since when they wait
+HEAD, WALK = 20, 1_000  # of so many at the head of a queue it is looked up since when they wait, among so many
 
 Waiting = dict[str, tuple[int, float | None]]
 
@@ -123,12 +125,16 @@ class PulseReads(HealthReads):
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
         rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
-        since = {row[0]: row[1] for row in (yield from self._ask(tenant, _OLDEST, cap=CAP, head=HEAD))}
-        for queue, is_later, count in rows:
+        first = yield from self._ask(tenant, _OLDEST, walk=WALK, head=HEAD)
+        since = {row[0]: row[1] for row in first}
+        for queue, is_later, count, oldest in rows:
             if is_later:
                 later[queue, "queued"] = count
-            else:
-                waiting[queue] = count, self._age(now, since.get(queue))
+                continue
+            if queue not in since:  # all of it is younger than that
+                found = yield from self._ask(tenant, _SINCE, id=oldest)
+                since[queue] = found[0][0] if found else None
+            waiting[queue] = count, self._age(now, since[queue])
         rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
         later.update({(queue, "retry_waiting"): count for queue, count in rows})
         return waiting, later
