@@ -44,14 +44,15 @@ QUICK = Sizes(old=20_000, drain=5_000, rounds=3, flat_out=5_000)
 LONG = Sizes(old=10_000_000, drain=100_000, rounds=9, flat_out=1_000_000)
 
 
-def _sweeper(url: str, ready: Event, stop: Event) -> None:
+def _sweeper(url: str, ready: Event) -> None:
+    """Until it is killed, as a worker may be at any time."""
+
     async def serve() -> None:
         with closing(open_store(url)) as store:
             ready.set()
-            while not stop.is_set():
+            while True:
                 await sweep(store, tenant=EVERY_TENANT)
                 await asyncio.sleep(0.05)
-            await store.leave_loop()
 
     asyncio.run(serve())
 
@@ -108,23 +109,23 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 each.enqueue(sizes.drain, BATCH)
                 place.settle_down()
                 rates[name].append(drain_turns(each, sizes.drain))
+            before = _jobs(full)  # reads all there is, and leaves the server's memory full of it: never next to a drain
             full.enqueue(sizes.drain, BATCH)
             _count(full)
             places[1].settle_down()
-            ready, stop = context.Event(), context.Event()
-            beside = context.Process(target=_sweeper, args=(places[1].url, ready, stop))
+            ready = context.Event()
+            beside = context.Process(target=_sweeper, args=(places[1].url, ready))
             beside.start()
             try:
                 if not ready.wait(60):
                     raise RuntimeError("the sweeper did not start")
                 time.sleep(1.0)  # to have begun
-                before, began = _jobs(full), time.perf_counter()
                 rates["beside"].append(drain_turns(full, sizes.drain))
-                went += before - _jobs(full)
-                seconds += time.perf_counter() - began
             finally:
-                stop.set()
+                beside.terminate()
                 beside.join(60)
+            went += before + sizes.drain - _jobs(full)
+            seconds += 1.0 + sizes.drain / rates["beside"][-1]
             note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
         removed, took = _flat_out(full, sizes.flat_out)
     base, alone, swept = (statistics.median(each) for each in rates.values())
