@@ -15,10 +15,11 @@ from holdfast.domain.progress import RESERVED
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
 from holdfast.domain.rules import HIDDEN
+from holdfast.domain.scene import Scene
 from holdfast.domain.states import State
 from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
-from holdfast.domain.why import Scene, reasons
+from holdfast.domain.why import reasons
 from holdfast.domain.workflows import ParentResult
 from holdfast.searching import Search
 from holdfast.stores.base import JobFilter, Verbs

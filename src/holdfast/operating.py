@@ -16,6 +16,7 @@ from holdfast.domain.switches import Named, Switch
 from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
 from holdfast.features.tokens import Tokens
+from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -24,6 +25,10 @@ class Operating:
     client: Client
     strict: bool
     _role_checked = False
+
+    @property
+    def store(self) -> Store:
+        return self.client.store
 
     @property
     def switches(self) -> Switches:

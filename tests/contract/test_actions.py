@@ -11,8 +11,8 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Rule
 from holdfast.domain.reservations import Ask
 from holdfast.domain.subscriptions import Subscribing
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import Store
+from holdfast.stores.port.audit import ActionFilter
 from holdfast.stores.recording import RECORDED
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.domain.connectors import ConnectorDraft
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import Store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.connectors import connect, drafted
 
 pytestmark = pytest.mark.req("JF-11")

@@ -17,10 +17,10 @@ from holdfast.domain.operations import BATCH, Operation, Starting
 from holdfast.domain.outcome import Failed
 from holdfast.domain.states import State
 from holdfast.stores import operating
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.flow import drive
 from holdfast.stores.open import open_store
+from holdfast.stores.port.audit import ActionFilter
 from tests.support.stores import (
     TENANT,
     claim,

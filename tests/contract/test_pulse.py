@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.domain.pulse import QueuePulse
 from holdfast.domain.states import State
-from holdfast.stores.auditing import EventFilter
 from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.reads import audit
 from tests.support.stores import forward, put, spec, take
 

@@ -18,9 +18,9 @@ from holdfast.domain.settlement import Settlement
 from holdfast.domain.states import State
 from holdfast.domain.steps import StepEntry
 from holdfast.insights import why
-from holdfast.stores.auditing import EventFilter
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.port.audit import EventFilter
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST
 

@@ -10,75 +10,67 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.output import emit, facts, line, write
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.errors import NotFound
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.policies import PRESETS, preset, retry_limit
 from holdfast.domain.sizes import in_words
 from holdfast.features.agents import Agents
+
+commands = Commands("Register agents, look at them, disable and enable them.")
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which jobs refer to.")]
 Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ignore[misc]
 
 
+@commands.add("list", "holdfast agents list --disabled")
 def list_agents(
+    session: AnyTenant,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
     disabled: Annotated[
         bool | None, typer.Option("--disabled/--enabled", help="Only those that are disabled, or are not.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List the agents that are registered."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         found = Agents(client).list(kind=kind, disabled=disabled)
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There are no such agents.")
-    else:
-        with_tenant = whose == EVERY_TENANT
-        headers = ["id", *(["tenant"] if with_tenant else []), "name", "kind", "state", "waiting", "why"]
-        rows: list[list[Cell]] = [
-            [
-                line(agent.id),
-                *([line(agent.tenant)] if with_tenant else []),
-                line(agent.name),
-                line(agent.kind or ""),
-                _state(agent),
-                f"{agent.waiting:,}",
-                line(agent.disabled_reason or ""),
-            ]
-            for agent in found
-        ]
-        table(headers, rows, keep=("id", "state", "waiting"))
+    session.print_list(
+        found,
+        {
+            "id": lambda agent: line(agent.id),
+            **session.tenants,
+            "name": lambda agent: line(agent.name),
+            "kind": lambda agent: line(agent.kind or ""),
+            "state": lambda agent: _state(agent),
+            "waiting": lambda agent: f"{agent.waiting:,}",
+            "why": lambda agent: line(agent.disabled_reason or ""),
+        },
+        none="There are no such agents.",
+        keep=("id", "state", "waiting"),
+    )
 
 
-def show(
-    agent: AgentId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast agents show planner")
+def show(session: OneTenant, agent: AgentId) -> None:
     """Show an agent: what it is, what its jobs may, and whether it is disabled."""
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         found = Agents(client).get(agent)
         whose = client.tenant
     if found is None:
         raise NotFound(f"there is no agent {agent} in tenant {whose}", code="agent_not_found")
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "register",
+    "holdfast agents register planner --kind plan --max-attempts 3 --backoff gentle",
+    "holdfast agents register mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
+)
 def register(
+    session: OneTenant,
     agent: AgentId,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for people.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The only kind of its jobs.")] = None,
@@ -100,10 +92,6 @@ def register(
     requires_approval: Annotated[
         bool, typer.Option("--requires-approval", help="Its jobs need somebody's approval.")
     ] = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Register an agent, or define it anew: what is not said is as for a new one."""
     definition = Definition.of(
@@ -120,33 +108,26 @@ def register(
         max_crashes=max_crashes,
         backoff=None if backoff is None else preset(backoff),
     )
-    with connect(url, scope(tenant), schema) as client:
-        _print(client.run(client.verbs.register_agent(definition, client.tenant, client.actor)), as_json)
+    with session.connect() as client:
+        _print(client.run(client.verbs.register_agent(definition, client.tenant, client.actor)), session.as_json)
 
 
+@commands.add("disable", "holdfast agents disable planner --reason 'it loops'")
 def disable(
+    session: OneTenant,
     agent: AgentId,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever enqueues is told.")],
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Take no more work for an agent: nothing is enqueued for it, and what waits is not begun."""
-    with connect(url, scope(tenant), schema) as client:
-        _print(Agents(client).disable(agent, reason=reason), as_json)
+    with session.connect() as client:
+        _print(Agents(client).disable(agent, reason=reason), session.as_json)
 
 
-def enable(
-    agent: AgentId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("enable", "holdfast agents enable planner")
+def enable(session: OneTenant, agent: AgentId) -> None:
     """Take work for an agent again; what waited goes on."""
-    with connect(url, scope(tenant), schema) as client:
-        _print(Agents(client).enable(agent), as_json)
+    with session.connect() as client:
+        _print(Agents(client).enable(agent), session.as_json)
 
 
 def _state(agent: Agent) -> Text:

@@ -12,14 +12,16 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, say, state_text, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import moment, span
+from holdfast.cli.session import AnyTenant, scope
+from holdfast.cli.tree import Commands
+from holdfast.cli.words import age, moment, span
 from holdfast.domain.errors import NotFound
 from holdfast.domain.fields import Field, fields, plainly
 from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.domain.ids import parse_id
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.features.approvals import Approvals, Asked
+
+commands = Commands("What waits for people: look, and decide.")
 
 PAGE, MOST = 50, 1000
 TYPES = {
@@ -46,7 +48,13 @@ class Shown(StrEnum):
         return None if self is Shown.ALL else self.value  # type: ignore[return-value]
 
 
+@commands.add(
+    "list",
+    "holdfast approvals list --approver ada@example.com",
+    "holdfast approvals list --name big-payment --state all --json",
+)
 def list_gates(
+    session: AnyTenant,
     approver: Annotated[
         str | None, typer.Option("--approver", metavar="WHO", help="Only what this person may decide.")
     ] = None,
@@ -59,15 +67,9 @@ def list_gates(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last gate seen.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List what waits for people, the oldest first."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         now = client.run(client.verbs.now())
         found = Approvals(client).list(
             state=state.state,
@@ -78,39 +80,24 @@ def list_gates(
             limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
         )
     gates, more = found[:limit], len(found) > limit or len(found) == MOST
-    if as_json:
-        emit(gates)
-    elif gates:
-        _print_list(gates, now, with_tenant=whose == EVERY_TENANT, with_state=state is not Shown.OPEN)
-    else:
-        say("Nothing waits for people." if state is Shown.OPEN else "There are no such gates.")
+    session.print_list(
+        gates,
+        {
+            "id": lambda gate: gate.id,
+            **session.tenants,
+            "name": lambda gate: line(gate.name),
+            **({} if state is Shown.OPEN else {"state": lambda gate: state_text(gate.state)}),
+            "age": lambda gate: age(gate.opened_at, now),
+            "left": lambda gate: _left(gate, now),
+            "approvals": lambda gate: f"{gate.approvals}/{gate.quorum}",
+            "who may": lambda gate: line(who_may(gate)),
+            "summary": lambda gate: line(gate.summary),
+        },
+        none="Nothing waits for people." if state is Shown.OPEN else "There are no such gates.",
+        keep=("id", "state", "age", "left", "approvals"),
+    )
     if more:
         say(f"There are more: --after {gates[-1].id}")
-
-
-def _print_list(gates: Sequence[Gate], now: datetime, *, with_tenant: bool, with_state: bool) -> None:
-    headers = ["id", "name", "age", "left", "approvals", "who may", "summary"]
-    rows: list[list[Cell]] = [
-        [
-            gate.id,
-            line(gate.name),
-            span(max(0.0, (now - gate.opened_at).total_seconds())),
-            _left(gate, now),
-            f"{gate.approvals}/{gate.quorum}",
-            line(who_may(gate)),
-            line(gate.summary),
-        ]
-        for gate in gates
-    ]
-    if with_state:
-        headers.insert(2, "state")
-        for gate, row in zip(gates, rows, strict=True):
-            row.insert(2, state_text(gate.state))
-    if with_tenant:
-        headers.insert(1, "tenant")
-        for gate, row in zip(gates, rows, strict=True):
-            row.insert(1, line(gate.tenant))
-    table(headers, rows, keep=("id", "state", "age", "left", "approvals"))
 
 
 def _left(gate: Gate, now: datetime) -> str:
@@ -126,23 +113,17 @@ def who_may(gate: Gate) -> str:
     return ", ".join(people) + (f", but not {gate.requester}" if may_not else "")
 
 
-def show(
-    gate: options.GateId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, gate: options.GateId) -> None:
     """Show a gate: what is asked, who may decide, what was said so far, and how to decide it."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         now = client.run(client.verbs.now())
         try:
             found = Approvals(client).show(gate)
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
-    if as_json:
+    if session.as_json:
         emit(found)
         return
     _print_facts(found, now)
@@ -158,7 +139,7 @@ def show(
         heading("Said")
         _print_votes(found.votes)
     if found.gate.state == "open":
-        say(f"\nTo decide it:\n{commands(found.gate, asked)}")
+        say(f"\nTo decide it:\n{to_type(found.gate, asked)}")
 
 
 def _print_facts(found: Asked, now: datetime) -> None:
@@ -168,7 +149,7 @@ def _print_facts(found: Asked, now: datetime) -> None:
         [
             ("summary", gate.summary),
             ("state", state_text(gate.state)),
-            ("asked", f"{moment(gate.opened_at)}, {span(max(0.0, (now - gate.opened_at).total_seconds()))} ago"),
+            ("asked", f"{moment(gate.opened_at)}, {age(gate.opened_at, now)} ago"),
             ("decided", None if gate.decided_at is None else moment(gate.decided_at)),
             ("who may", who_may(gate)),
             ("approvals", f"{gate.approvals} of {gate.quorum}"),
@@ -233,7 +214,7 @@ def _print_votes(votes: Sequence[Vote]) -> None:
     table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
 
 
-def commands(gate: Gate, asked: Sequence[Field]) -> str:
+def to_type(gate: Gate, asked: Sequence[Field]) -> str:
     """What to type, ready to be filled in."""
     where = "" if scope(None) == gate.tenant else f" --tenant {shlex.quote(gate.tenant)}"
     filled = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in asked if field.required)

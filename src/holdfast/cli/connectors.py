@@ -6,61 +6,56 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
+from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.reading import pairs
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.domain.connectors import Connector, ConnectorOptions, secret_in
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.sizes import in_words
 from holdfast.features.connectors import Connectors
 
+commands = Commands("What a tenant's connectors may reach, with secrets by name.")
+
 Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="The connector: http.request.")]
 
 
-def list_connectors(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("list", "holdfast connectors list --all-tenants")
+def list_connectors(session: AnyTenant) -> None:
     """List what is set for connectors."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Connectors(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("Nothing is set for any connector: their jobs are rejected until something is.")
-    else:
-        rows: list[list[Cell]] = [
-            [
-                line(each.name),
-                line(each.tenant),
-                "yes" if each.enabled else "no",
-                line(", ".join(each.hosts) or "any public one"),
-                line(", ".join(each.secrets)),
-            ]
-            for each in found
-        ]
-        table(("connector", "tenant", "enabled", "hosts", "secrets"), rows, keep=("connector", "tenant"))
+    session.print_list(
+        found,
+        {
+            "connector": lambda each: line(each.name),
+            "tenant": lambda each: line(each.tenant),
+            "enabled": lambda each: "yes" if each.enabled else "no",
+            "hosts": lambda each: line(", ".join(each.hosts) or "any public one"),
+            "secrets": lambda each: line(", ".join(each.secrets)),
+        },
+        none="Nothing is set for any connector: their jobs are rejected until something is.",
+        keep=("connector", "tenant"),
+    )
 
 
-def show(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast connectors show http.request")
+def show(session: OneTenant, name: Name) -> None:
     """Show what is set for one connector."""
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         found = Connectors(client).show(name)
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "set",
+    "holdfast connectors set http.request --host api.example.com --secret RATES_TOKEN",
+    "holdfast connectors set http.request --secret-header Authorization=RATES_TOKEN --prefix 'Bearer '",
+    "holdfast connectors set http.request --disabled --tenant acme",
+)
 def set_connector(
+    session: OneTenant,
     name: Name,
     host: Annotated[
         list[str] | None,
@@ -83,10 +78,6 @@ def set_connector(
     timeout: Annotated[str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 10s.")] = None,
     max_bytes: Annotated[str | None, typer.Option("--max-bytes", metavar="SIZE", help="The largest answer.")] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may be used at all.")] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Set what a connector may reach in a tenant. What is not named stays as it was; a list replaces the one there is.
 
@@ -107,25 +98,17 @@ def set_connector(
         says["max_bytes"] = int(max_bytes) if max_bytes.isdecimal() else max_bytes
     if enabled is not None:
         says["enabled"] = enabled
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         made = Connectors(client).set(name, **says)
-    _print(made, as_json)
+    _print(made, session.as_json)
 
 
-def remove(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("remove", "holdfast connectors remove http.request")
+def remove(session: OneTenant, name: Name) -> None:
     """Forget what is set; jobs of the connector are rejected from then on."""
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         Connectors(client).remove(name)
-    if as_json:
-        emit({"name": name, "removed": True})
-    else:
-        say("Removed.")
+    session.answer({"name": name, "removed": True}, "Removed.")
 
 
 def _by_name(given: dict[str, str], prefix: str) -> dict[str, Any]:

@@ -12,12 +12,16 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.operate import MaxAttempts, letters_of
-from holdfast.cli.operations import Agent, All, Kind, Queue, Rate, Since, Tag, Until, Wait, begun, chosen
-from holdfast.cli.output import Cell, emit, facts, heading, line, say, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import moment, since, span
+from holdfast.cli.operations import All, Rate, Wait, begun, chosen
+from holdfast.cli.output import emit, facts, heading, line, say, table, write
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.cli.which import Kind, Queue, Which
+from holdfast.cli.words import age, moment, since
 from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.errors import InvalidSetting, NotFound
+
+commands = Commands("What failed for good, in groups: look, redrive, discard.")
 
 
 class Sort(StrEnum):
@@ -32,7 +36,13 @@ SomeGroup = Annotated[
 SHOWN = 10
 
 
+@commands.add(
+    "list",
+    "holdfast dead-letters list --sort count",
+    "holdfast dead-letters list --since 1d --json",
+)
 def list_groups(
+    session: AnyTenant,
     kind: Kind = None,
     queue: Queue = None,
     text: Annotated[
@@ -47,14 +57,9 @@ def list_groups(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: what the last one has said.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List dead letters in groups that failed for the same reason."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         now = client.run(client.verbs.now())
         given: dict[str, Any] = {"kind": kind, "queue": queue, "text": text, "after": after}
         given["since"] = since(newer, "--since", lambda: now)
@@ -62,45 +67,34 @@ def list_groups(
         most = min(limit + 1, 1000)
         groups = letters_of(client).groups(order=sort.value, resolved=resolved, limit=most, **wanted)
     found, more = groups[:limit], len(groups) > limit
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There are no such dead letters.")
-    else:
-        rows: list[list[Cell]] = [
-            [
-                each.fingerprint,
-                line(each.kind),
-                f"{each.open:,}",
-                f"{each.times:,}",
-                span(max(0.0, (now - each.last_at).total_seconds())),
-                line(f"{each.error_code}: {each.error_message}", 80),
-                line(each.note or "", 60),
-            ]
-            for each in found
-        ]
-        headers = ("group", "kind", "open", "times", "last seen", "error", "note")
-        table(headers, rows, keep=("group", "open", "times", "last seen"))
+    session.print_list(
+        found,
+        {
+            "group": lambda each: each.fingerprint,
+            "kind": lambda each: line(each.kind),
+            "open": lambda each: f"{each.open:,}",
+            "times": lambda each: f"{each.times:,}",
+            "last seen": lambda each: age(each.last_at, now),
+            "error": lambda each: line(f"{each.error_code}: {each.error_message}", 80),
+            "note": lambda each: line(each.note or "", 60),
+        },
+        none="There are no such dead letters.",
+        keep=("group", "open", "times", "last seen"),
+    )
     if more:
         say(f"There are more: --after {found[-1].cursor}")
 
 
-def show(
-    group: Group,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast dead-letters show 3f2a9c0b1d4e5f60")
+def show(session: AnyTenant, group: Group) -> None:
     """Show a group: what failed where, how often, since when, and the newest of its jobs."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         letters = letters_of(client)
         found = letters.group(group)
         if found is None:
             raise NotFound(f"there is no group of dead letters {group} in this tenant", code="group_not_found")
         jobs = letters.jobs(group, limit=SHOWN)
-    if as_json:
+    if session.as_json:
         emit({"group": found, "jobs": jobs})
         return
     _print(found)
@@ -112,82 +106,70 @@ def show(
         table(("id", "try", "enqueued", "error"), rows, keep=("id", "try", "enqueued"))
 
 
+@commands.add("note", "holdfast dead-letters note 3f2a9c0b1d4e5f60 'the bank is down'")
 def note(
+    session: AnyTenant,
     group: Group,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is known about it; '' takes it away.")],
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Write down what is known about a group; it stays while more of them come."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = letters_of(client).note(group, text or None)
-    if as_json:
+    if session.as_json:
         emit(found)
     else:
         _print(found)
 
 
+@commands.add(
+    "redrive",
+    "holdfast dead-letters redrive 3f2a9c0b1d4e5f60 --rate 20",
+    "holdfast dead-letters redrive --kind pay --since 1d --reason 'the bank is back' --wait",
+)
 def redrive(
+    session: AnyTenant,
     group: SomeGroup = None,
-    kind: Kind = None,
-    queue: Queue = None,
-    agent: Agent = None,
-    tag: Tag = None,
-    newer: Since = None,
-    older: Until = None,
+    *,
+    which: Which,
     everything: All = False,
     rate: Rate = None,
     max_attempts: MaxAttempts = None,
     reason: options.Reason = None,
     wait: Wait = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Put the dead letters of a group, or all that match, back into their queues.
 
     A bulk operation, done by the workers; --wait does it here.
     """
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        given = {"kind": kind, "queue": queue, "agent": agent, "tag": tag}
-        wanted = chosen(client, given, newer, older, _everything(group, everything))
+    with session.connect() as client:
+        wanted = chosen(client, which, _everything(group, everything))
         letters = letters_of(client)
         how: dict[str, Any] = {"reason": reason, "rate": rate, "max_attempts": max_attempts}
-        begun(client, letters.redrive(group, **how, **wanted), wait, as_json)  # type: ignore[misc]
+        begun(client, letters.redrive(group, **how, **wanted), wait, session.as_json)  # type: ignore[misc]
 
 
+@commands.add(
+    "discard",
+    "holdfast dead-letters discard 3f2a9c0b1d4e5f60 --reason 'nobody wants them'",
+    "holdfast dead-letters discard --all --until 90d --reason 'too old'",
+)
 def discard(
+    session: AnyTenant,
     group: SomeGroup = None,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")],
-    kind: Kind = None,
-    queue: Queue = None,
-    agent: Agent = None,
-    tag: Tag = None,
-    newer: Since = None,
-    older: Until = None,
+    reason: options.NeededReason,
+    which: Which,
     everything: All = False,
     rate: Rate = None,
     wait: Wait = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Give the dead letters of a group, or all that match, up for good.
 
     A bulk operation, done by the workers; --wait does it here.
     """
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        given = {"kind": kind, "queue": queue, "agent": agent, "tag": tag}
-        wanted = chosen(client, given, newer, older, _everything(group, everything))
-        begun(client, letters_of(client).discard(group, reason=reason, rate=rate, **wanted), wait, as_json)  # type: ignore[misc]
+    with session.connect() as client:
+        wanted = chosen(client, which, _everything(group, everything))
+        begun(client, letters_of(client).discard(group, reason=reason, rate=rate, **wanted), wait, session.as_json)  # type: ignore[misc]
 
 
 def _everything(group: str | None, everything: bool) -> bool:

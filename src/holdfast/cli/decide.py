@@ -8,9 +8,10 @@ import typer
 
 from holdfast import config
 from holdfast.cli import options
+from holdfast.cli.approvals import commands
 from holdfast.cli.output import emit, say, state_text, table, write
 from holdfast.cli.reading import document, merged, pairs, secret_of
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration
 from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.fields import as_json, fields
@@ -26,7 +27,15 @@ By = Annotated[
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept with the decision.")]
 
 
+@commands.add(
+    "approve",
+    "holdfast approvals approve ID --comment 'fine with me'",
+    "holdfast approvals approve ID --by ada@example.com --field limit=500 --field 'reason=spring campaign'",
+    "holdfast approvals approve ID --data @answer.json",
+    "holdfast approvals approve - < token.txt",
+)
 def approve(
+    session: AnyTenant,
     gate: options.GateOrToken,
     by: By = None,
     comment: Comment = None,
@@ -37,18 +46,13 @@ def approve(
         list[str] | None,
         typer.Option("--field", metavar="NAME=VALUE", help="One field of the form; may be repeated."),
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Say yes to what a job asks; it goes on when enough people have."""
     if gate == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
     named, whole = pairs(field or []), None if data is None else document(data)
     reference = secret_of(gate)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         approvals = Approvals(client)
         if named:
             whole = merged({} if whole is None else whole, _typed(approvals.show(reference).gate, named))
@@ -59,27 +63,29 @@ def approve(
             if error.code == "form_invalid":
                 error.fix = f"What it asks for: holdfast approvals show {gate_of(reference)}"
             raise
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
-def deny(
-    gate: options.GateOrToken,
-    by: By = None,
-    comment: Comment = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add(
+    "deny",
+    "holdfast approvals deny ID --comment 'too much'",
+    "pass show approvals/token | holdfast approvals deny -",
+)
+def deny(session: AnyTenant, gate: options.GateOrToken, by: By = None, comment: Comment = None) -> None:
     """Say no to what a job asks; one no decides."""
     reference = secret_of(gate)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Approvals(client).decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "token",
+    "holdfast approvals token ID --for ada@example.com --expires-in 2d",
+    "holdfast approvals token ID > token.txt",
+)
 def token(
+    session: AnyTenant,
     gate: options.GateId,
     person: Annotated[
         str | None,
@@ -88,17 +94,12 @@ def token(
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", metavar="SPAN", help="How long it may be used: 90s, 5m, 2d.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Issue a token that decides a gate once, and print it."""
     ttl = None if expires_in is None else duration(expires_in, "expires-in")
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         issued = Approvals(client).token(gate, person=person, expires_in=ttl)
-    if as_json:
+    if session.as_json:
         emit({"gate_id": gate_of_token(issued), "token": issued, "person": person, "expires_in": ttl})
     else:
         write(issued)

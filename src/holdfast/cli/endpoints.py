@@ -9,13 +9,15 @@ from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
 from holdfast.domain.endpoints import NOTICES, Endpoint, EndpointDelivery
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.subscriptions import JobOptions
 from holdfast.features.endpoints import Changes, Endpoints, Looking
 from holdfast.webhooks import new_secret
+
+commands = Commands("Tell others of events: webhooks, and what became of them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The endpoint's name.")]
 Wants = Annotated[
@@ -32,48 +34,33 @@ Secret = Annotated[
 ]
 
 
-def list_endpoints(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("list", "holdfast endpoints list")
+def list_endpoints(session: AnyTenant) -> None:
     """List the endpoints: where webhooks go, and what each is told."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         found = Endpoints(client).list()
-    if as_json:
-        emit([each.described() for each in found])
-    elif not found:
-        say("There are no endpoints.")
-    else:
-        with_tenant = whose == EVERY_TENANT
-        rows: list[list[Cell]] = [
-            [
-                line(each.name),
-                *([line(each.tenant)] if with_tenant else []),
-                line(each.shown_url),
-                line(", ".join(each.wants)),
-                _state(each),
-            ]
-            for each in found
-        ]
-        table(["name", *(["tenant"] if with_tenant else []), "url", "told", "state"], rows, keep=("name", "state"))
+    session.print_list(
+        found,
+        {
+            "name": lambda each: line(each.name),
+            **session.tenants,
+            "url": lambda each: line(each.shown_url),
+            "told": lambda each: line(", ".join(each.wants)),
+            "state": lambda each: _state(each),
+        },
+        none="There are no endpoints.",
+        keep=("name", "state"),
+        described=lambda each: each.described(),
+    )
 
 
-def show(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast endpoints show ops")
+def show(session: OneTenant, name: Name) -> None:
     """Show an endpoint, and the last attempts to deliver something to it."""
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         feature = Endpoints(client)
         found, log = feature.show(name), feature.deliveries(name, limit=10)
-    if as_json:
+    if session.as_json:
         emit(found.described() | {"deliveries": [each.described() for each in log]})
         return
     _print(found)
@@ -81,7 +68,14 @@ def show(
         _attempts(log)
 
 
+@commands.add(
+    "add",
+    "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
+    "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
+    "  --on job.succeeded --kind 'order*'",
+)
 def add(
+    session: OneTenant,
     name: Name,
     to: Annotated[str, typer.Argument(metavar="URL", help="Where messages are posted to.")],
     secret: Secret,
@@ -89,20 +83,18 @@ def add(
     kind: OfKind = None,
     of_queue: OfQueue = None,
     queue: Queue = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
     how = JobOptions() if queue is None else JobOptions(queue=queue)
     if of_queue is not None:
         how["of_queue"] = of_queue
-    with connect(url, scope(tenant), schema) as client:
-        _told(Endpoints(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), as_json)
+    with session.connect() as client:
+        _told(Endpoints(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
 
 
+@commands.add("change", "holdfast endpoints change ops --on job.dead_letter --on job.crashed")
 def change(
+    session: OneTenant,
     name: Name,
     to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Where messages are posted to.")] = None,
     secret: Annotated[
@@ -113,90 +105,71 @@ def change(
     kind: OfKind = None,
     of_queue: OfQueue = None,
     queue: Queue = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Give an endpoint another URL, other secrets, another queue, or have it told of something else."""
     how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
     given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
-    with connect(url, scope(tenant), schema) as client:
-        _told(Endpoints(client).change(name, **changes), as_json)
+    with session.connect() as client:
+        _told(Endpoints(client).change(name, **changes), session.as_json)
 
 
+@commands.add(
+    "rotate",
+    "holdfast endpoints rotate ops OPS_HOOK_2",
+    "holdfast endpoints rotate ops OPS_HOOK_2 --keep 0",
+)
 def rotate(
+    session: OneTenant,
     name: Name,
     secret: Annotated[str, typer.Argument(metavar="VARIABLE", help="The name of the new secret.")],
     keep: Annotated[
         int, typer.Option("--keep", metavar="N", min=0, max=4, help="How many of the old ones still sign.")
     ] = 1,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Sign with a new secret as well as with the last one; with --keep 0 with the new one alone."""
-    with connect(url, scope(tenant), schema) as client:
-        _told(Endpoints(client).rotate(name, secret, keep=keep), as_json)
+    with session.connect() as client:
+        _told(Endpoints(client).rotate(name, secret, keep=keep), session.as_json)
 
 
+@commands.add("disable", "holdfast endpoints disable ops --reason 'it is moved'")
 def disable(
-    name: Name,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
+    session: OneTenant, name: Name, reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
 ) -> None:
     """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
-    with connect(url, scope(tenant), schema) as client:
-        _told(Endpoints(client).disable(name, reason=reason), as_json)
+    with session.connect() as client:
+        _told(Endpoints(client).disable(name, reason=reason), session.as_json)
 
 
+@commands.add("enable", "holdfast endpoints enable ops --skip")
 def enable(
+    session: OneTenant,
     name: Name,
     skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Go on, with what happened meanwhile."""
-    with connect(url, scope(tenant), schema) as client:
-        _told(Endpoints(client).enable(name, skip=skip), as_json)
+    with session.connect() as client:
+        _told(Endpoints(client).enable(name, skip=skip), session.as_json)
 
 
-def remove(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("remove")
+def remove(session: OneTenant, name: Name) -> None:
     """Remove an endpoint and the log of its deliveries."""
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         Endpoints(client).remove(name)
-    if as_json:
-        emit({"name": name, "removed": True})
-    else:
-        say(f"{name} is gone.")
+    session.answer({"name": name, "removed": True}, f"{name} is gone.")
 
 
-def ping(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("test", "holdfast endpoints test ops")
+def ping(session: OneTenant, name: Name) -> None:
     """Send it a ping. A worker delivers it; `holdfast endpoints deliveries` shows how that went."""
-    with connect(url, scope(tenant), schema) as client:
-        _enqueued(Endpoints(client).test(name), as_json)
+    with session.connect() as client:
+        _enqueued(Endpoints(client).test(name), session.as_json)
 
 
+@commands.add("deliveries", "holdfast endpoints deliveries ops --failed")
 def deliveries(
+    session: OneTenant,
     name: Name,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
     message: Annotated[str | None, typer.Option("--message", metavar="ID", help="Only of this message.")] = None,
@@ -204,10 +177,6 @@ def deliveries(
         str | None, typer.Option("--before", metavar="ID", help="Those before the attempt of this id: the next page.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="How many at most.")] = 50,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List attempts to deliver messages to an endpoint, the newest first."""
     wanted = Looking(failed=failed, limit=limit)
@@ -215,9 +184,9 @@ def deliveries(
         wanted["message"] = message
     if before is not None:
         wanted["before"] = before
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         found = Endpoints(client).deliveries(name, **wanted)
-    if as_json:
+    if session.as_json:
         emit([each.described() for each in found])
     elif not found:
         say("Nothing was sent.")
@@ -225,19 +194,18 @@ def deliveries(
         _attempts(found)
 
 
+@commands.add("resend", "holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387")
 def resend(
+    session: OneTenant,
     name: Name,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id: msg_….")],
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Send a message once more, the same under the same id."""
-    with connect(url, scope(tenant), schema) as client:
-        _enqueued(Endpoints(client).resend(name, message), as_json)
+    with session.connect() as client:
+        _enqueued(Endpoints(client).resend(name, message), session.as_json)
 
 
+@commands.add("secret")
 def secret(as_json: options.Json = False) -> None:
     """Make a secret to sign with. It is printed once, and stored nowhere: put it where workers and receiver find it."""
     made = new_secret()

@@ -10,11 +10,10 @@ import typer
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli import options
 from holdfast.cli.loading import load_app
 from holdfast.cli.output import emit, say, write
 from holdfast.cli.reading import document
-from holdfast.cli.session import NAME, refuse_unready, scope
+from holdfast.cli.session import NAME, OneTenant, refuse_unready
 from holdfast.cli.words import duration, instant
 from holdfast.domain.errors import NotFound
 from holdfast.kind import Options
@@ -26,6 +25,7 @@ class Dedupe(StrEnum):
 
 
 def enqueue(
+    session: OneTenant,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")] = None,
@@ -53,13 +53,9 @@ def enqueue(
     app: Annotated[
         str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Enqueue one job and print its id."""
-    chosen: Options = {"tenant": scope(tenant)}
+    chosen: Options = {"tenant": session.scope}
     if queue is not None:
         chosen["queue"] = queue
     if priority is not None:
@@ -83,9 +79,9 @@ def enqueue(
     if payload_ref is not None:
         chosen["payload_ref"] = payload_ref
     value = document(payload)
-    with closing(_app(app, kind, url, schema)) as target:
+    with closing(_app(session, app, kind)) as target:
         handle = target.enqueue(kind, value, **chosen)
-    if as_json:
+    if session.as_json:
         emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
         return
     write(handle.id)
@@ -93,11 +89,11 @@ def enqueue(
         say(f"No new job: this one stands for it ({handle.reason}).")
 
 
-def _app(name: str | None, kind: str, url: str | None, schema: str) -> App:
+def _app(session: OneTenant, name: str | None, kind: str) -> App:
     if name is None:
-        app = App(config.database_url(url), name=NAME, schema=schema)
+        app = App(config.database_url(session.url), name=NAME, schema=session.schema)
     else:
-        app = load_app(name, url)
+        app = load_app(name, session.url)
         if kind not in app.kinds:
             known = ", ".join(sorted(app.kinds)) or "none"
             raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"It has: {known}.")

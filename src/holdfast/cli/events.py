@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
 from holdfast.cli.output import emit, line, plain, say, to_json
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.timeline import short, special, way
 from holdfast.cli.words import moment
 from holdfast.client import Client
@@ -24,6 +23,7 @@ PAUSE = 0.5
 
 
 def events(
+    session: AnyTenant,
     consumer: Annotated[
         str | None,
         typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place."),
@@ -33,11 +33,6 @@ def events(
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="How many at most (100 unless --follow).")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Print the ledger in commit order. With --follow, --json prints one object a line."""
     if consumer is not None and after is not None:
@@ -46,16 +41,16 @@ def events(
     most = limit if limit is not None or follow else PAGE
     last: Event | None = None
     found: list[Event] = []
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         for page in _pages(client, reader, after, most, follow):
             last = page[-1]
-            if as_json and not follow:
+            if session.as_json and not follow:
                 found += page
                 continue
             for event in page:
-                sys.stdout.write((to_json(event) if as_json else _line(event)) + "\n")
+                sys.stdout.write((to_json(event) if session.as_json else _line(event)) + "\n")
             sys.stdout.flush()
-    if as_json and not follow:
+    if session.as_json and not follow:
         emit(found)
     if last is not None and reader is None:
         say(f"To go on from here: --after '{last.cursor}'")

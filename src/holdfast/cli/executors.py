@@ -6,59 +6,53 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, line, say, table
-from holdfast.cli.session import connect
+from holdfast.cli.output import line
+from holdfast.cli.session import NoTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.job import DEFAULT_TENANT
 from holdfast.features.executors import Executors
+
+commands = Commands("Who may execute: a list of labels.")
 
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="What a worker is started with as --executor.")]
 
 
-def list_executors(
-    url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
-) -> None:
+@commands.add("list")
+def list_executors(session: NoTenant) -> None:
     """List who may execute. While the list is empty, everybody may."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         found = Executors(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("The list is empty: every label may execute.")
-    else:
-        rows: list[list[Cell]] = [
-            [line(each.label), each.role, line(each.added_by), moment(each.added_at)] for each in found
-        ]
-        table(("label", "role", "added by", "added"), rows)
+    session.print_list(
+        found,
+        {
+            "label": lambda each: line(each.label),
+            "role": lambda each: each.role,
+            "added by": lambda each: line(each.added_by),
+            "added": lambda each: moment(each.added_at),
+        },
+        none="The list is empty: every label may execute.",
+    )
 
 
+@commands.add(
+    "add",
+    "holdfast executors add gpu",
+    "holdfast executors add planner --generator",
+)
 def add(
+    session: NoTenant,
     label: Label,
     generator: Annotated[bool, typer.Option("--generator", help="It plans work, and never executes it.")] = False,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Put a label on the list. From the first on, only those on it may execute."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         added = Executors(client).add(label, "generator" if generator else "executor")
-    if as_json:
-        emit(added)
-    else:
-        say(f"{label} is on the list, as {added.role}.")
+    session.answer(added, f"{label} is on the list, as {added.role}.")
 
 
-def remove(
-    label: Label,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("remove")
+def remove(session: NoTenant, label: Label) -> None:
     """Take a label off the list: what it runs may end, and it takes nothing more."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         Executors(client).remove(label)
-    if as_json:
-        emit({"label": label, "removed": True})
-    else:
-        say(f"{label} is off the list.")
+    session.answer({"label": label, "removed": True}, f"{label} is off the list.")

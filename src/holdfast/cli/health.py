@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from holdfast.cli import options
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect, refuse_absent, scope, store_at
+from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
 from holdfast.cli.words import span
 from holdfast.domain.errors import Refused
 from holdfast.domain.health import CAP, Thresholds, with_concerns
@@ -33,22 +32,18 @@ STYLES = {"ok": "green", "warn": "yellow", "critical": "bold red"}
 
 
 def health(
+    session: AnyTenant,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for a warning as well.")] = False,
     thresholds: Annotated[
         list[str] | None,
         typer.Option("--threshold", metavar="NAME=VALUE", help="From where on something counts: oldest_warn=10m."),
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Say how the work stands: ok, warn or critical, and why. Exit 1 if it is critical."""
-    whose, when = scope(tenant, all_tenants), Thresholds.of(thresholds or ())
-    with connect(url, whose, schema) as client:
+    whose, when = session.scope, Thresholds.of(thresholds or ())
+    with session.connect() as client:
         found = with_concerns(client.run(client.verbs.health(whose, when)), client.store.conditions(when))
-    if as_json:
+    if session.as_json:
         emit(found)
     else:
         age, asked = found.oldest_queued_age_s, found.oldest_gate_age_s
@@ -79,20 +74,17 @@ def _count(number: int) -> str:
 
 
 def doctor(
-    strict: Annotated[bool, typer.Option("--strict", help="Count advice as a problem.")] = False,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
+    session: NoTenant, strict: Annotated[bool, typer.Option("--strict", help="Count advice as a problem.")] = False
 ) -> None:
     """Look for what is wrong with the database; exit 1 if something is."""
-    with store_at(url, schema) as store:
+    with store_at(session.url, session.schema) as store:
         refuse_absent(store)
         findings = store.diagnose()
         if store.schema().current:
             findings += _of_the_work(store)
     levels = [level(finding, strict=strict) for finding in findings]
     ok = "problem" not in levels
-    if as_json:
+    if session.as_json:
         rows = [
             {"name": f.name, "ok": f.ok, "level": how, "says": f.says, "fix": f.fix}
             for f, how in zip(findings, levels, strict=True)

@@ -10,10 +10,12 @@ import typer
 from holdfast.cli import options
 from holdfast.cli.agents import disabled_since
 from holdfast.cli.output import Cell, emit, facts, heading, line, plain, print_document, say, state_text, table, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.timeline import print_attempts, print_timeline
+from holdfast.cli.tree import Commands
 from holdfast.cli.waiting import print_steps, reason, short_reason
-from holdfast.cli.words import moment, since, span
+from holdfast.cli.which import Which
+from holdfast.cli.words import age, moment
 from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT, Job
@@ -24,77 +26,56 @@ from holdfast.domain.trace import plain_tags
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 
+commands = Commands("Look at jobs, and put them right.")
+
 PAGE, MOST = 50, 1000
 
 
+@commands.add(
+    "list",
+    "holdfast jobs list --state dead_letter --since 1d",
+    "holdfast jobs list --json --limit 1000",
+)
 def list_jobs(
+    session: AnyTenant,
     state: Annotated[
         State | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(State)}.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")] = None,
-    newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None,
-    older: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")
-    ] = None,
+    *,
+    which: Which,
     limit: options.Limit = PAGE,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last job seen.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         now = client.run(client.verbs.now())
         wanted = JobFilter(
-            tenant=whose,
+            tenant=client.tenant,
             state=state,
-            kind=kind,
-            queue=queue,
-            agent=agent,
-            tag=tag,
-            since=since(newer, "--since", lambda: now),
-            until=since(older, "--until", lambda: now),
+            **which.wanted(now),
             before=after,
             limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
         )
         found = client.run(page(client.verbs, wanted))
     jobs, more = found.jobs[:limit], len(found.jobs) > limit or len(found.jobs) == MOST
-    if as_json:
-        emit(jobs)
-    elif jobs:
-        _print_list(jobs, found.notes, now, with_tenant=whose == EVERY_TENANT)
-    else:
-        say("There are no such jobs.")
+    session.print_list(
+        jobs,
+        {
+            "id": lambda job: job.id,
+            **session.tenants,
+            "kind": lambda job: line(job.kind),
+            "state": lambda job: state_text(job.state),
+            "try": lambda job: str(job.attempt),
+            "age": lambda job: age(job.created_at, now),
+            "why": lambda job: _why(job, found.notes.get(job.id, {})),
+        },
+        none="There are no such jobs.",
+        keep=("id", "state", "try", "age"),
+    )
     if more:
         say(f"There are more: --after {jobs[-1].id}")
-
-
-def _print_list(jobs: list[Job], notes: dict[str, dict[str, Any]], now: datetime, *, with_tenant: bool) -> None:
-    headers = ["id", "kind", "state", "try", "age", "why"]
-    rows: list[list[Cell]] = [
-        [
-            job.id,
-            line(job.kind),
-            state_text(job.state),
-            str(job.attempt),
-            span(max(0.0, (now - job.created_at).total_seconds())),
-            _why(job, notes.get(job.id, {})),
-        ]
-        for job in jobs
-    ]
-    if with_tenant:
-        headers.insert(1, "tenant")
-        for job, row in zip(jobs, rows, strict=True):
-            row.insert(1, line(job.tenant))
-    table(headers, rows, keep=("id", "state", "try", "age"))
 
 
 def _why(job: Job, note: dict[str, Any]) -> str:
@@ -102,17 +83,11 @@ def _why(job: Job, note: dict[str, Any]) -> str:
     return line(f"{job.error_code}: {job.error_message}") if job.error_code else short_reason(job, note)
 
 
-def show(
-    job: options.JobId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, job: options.JobId) -> None:
     """Show a job: its facts, what it waits for, its way, attempts and steps, what it was given and what it gave."""
-    found = _story(job, url, scope(tenant, all_tenants), schema)
-    if as_json:
+    found = _story(session, job)
+    if session.as_json:
         emit(found)
         return
     _print_facts(found)
@@ -141,24 +116,19 @@ def show(
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
 
 
-def history(
-    job: options.JobId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("history")
+def history(session: AnyTenant, job: options.JobId) -> None:
     """Show the events of a job, oldest first."""
-    events = _story(job, url, scope(tenant, all_tenants), schema).history
-    if as_json:
+    events = _story(session, job).history
+    if session.as_json:
         emit(events)
     else:
         print_timeline(events)
 
 
-def _story(job_id: str, url: str | None, tenant: str, schema: str) -> Story:
-    with connect(url, tenant, schema) as client:
+def _story(session: AnyTenant, job_id: str) -> Story:
+    tenant = session.scope
+    with session.connect() as client:
         found = client.run(story(client.verbs, job_id, tenant))
     if found is None:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"

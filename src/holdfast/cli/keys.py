@@ -10,13 +10,17 @@ import typer
 from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.output import emit, say, table, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
 from holdfast.domain.errors import InvalidSetting
 from holdfast.features.keys import Rotated, rotate
 from holdfast.sealing import KeyRing, new_key
 from holdfast.vault import Vault
 
+commands = Commands("The keys that payloads and results are sealed with.")
 
+
+@commands.add("list")
 def list_keys(as_json: options.Json = False) -> None:
     """List the names of the keys in HOLDFAST_KEYS; the first seals, all of them open."""
     text = config.key_text()
@@ -29,6 +33,7 @@ def list_keys(as_json: options.Json = False) -> None:
         table(("key", ""), [[name, "current" if number == 0 else ""] for number, name in enumerate(names)])
 
 
+@commands.add("generate", "holdfast keys generate --name 2027-01")
 def generate(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name; else the date.")] = None,
     as_json: options.Json = False,
@@ -43,29 +48,23 @@ def generate(
     say("Put it first in HOLDFAST_KEYS, before the old ones; then: holdfast keys rotate")
 
 
+@commands.add("rotate", "holdfast keys rotate --all-tenants")
 def rotate_keys(
+    session: AnyTenant,
     page: Annotated[int, typer.Option("--page", metavar="N", min=1, max=1000, help="Jobs read at a time.")] = 100,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Seal with the current key what is sealed with others. It can be stopped at any time and begun again."""
-    vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
+    vault = Vault.of(config.artifact_place(config.database_url(session.url)), config.key_text())
     if vault.keys is None:
         raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
 
     def tell(so_far: Rotated) -> None:
-        if not as_json:
+        if not session.as_json:
             say(f"{so_far.resealed:,} sealed anew …")
 
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         done = rotate(client, vault, tell, page)
-    if as_json:
-        emit(done)
-    else:
-        say(f"{done.resealed:,} sealed with {vault.keys.current}.")
+    session.answer(done, f"{done.resealed:,} sealed with {vault.keys.current}.")
     if done.unread:
         say(f"{done.unread:,} could not be opened: their key is not in HOLDFAST_KEYS, or they were changed.")
         raise typer.Exit(1)

@@ -2,88 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import moment, span
+from holdfast.cli.output import emit, facts, line, write
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.cli.words import moment, rate
 from holdfast.client import Client
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule, counted
 from holdfast.features.limits import Limits
 
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue; '*' is each queue.")]
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind; '*' is each kind.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="NAME", help="The jobs with a limit key; '*' is each key.")]
-Resource = Annotated[
-    str | None, typer.Option("--resource", metavar="NAME", help="The jobs that use a resource; '*' is each.")
-]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent; '*' is each agent.")]
-OfTenant = Annotated[
-    str | None,
-    typer.Option("--of-tenant", metavar="NAME", help="With --all-tenants: the jobs of a tenant; '*' is each."),
-]
+commands = Commands("Limit how many jobs run at once, and how many are begun in a time.")
 
 
-def list_limits(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """The jobs that a limit is on; without a name all of them."""
+
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue; '*' is each queue.")
+    ] = None
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind; '*' is each kind.")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="The jobs with a limit key; '*' is each key.")
+    ] = None
+    resource: Annotated[
+        str | None, typer.Option("--resource", metavar="NAME", help="The jobs that use a resource; '*' is each.")
+    ] = None
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent; '*' is each agent.")
+    ] = None
+    of_tenant: Annotated[
+        str | None,
+        typer.Option("--of-tenant", metavar="NAME", help="With --all-tenants: the jobs of a tenant; '*' is each."),
+    ] = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        names = {"queue": self.queue, "kind": self.kind, "key": self.key, "resource": self.resource}
+        names |= {"agent": self.agent, "tenant": self.of_tenant}
+        return {name: value for name, value in names.items() if value is not None}
+
+
+@commands.add("list", "holdfast limits list")
+def list_limits(session: AnyTenant) -> None:
     """List the limits, with how many jobs run under each and how many it holds back."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Limits(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("Nothing is limited.")
-    else:
-        headers = ["what", "tenant", "at once", "rate", "running", "held back"]
-        rows: list[list[Cell]] = [
-            [
-                line(_what(limit)),
-                line(limit.tenant),
-                "" if limit.concurrency is None else f"{limit.concurrency:,}",
-                _rate(limit) or "",
-                f"{limit.running:,}",
-                f"{limit.waiting:,}",
-            ]
-            for limit in found
-        ]
-        table(headers, rows, keep=("what", "at once", "rate", "running", "held back"))
+    session.print_list(
+        found,
+        {
+            "what": lambda limit: line(_what(limit)),
+            "tenant": lambda limit: line(limit.tenant),
+            "at once": lambda limit: "" if limit.concurrency is None else f"{limit.concurrency:,}",
+            "rate": lambda limit: rate(limit.rate, limit.per, limit.burst) or "",
+            "running": lambda limit: f"{limit.running:,}",
+            "held back": lambda limit: f"{limit.waiting:,}",
+        },
+        none="Nothing is limited.",
+        keep=("what", "at once", "rate", "running", "held back"),
+    )
 
 
-def show(
-    queue: Queue = None,
-    kind: Kind = None,
-    key: Key = None,
-    resource: Resource = None,
-    agent: Agent = None,
-    of_tenant: OfTenant = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast limits show --queue mail")
+def show(session: AnyTenant, what: What) -> None:
     """Show one limit; without a name the one on all jobs."""
-    wanted = counted(queue=queue, kind=kind, key=key, resource=resource, agent=agent, tenant=of_tenant)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        found = [
-            each for each in Limits(client).list() if (each.tenant, each.scope, each.name) == (client.tenant, *wanted)
-        ]
-        if not found:
-            raise NotFound(f"there is no limit on {' '.join(wanted)} in tenant {client.tenant}", code="limit_not_found")
-    _print(found[0], as_json)
+    with session.connect() as client:
+        found = _find(client, counted(**what.named))
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "set",
+    "holdfast limits set --queue mail --concurrency 5",
+    "holdfast limits set --kind call --rate 100/m --burst 10",
+    "holdfast limits set --key '*' --concurrency 1",
+    "holdfast limits set --all-tenants --of-tenant '*' --concurrency 20",
+)
 def set_limit(
+    session: AnyTenant,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", metavar="N", min=0, max=1_000_000, help="At most so many at once.")
     ] = None,
@@ -93,51 +97,23 @@ def set_limit(
     burst: Annotated[
         int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
     ] = None,
-    queue: Queue = None,
-    kind: Kind = None,
-    key: Key = None,
-    resource: Resource = None,
-    agent: Agent = None,
-    of_tenant: OfTenant = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
+    *,
+    what: What,
 ) -> None:
     """Limit the jobs of a queue, a kind, a key, a resource or an agent; without a name all jobs. It holds at once."""
-    what = counted(queue=queue, kind=kind, key=key, resource=resource, agent=agent, tenant=of_tenant)
-    rule = Rule.of(*what, concurrency, rate, burst)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
+    with session.connect() as client:
         client.run(client.verbs.set_limit(rule, client.actor, client.tenant))
-        found = [
-            each for each in Limits(client).list() if (each.tenant, each.scope, each.name) == (client.tenant, *what)
-        ]
-    _print(found[0], as_json)
+        found = _find(client, (rule.scope, rule.name))
+    _print(found, session.as_json)
 
 
-def remove(
-    queue: Queue = None,
-    kind: Kind = None,
-    key: Key = None,
-    resource: Resource = None,
-    agent: Agent = None,
-    of_tenant: OfTenant = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("remove", "holdfast limits remove --queue mail")
+def remove(session: AnyTenant, what: What) -> None:
     """Remove a limit; what it held back goes on."""
-    names = {"queue": queue, "kind": kind, "key": key, "resource": resource, "agent": agent, "tenant": of_tenant}
-    given = {name: value for name, value in names.items() if value is not None}
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        Limits(client).remove(**given)
-    if as_json:
-        emit({"removed": True})
-    else:
-        say("Removed.")
+    with session.connect() as client:
+        Limits(client).remove(**what.named)
+    session.answer({"removed": True}, "Removed.")
 
 
 def _find(client: Client, what: tuple[str, str]) -> Limit:
@@ -154,13 +130,6 @@ def _what(limit: Limit) -> str:
     return f"each {limit.scope}" if limit.name == "*" else f"{limit.scope} {limit.name}"
 
 
-def _rate(limit: Limit) -> str | None:
-    if limit.rate is None or limit.per is None:
-        return None
-    text = f"{limit.rate:,} in {span(limit.per)}"
-    return text if limit.burst == limit.rate else f"{text}, {limit.burst:,} at once"
-
-
 def _print(limit: Limit, as_json: bool) -> None:
     if as_json:
         emit(limit)
@@ -170,7 +139,7 @@ def _print(limit: Limit, as_json: bool) -> None:
         [
             ("tenant", "every tenant together" if limit.tenant == EVERY_TENANT else limit.tenant),
             ("at once", None if limit.concurrency is None else f"{limit.concurrency:,}"),
-            ("rate", _rate(limit)),
+            ("rate", rate(limit.rate, limit.per, limit.burst)),
             ("running", f"{limit.running:,}"),
             ("held back", f"{limit.waiting:,}"),
             ("set", f"{moment(limit.updated_at)} by {limit.set_by}"),

@@ -12,9 +12,10 @@ import typer
 from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.failures import NOT_FOUND, REFUSED
+from holdfast.cli.jobs import commands
 from holdfast.cli.output import emit, state_text, table
 from holdfast.cli.reading import document
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration, instant
 from holdfast.client import Client, new_id
 from holdfast.domain.errors import InvalidInput, InvalidSetting
@@ -57,20 +58,22 @@ MaxAttempts = Annotated[
 ]
 
 
-def cancel(
-    jobs: options.JobIds,
-    reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
+def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = None) -> None:
     """Cancel jobs that have not ended."""
-    _operate("cancel", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+    _operate(session, "cancel", jobs, reason)
 
 
+@commands.add(
+    "redrive",
+    "holdfast jobs redrive ID",
+    "holdfast jobs redrive ID1 ID2 --max-attempts 10",
+    "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
+    "holdfast jobs redrive ID --from-step charge",
+    """holdfast jobs redrive ID --payload '{"order": 8}' --reason 'it was the number'""",
+)
 def redrive(
+    session: AnyTenant,
     jobs: options.JobIds,
     max_attempts: MaxAttempts = None,
     from_step: Annotated[
@@ -84,11 +87,6 @@ def redrive(
         ),
     ] = None,
     reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Put dead letters back into their queue, with all their tries before them.
 
@@ -99,50 +97,52 @@ def redrive(
     if payload is not None:
         if len(jobs) != 1 or step is not None or max_attempts is not None:
             raise InvalidSetting("--payload is for one job, without other options", code="conflicting_options")
-        _redrive_as(jobs[0], payload, reason, url, scope(tenant, all_tenants), schema, as_json)
+        _redrive_as(session, jobs[0], payload, reason)
         return
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
-    _show("redrive", verdicts, as_json)
+    _show("redrive", verdicts, session.as_json)
 
 
-def discard(
-    jobs: options.JobIds,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")],
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("discard", "holdfast jobs discard ID --reason 'customer is gone'")
+def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReason) -> None:
     """Give dead letters up for good."""
     if not reason.strip():
         raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
-    _operate("discard", jobs, reason, url, scope(tenant, all_tenants), schema, as_json)
+    _operate(session, "discard", jobs, reason)
 
 
+@commands.add(
+    "reschedule",
+    "holdfast jobs reschedule ID",
+    "holdfast jobs reschedule ID1 ID2 --in 10m --reason 'the service is back at noon'",
+    "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
+)
 def reschedule(
+    session: AnyTenant,
     jobs: options.JobIds,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="When: ISO 8601 with a zone.")] = None,
     delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="How long from now: 90, 5m, 1h30m.")] = None,
     max_attempts: MaxAttempts = None,
     reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Give jobs that wait, for their time or their retry, another time; with neither option, now."""
     when = Reschedule.of(
         None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in"), max_attempts
     )
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         verdicts = client.reschedule(_ids(jobs), when, reason)
-    _show("reschedule", verdicts, as_json)
+    _show("reschedule", verdicts, session.as_json)
 
 
+@commands.add(
+    "move",
+    "holdfast jobs move ID --first",
+    "holdfast jobs move ID --before OTHER --reason 'the auditors are here'",
+    "holdfast jobs move ID --priority 10",
+)
 def move(
+    session: AnyTenant,
     job: Annotated[str, typer.Argument(metavar="ID", help="A job that waits.")],
     first: Annotated[bool, typer.Option("--first", help="Before all others of its priority.")] = False,
     last: Annotated[bool, typer.Option("--last", help="Behind all others of its priority.")] = False,
@@ -156,39 +156,24 @@ def move(
         int | None, typer.Option("--priority", metavar="N", help="Another priority; alone: last among those of it.")
     ] = None,
     reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Give a job that waits another place in its queue."""
     place = Move.of(first, last, before, after, priority)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         verdict = client.move(parse_id(job), place, reason)
-    _show("move", [verdict], as_json)
+    _show("move", [verdict], session.as_json)
 
 
-def _operate(
-    verb: OperatorVerb,
-    jobs: list[str],
-    reason: str | None,
-    url: str | None,
-    tenant: str,
-    schema: str,
-    as_json: bool,
-) -> None:
-    with connect(url, tenant, schema) as client:
+def _operate(session: AnyTenant, verb: OperatorVerb, jobs: list[str], reason: str | None) -> None:
+    with session.connect() as client:
         verdicts = client.operate(verb, _ids(jobs), reason)
-    _show(verb, verdicts, as_json)
+    _show(verb, verdicts, session.as_json)
 
 
-def _redrive_as(
-    job: str, payload: str, reason: str | None, url: str | None, tenant: str, schema: str, as_json: bool
-) -> None:
-    with connect(url, tenant, schema) as client:
-        new = letters_of(client, url).redrive_as(parse_id(job), document(payload), reason=reason)
-    if as_json:
+def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) -> None:
+    with session.connect() as client:
+        new = letters_of(client, session.url).redrive_as(parse_id(job), document(payload), reason=reason)
+    if session.as_json:
         emit({"id": parse_id(job), "redriven_as": new})
     else:
         table(("id", "redriven as"), [[parse_id(job), new]])

@@ -10,14 +10,18 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.failures import FAILED
-from holdfast.cli.output import Cell, console, emit, facts, line, plain, say, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import duration, moment, since
+from holdfast.cli.output import console, emit, facts, line, plain, say, write
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.cli.which import Which
+from holdfast.cli.words import duration, moment
 from holdfast.client import Client, new_id
 from holdfast.domain.errors import NotFound
 from holdfast.domain.operations import Operation
 from holdfast.domain.states import State
 from holdfast.features.operations import Operations, Wanted
+
+commands = Commands("What is done to many jobs: start it, look how far it is, cancel it.")
 
 
 class Verb(StrEnum):
@@ -27,22 +31,16 @@ class Verb(StrEnum):
 
 
 OperationId = Annotated[str, typer.Argument(metavar="ID", help="An operation's id, in full.")]
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")]
-Tag = Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="At most so many jobs a second.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Work on it here, and return when it is over.")]
 All = Annotated[bool, typer.Option("--all", help="All there are, where nothing says which.")]
 
 
-def chosen(client: Client, given: dict[str, Any], newer: str | None, older: str | None, everything: bool) -> Wanted:
+def chosen(client: Client, which: Which, everything: bool, state: State | None = None) -> Wanted:
     """A filter of what was given. One that leaves nothing out must be meant."""
-    now = client.run(client.verbs.now())
-    span = {"since": since(newer, "--since", lambda: now), "until": since(older, "--until", lambda: now)}
-    wanted = {name: value for name, value in (given | span).items() if value is not None}
+    wanted = which.wanted(client.run(client.verbs.now()))
+    if state is not None:
+        wanted["state"] = state
     if not wanted and not everything:
         raise typer.BadParameter("say which jobs, or --all")
     return cast(Wanted, wanted)
@@ -57,108 +55,88 @@ def begun(client: Client, operation: Operation, wait: bool, as_json: bool) -> No
         say(f"Workers do it from now on; see: holdfast operations wait {operation.id}")
 
 
+@commands.add(
+    "start",
+    "holdfast operations start cancel --kind import --tag spring --reason 'wrong file'",
+    "holdfast operations start redrive --queue mail --rate 50 --wait",
+)
 def start(
+    session: AnyTenant,
     verb: Annotated[Verb, typer.Argument(metavar="VERB", help=f"What to do: {', '.join(Verb)}.")],
     state: Annotated[
         State | None, typer.Option("--state", metavar="STATE", help="Only in this state (for cancel).")
     ] = None,
-    kind: Kind = None,
-    queue: Queue = None,
-    agent: Agent = None,
-    tag: Tag = None,
-    newer: Since = None,
-    older: Until = None,
+    *,
+    which: Which,
     everything: All = False,
     rate: Rate = None,
     reason: options.Reason = None,
     wait: Wait = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Do something to all jobs that match: in small batches, by the workers, at a bounded rate."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        given = {"state": state, "kind": kind, "queue": queue, "agent": agent, "tag": tag}
-        wanted = chosen(client, given, newer, older, everything)
+    with session.connect() as client:
+        wanted = chosen(client, which, everything, state)
         started = Operations(client, new_id).start(verb.value, reason=reason, rate=rate, **wanted)
-        begun(client, started, wait, as_json)
+        begun(client, started, wait, session.as_json)
 
 
+@commands.add("list", "holdfast operations list --running")
 def list_operations(
+    session: AnyTenant,
     running: Annotated[bool, typer.Option("--running", help="Only those that are not over.")] = False,
     limit: options.Limit = 50,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List bulk operations, newest first, with how far they are."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Operations(client, new_id).list(running=running, limit=limit, before=after)
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There are no such operations.")
-    else:
-        rows: list[list[Cell]] = [
-            [each.id, each.verb, line(_which(each)), each.state, _progress(each), line(each.created_by)]
-            for each in found
-        ]
-        table(("id", "verb", "which", "state", "done", "by"), rows, keep=("id", "verb", "state", "done"))
+    session.print_list(
+        found,
+        {
+            "id": lambda each: each.id,
+            "verb": lambda each: each.verb,
+            "which": lambda each: line(_which(each)),
+            "state": lambda each: each.state,
+            "done": lambda each: _progress(each),
+            "by": lambda each: line(each.created_by),
+        },
+        none="There are no such operations.",
+        keep=("id", "verb", "state", "done"),
+    )
 
 
-def show(
-    operation: OperationId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast operations show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, operation: OperationId) -> None:
     """Show an operation: what is done to which jobs, by whom, and how far it is."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Operations(client, new_id).get(operation)
     if found is None:
         raise NotFound(f"there is no operation {operation} in this tenant", code="operation_not_found")
-    print_operation(found, as_json)
+    print_operation(found, session.as_json)
 
 
-def cancel(
-    operation: OperationId,
-    reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("cancel", "holdfast operations cancel ID --reason 'too early'")
+def cancel(session: AnyTenant, operation: OperationId, reason: options.Reason = None) -> None:
     """End an operation before it is done; what it has done stays so."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        print_operation(Operations(client, new_id).cancel(operation, reason=reason), as_json)
+    with session.connect() as client:
+        print_operation(Operations(client, new_id).cancel(operation, reason=reason), session.as_json)
 
 
+@commands.add("wait", "holdfast operations wait ID --timeout 10m")
 def wait(
+    session: AnyTenant,
     operation: OperationId,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 90, 5m, 1h30m.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Wait until an operation is over, and show how far it is meanwhile. Exit code 1 if it was cancelled."""
     limit = None if timeout is None else duration(timeout, "--timeout")
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        found = Operations(client, new_id).wait(operation, timeout=limit, watch=None if as_json else _watch())
-    print_operation(found, as_json)
+    with session.connect() as client:
+        found = Operations(client, new_id).wait(operation, timeout=limit, watch=None if session.as_json else _watch())
+    print_operation(found, session.as_json)
     if found.state == "cancelled":
         raise typer.Exit(FAILED)
 

@@ -25,6 +25,7 @@ Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="The schem
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else on stdout.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
+NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in full.")]
 GateId = Annotated[str, typer.Argument(metavar="ID", help="A gate's id, in full.")]
 GateOrToken = Annotated[

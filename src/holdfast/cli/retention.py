@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.domain.retention import Retention
 from holdfast.features.retention import Retentions
+
+commands = Commands("For how long finished jobs are kept.")
 
 Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")]
 State = Annotated[
@@ -24,17 +26,12 @@ State = Annotated[
 ]
 
 
-def list_policies(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("list", "holdfast retention list --all-tenants")
+def list_policies(session: AnyTenant) -> None:
     """List the policies. Of those that fit a job, one that names the tenant decides, then the kind, then the state."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Retentions(client).list()
-    if as_json:
+    if session.as_json:
         emit(found)
     elif not found:
         say("There is no policy: finished jobs are kept for ever.")
@@ -42,7 +39,15 @@ def list_policies(
         _print(found)
 
 
+@commands.add(
+    "set",
+    "holdfast retention set --clean-after 30d --purge-after 52w",
+    "holdfast retention set --kind heartbeat --purge-after 1d",
+    "holdfast retention set --kind invoice --for-ever",
+    "holdfast retention set --state dead_letter --purge-after 26w --all-tenants",
+)
 def set_policy(
+    session: AnyTenant,
     clean_after: Annotated[
         str | None,
         typer.Option("--clean-after", metavar="SPAN", help="What a job carried goes; tombstone and ledger stay."),
@@ -53,54 +58,34 @@ def set_policy(
     keep: Annotated[bool, typer.Option("--for-ever", help="Keep what a wider policy would let go.")] = False,
     kind: Kind = None,
     state: State = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Say for how long jobs are kept after their end: 12h, 30d, 52w. It replaces what was said of the same."""
     ages = (clean_after, purge_after)
     if keep == any(age is not None for age in ages):
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
     clean, purge = (None if age is None else duration(age, "age") for age in ages)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         made = Retentions(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
-    if as_json:
+    if session.as_json:
         emit(made)
     else:
         _print([made])
 
 
-def delete(
-    kind: Kind = None,
-    state: State = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("delete", "holdfast retention delete --kind heartbeat")
+def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
     """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         Retentions(client).delete(kind=kind, state=state)
-    if as_json:
-        emit({"removed": True})
-    else:
-        say("Removed.")
+    session.answer({"removed": True}, "Removed.")
 
 
-def preview(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("preview", "holdfast retention preview")
+def preview(session: AnyTenant) -> None:
     """Show what each policy would remove now, and who holds back a purge. Nothing is changed."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Retentions(client).preview()
-    if as_json:
+    if session.as_json:
         emit(found)
         return
     if not found:
@@ -121,23 +106,19 @@ def preview(
     table(["tenant", "kind", "state", "what", "due", "oldest end", "held back"], rows, keep=("kind", "what", "due"))
 
 
+@commands.add("run", "holdfast retention run --all-tenants --limit 1000000")
 def run(
+    session: AnyTenant,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after so many jobs.")
     ] = 100_000,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Remove what is due here and now, without the rests that workers take between their slices."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         done = Retentions(client).run(limit=limit)
-    if as_json:
-        emit(done)
-    else:
-        say(f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned.")
+    session.answer(
+        done, f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned."
+    )
 
 
 def _print(found: list[Retention]) -> None:

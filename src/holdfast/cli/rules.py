@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
+from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.reading import document
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
 from holdfast.client import Client
 from holdfast.domain.errors import NotFound
@@ -17,50 +17,53 @@ from holdfast.domain.rules import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.domain.sizes import in_words
 from holdfast.features.payload_rules import PayloadRules
 
+commands = Commands("Rules for payloads: what may be in one, who sees it, how large it may be.")
+
 Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The kind; without one the rule for each kind.")]
 DeclaredBy = Annotated[
     str, typer.Option("--declared-by", metavar="NAME", help="The one that a program has in its code.")
 ]
 
 
-def list_rules(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("list", "holdfast rules list --all-tenants")
+def list_rules(session: AnyTenant) -> None:
     """List the rules for payloads: those of the tenant, and those of every tenant."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = _rules(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There are no rules for payloads.")
-    else:
-        rows: list[list[Cell]] = [
-            [line(rule.kind), line(rule.tenant), line(_says(rule)), line(rule.declared_by or rule.set_by)]
-            for rule in found
-        ]
-        table(("kind", "tenant", "says", "by"), rows, keep=("kind", "tenant"))
+    session.print_list(
+        found,
+        {
+            "kind": lambda rule: line(rule.kind),
+            "tenant": lambda rule: line(rule.tenant),
+            "says": lambda rule: line(_says(rule)),
+            "by": lambda rule: line(rule.declared_by or rule.set_by),
+        },
+        none="There are no rules for payloads.",
+        keep=("kind", "tenant"),
+    )
 
 
-def show(
-    kind: Kind = EACH_KIND,
-    declared_by: DeclaredBy = "",
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add(
+    "show",
+    "holdfast rules show import",
+    "holdfast rules show import --all-tenants",
+)
+def show(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
     """Show one rule."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = _found(client, kind, declared_by)
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "set",
+    "holdfast rules set import --signal-only --max-bytes 16KB",
+    "holdfast rules set --tenant acme --signal-only --forbid iban --forbid password",
+    "holdfast rules set patient.update --restricted --all-tenants",
+    "holdfast rules set report --max-bytes 64KB --max-result-bytes 64KB --store",
+)
 def set_rule(
+    session: AnyTenant,
     kind: Kind = EACH_KIND,
     signal_only: Annotated[
         bool, typer.Option("--signal-only", help="Refuse payloads with forbidden keys, at any depth.")
@@ -79,11 +82,6 @@ def set_rule(
     store: Annotated[
         bool | None, typer.Option("--store/--no-store", help="What is larger goes to the artifact store, or never.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Set the rule for a kind (or each) in a tenant (or all), in place of the one there is. It holds at once."""
     draft = RuleDraft.of(
@@ -95,47 +93,32 @@ def set_rule(
         max_result_bytes=_size(max_result_bytes),
         store=store,
     )
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         made = client.run(client.verbs.set_payload_rule(draft, client.actor, client.tenant))
-    _print(made, as_json)
+    _print(made, session.as_json)
 
 
-def delete(
-    kind: Kind = EACH_KIND,
-    declared_by: DeclaredBy = "",
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("delete", "holdfast rules delete import")
+def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
     """Delete a rule. One that a running program declares comes back when its next worker starts."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         _rules(client).delete(kind, declared_by=declared_by)
-    if as_json:
-        emit({"kind": kind, "deleted": True})
-    else:
-        say("Deleted.")
+    session.answer({"kind": kind, "deleted": True}, "Deleted.")
 
 
+@commands.add("check", """holdfast rules check import '{"row": 7}'""")
 def check(
+    session: OneTenant,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "-",
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Say whether the rules would let a payload be enqueued. Nothing is."""
     value = document(payload)
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         refusal = _rules(client).check(kind, value)
     if refusal is not None:
         raise refusal
-    if as_json:
-        emit({"kind": kind, "allowed": True})
-    else:
-        say("No rule objects.")
+    session.answer({"kind": kind, "allowed": True}, "No rule objects.")
 
 
 def _rules(client: Client) -> PayloadRules:

@@ -11,11 +11,15 @@ from rich.text import Text
 
 from holdfast.cli import options, planning
 from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, say, table, write
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import instant, moment, span
 from holdfast.domain.errors import InvalidSetting, NotFound
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.timing import Timing
+
+commands = Commands("When jobs are made by themselves: look, and change.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="How many times.")]
@@ -37,56 +41,44 @@ class State(StrEnum):
     ENDED = "ended"
 
 
+@commands.add("list", "holdfast schedules list --state paused")
 def list_schedules(
+    session: AnyTenant,
     state: Annotated[
         State | None, typer.Option("--state", metavar="NAME", help=f"Only those: {', '.join(State)}.")
     ] = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List the schedules, with their next times and what is wrong with them."""
-    with planning.scheduling(url, tenant, schema, all_tenants=all_tenants) as (_, schedules):
+    with planning.scheduling(session) as (_, schedules):
         found = schedules.list(state=None if state is None else state.value, kind=kind)
-    if as_json:
-        emit([as_data(each) for each in found])
-    elif not found:
-        say("There are no such schedules.")
-    else:
-        rows: list[list[Cell]] = [
-            [
-                line(each.name),
-                *([line(each.tenant)] if all_tenants else []),
-                line(each.timing),
-                each.zone,
-                line(each.template or each.kind),
-                coloured(each.state),
-                "" if each.next_fire_at is None else moment(each.next_fire_at),
-                line(_trouble(each) or ""),
-            ]
-            for each in found
-        ]
-        headers = ["name", *(["tenant"] if all_tenants else []), "when", "zone", "makes", "state", "next (UTC)", "note"]
-        table(headers, rows, keep=("name", "state", "next (UTC)"))
+    session.print_list(
+        found,
+        {
+            "name": lambda each: line(each.name),
+            **session.tenants,
+            "when": lambda each: line(each.timing),
+            "zone": lambda each: each.zone,
+            "makes": lambda each: line(each.template or each.kind),
+            "state": lambda each: coloured(each.state),
+            "next (UTC)": lambda each: "" if each.next_fire_at is None else moment(each.next_fire_at),
+            "note": lambda each: line(_trouble(each) or ""),
+        },
+        none="There are no such schedules.",
+        keep=("name", "state", "next (UTC)"),
+        described=lambda each: as_data(each),
+    )
 
 
-def show(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast schedules show nightly")
+def show(session: OneTenant, name: Name) -> None:
     """Show a schedule: what it makes and when, and what became of its last times."""
-    with planning.scheduling(url, tenant, schema) as (client, schedules):
+    with planning.scheduling(session) as (client, schedules):
         found = schedules.get(name)
         if found is None:
             raise NotFound(f"there is no schedule {name} in tenant {client.tenant}", code="schedule_not_found")
         fires = schedules.history(name, limit=5)
-    if as_json:
+    if session.as_json:
         emit({**as_data(found), "history": fires})
         return
     print_schedule(found)
@@ -95,22 +87,24 @@ def show(
         _print_fires(fires)
 
 
+@commands.add(
+    "preview",
+    "holdfast schedules preview nightly",
+    "holdfast schedules preview --timing '30 2 * * *' --tz Europe/London --count 100",
+)
 def preview_schedule(
+    session: OneTenant,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A schedule, or none with --timing.")] = None,
     timing: Annotated[
         str | None, typer.Option("--timing", metavar="TEXT", help='Times to try: "0 9 * * MON-FRI", "every 90s".')
     ] = None,
     tz: planning.Zone = None,
     count: Count = 10,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Show the next times in the schedule's zone, with a warning where a change of the clock touches one."""
     if (name is None) == (timing is None):
         raise InvalidSetting("name a schedule, or give --timing", code="conflicting_options")
-    with planning.scheduling(url, tenant, schema) as (client, schedules):
+    with planning.scheduling(session) as (client, schedules):
         if name is not None:
             found, coming = schedules.get(name), schedules.preview(name, count)
             assert found is not None
@@ -118,29 +112,27 @@ def preview_schedule(
         else:
             times, now = Timing.of(timing, tz or "UTC"), client.run(client.verbs.now())
             coming = preview(times, now, now.replace(microsecond=0), count)
-    if as_json:
+    if session.as_json:
         emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
         return
     write(f"{times.words} ({times.zone})")
     table(("UTC", f"in {times.zone}", ""), [_row(each) for each in coming], keep=("UTC",))
 
 
+@commands.add("history", "holdfast schedules history nightly --limit 10")
 def history(
+    session: OneTenant,
     name: Name,
     limit: options.Limit = 50,
     before: Annotated[
         str | None, typer.Option("--before", metavar="TIME", help="Only times before: 2027-01-31T09:00Z.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Show what became of its times, the latest first: fired, skipped, waiting, missed or failed."""
     earlier = None if before is None else instant(before, "--before")
-    with planning.scheduling(url, tenant, schema) as (_, schedules):
+    with planning.scheduling(session) as (_, schedules):
         fires = schedules.history(name, limit=limit, before=earlier)
-    if as_json:
+    if session.as_json:
         emit(fires)
     elif not fires:
         say("None of its times has come yet.")

@@ -9,15 +9,15 @@ import typer
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli import options
 from holdfast.cli.output import emit, say, write
 from holdfast.cli.reading import data_of
-from holdfast.cli.session import NAME, refuse_unready, scope
+from holdfast.cli.session import NAME, OneTenant, refuse_unready
 from holdfast.domain.errors import NotFound
 from holdfast.stores.base import Sent
 
 
 def send_event(
+    session: OneTenant,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name.")],
     data: Annotated[
         list[str] | None,
@@ -27,23 +27,19 @@ def send_event(
         str | None, typer.Option("--key", metavar="TEXT", help="Sent again under it, it is one event.")
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="For this job alone.")] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Tell jobs of something that happened.
 
     Those that wait for it go on, and those that will wait for it find it. Prints the event's id. A value is a number,
     a boolean, null, a list or an object where it reads as one in JSON, and text otherwise.
     """
-    told, whose = data_of(data or []), scope(tenant)
-    with closing(App(config.database_url(url), name=NAME, schema=schema)) as app:
+    told, whose = data_of(data or []), session.scope
+    with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
         refuse_unready(app.store)
         if job is not None and app.get(job, tenant=whose) is None:
             raise NotFound(f"there is no job {job} in tenant {whose}")
         sent = app.send_event(name, told, key=key, job=job, tenant=whose)
-    if as_json:
+    if session.as_json:
         emit(sent)
     else:
         write(sent.id)

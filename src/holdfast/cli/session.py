@@ -1,13 +1,21 @@
-"""From ``--url`` and ``--tenant`` to a client. Nothing is created by looking: only what writes may make a file."""
+"""From ``--url`` and ``--tenant`` to a client. Nothing is created by looking: only what writes may make a file.
+
+A session is what a command was told of where it works, for whom, and how it is to answer. There are three kinds, by
+what is said of tenants; the fields of each are the options that it brings along (``tree`` spreads them out).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from holdfast import config
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.client import Client
 from holdfast.domain.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.domain.job import DEFAULT_TENANT, EVERY_TENANT
@@ -17,6 +25,93 @@ from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connection import database_path
 
 NAME = "holdfast"
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], Cell]]
+"""The heads of a table, and what stands below each of them."""
+
+
+class Session:
+    url: str | None
+    schema: str
+    as_json: bool
+
+    @property
+    def scope(self) -> str:
+        """The tenant asked for, ``*`` for all of them."""
+        return DEFAULT_TENANT
+
+    @contextmanager
+    def connect(self, tenant: str | None = None) -> Iterator[Client]:
+        """A client for a database that is there and has our tables."""
+        whose = self.scope if tenant is None else tenant
+        with store_at(self.url, self.schema) as store:
+            refuse_unready(store)
+            yield Client(store, tenant=whose, name=NAME, actor=config.operating_user())
+
+    def answer(self, data: Any, words: str) -> None:
+        """What was done: as data for a program, or in words for a person."""
+        if self.as_json:
+            emit(data)
+        else:
+            say(words)
+
+    def print_list(
+        self,
+        found: Sequence[T],
+        columns: Columns[T],
+        *,
+        none: str,
+        keep: Sequence[str] = (),
+        described: Callable[[T], Any] | None = None,
+    ) -> None:
+        """What was found: as data, each as it is ``described``, or as a table for a person."""
+        if self.as_json:
+            emit(found if described is None else [described(each) for each in found])
+        elif not found:
+            say(none)
+        else:
+            table(list(columns), [[cell(each) for cell in columns.values()] for each in found], keep=keep)
+
+    @property
+    def tenants(self) -> Columns[Any]:
+        """A column for the tenant, where there may be several."""
+        return {"tenant": lambda each: line(each.tenant)} if self.scope == EVERY_TENANT else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoTenant(Session):
+    """Of the database as a whole."""
+
+    url: options.Url = None
+    schema: options.Schema = options.SCHEMA
+    as_json: options.Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTenant(Session):
+    url: options.Url = None
+    tenant: options.Tenant = None
+    schema: options.Schema = options.SCHEMA
+    as_json: options.Json = False
+
+    @property
+    def scope(self) -> str:
+        return scope(self.tenant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyTenant(Session):
+    """Of one, or with ``--all-tenants`` of every one."""
+
+    url: options.Url = None
+    tenant: options.Tenant = None
+    all_tenants: options.AllTenants = False
+    schema: options.Schema = options.SCHEMA
+    as_json: options.Json = False
+
+    @property
+    def scope(self) -> str:
+        return scope(self.tenant, self.all_tenants)
 
 
 def scope(
@@ -39,14 +134,6 @@ def scope(
 def store_at(url: str | None, schema: str) -> Iterator[Store]:
     with closing(open_store(config.database_url(url), schema=schema)) as store:
         yield store
-
-
-@contextmanager
-def connect(url: str | None, tenant: str, schema: str) -> Iterator[Client]:
-    """A client for a database that is there and has our tables."""
-    with store_at(url, schema) as store:
-        refuse_unready(store)
-        yield Client(store, tenant=tenant, name=NAME, actor=config.operating_user())
 
 
 def refuse_unready(store: Store) -> None:

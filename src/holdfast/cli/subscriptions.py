@@ -1,4 +1,4 @@
-"""``holdfast subscriptions …`` and ``holdfast consumers …``: events that make jobs, and who reads events."""
+"""``holdfast subscriptions list | show | create | pause | resume | delete``: events that make jobs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, say, table, write
+from holdfast.cli.output import Cell, emit, facts, heading, line, print_document, table, write
 from holdfast.cli.reading import document
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment
 from holdfast.domain.errors import NotFound
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.subscriptions import DEPTH, MOST_DEEP, JobOptions, Subscription
-from holdfast.features.subscriptions import Consumers, Subscriptions
+from holdfast.features.subscriptions import Subscriptions
 from holdfast.stores.reads.subscriptions import COUNTED
 
+commands = Commands("Have events make jobs: subscriptions.")
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
-ConsumerName = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]
 
 
 class From(StrEnum):
@@ -28,57 +28,41 @@ class From(StrEnum):
     BEGINNING = "beginning"
 
 
-def list_subscriptions(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("list", "holdfast subscriptions list --all-tenants")
+def list_subscriptions(session: AnyTenant) -> None:
     """List the subscriptions: which events make which jobs, and how far each has come."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         features = Subscriptions(client)
-        found = [(one, features.behind(one)) for one in features.list()]
-    if as_json:
-        emit([_described(one, behind) for one, behind in found])
-    elif not found:
-        say("There are no subscriptions.")
-    else:
-        with_tenant = whose == EVERY_TENANT
-        headers = ["name", *(["tenant"] if with_tenant else []), "on", "makes", "state", "behind", "made", "refused"]
-        rows: list[list[Cell]] = [
-            [
-                line(one.name),
-                *([line(one.tenant)] if with_tenant else []),
-                line(_on(one)),
-                line(one.job_kind),
-                _state(one),
-                _behind(behind),
-                f"{one.made:,}",
-                f"{one.refused:,}",
-            ]
-            for one, behind in found
-        ]
-        table(headers, rows, keep=("state", "behind", "made", "refused"))
+        found = features.list()
+        behind = {one.id: features.behind(one) for one in found}
+    session.print_list(
+        found,
+        {
+            "name": lambda one: line(one.name),
+            **session.tenants,
+            "on": lambda one: line(_on(one)),
+            "makes": lambda one: line(one.job_kind),
+            "state": _state,
+            "behind": lambda one: behind_by(behind[one.id]),
+            "made": lambda one: f"{one.made:,}",
+            "refused": lambda one: f"{one.refused:,}",
+        },
+        none="There are no subscriptions.",
+        keep=("state", "behind", "made", "refused"),
+        described=lambda one: _described(one, behind[one.id]),
+    )
 
 
-def show(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast subscriptions show audit")
+def show(session: AnyTenant, name: Name) -> None:
     """Show a subscription: what it wants and makes, how far it has come, and the events that it refused."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         features = Subscriptions(client)
         found = features.get(name)
         if found is None:
             raise NotFound(f"there is no subscription {name} in this tenant", code="subscription_not_found")
         behind, refused = features.behind(found), features.deliveries(found, refused=True)
-    if as_json:
+    if session.as_json:
         emit(_described(found, behind) | {"refusals": refused})
         return
     _print(found, behind)
@@ -91,7 +75,14 @@ def show(
         table(("at", "event", "why", "depth"), rows)
 
 
+@commands.add(
+    "create",
+    "holdfast subscriptions create index --on job.succeeded --kind 'import*' --makes reindex",
+    """holdfast subscriptions create ship --on order.paid --match '{"country": "fr"}' --makes ship \\""",
+    """  --payload '{"order": "$.data.order"}' --from beginning""",
+)
 def create(
+    session: AnyTenant,
     name: Name,
     on: Annotated[
         str, typer.Option("--on", metavar="PATTERN", help="job.succeeded, job.*, order.paid, order.*; a|b is either.")
@@ -123,11 +114,6 @@ def create(
     max_depth: Annotated[
         int, typer.Option("--max-depth", metavar="N", min=1, max=MOST_DEEP, help="How long a chain of jobs may become.")
     ] = DEPTH,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Have each event that fits make one job. With --all-tenants of every tenant's events, each in its tenant."""
     how: dict[str, Any] = {"queue": queue, "priority": priority, "template": template}
@@ -135,117 +121,44 @@ def create(
     how["payload"] = None if payload is None else document(payload)
     given = JobOptions(**{name: value for name, value in how.items() if value is not None})  # type: ignore[typeddict-item]
     wanted = None if match is None else document(match)
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         features = Subscriptions(client)
         made = features.create(
             name, on, makes, of_kind=kind, match=wanted, start=start.value, max_depth=max_depth, **given
         )
-        _told(features, made, as_json)
+        _told(features, made, session.as_json)
 
 
+@commands.add("pause", "holdfast subscriptions pause audit --reason 'too many'")
 def pause(
+    session: AnyTenant,
     name: Name,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Make no more jobs; what happens meanwhile is kept for when it goes on."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         features = Subscriptions(client)
-        _told(features, features.pause(name, reason=reason), as_json)
+        _told(features, features.pause(name, reason=reason), session.as_json)
 
 
+@commands.add("resume", "holdfast subscriptions resume audit --skip")
 def resume(
+    session: AnyTenant,
     name: Name,
     skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Go on, with what happened meanwhile."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         features = Subscriptions(client)
-        _told(features, features.resume(name, skip=skip), as_json)
+        _told(features, features.resume(name, skip=skip), session.as_json)
 
 
-def delete(
-    name: Name,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("delete")
+def delete(session: AnyTenant, name: Name) -> None:
     """Remove a subscription. The jobs it made stay; one that a program declares comes back with its next worker."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         Subscriptions(client).delete(name)
-    if as_json:
-        emit({"name": name, "deleted": True})
-    else:
-        say(f"{name} is gone.")
-
-
-def list_consumers(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
-    """List who reads events with a place that is kept, and how far behind each is."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
-        found = Consumers(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There are no consumers.")
-    else:
-        rows: list[list[Cell]] = [
-            [line(each.name), line(each.tenant), each.of, _behind(each.behind), moment(each.updated_at)]
-            for each in found
-        ]
-        table(("name", "tenant", "reads", "behind", "moved"), rows, keep=("behind", "moved"))
-
-
-def reset_consumer(
-    name: ConsumerName,
-    to: Annotated[From, typer.Option("--to", metavar="WHEN", help="the beginning, or now.")] = From.BEGINNING,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
-    """Have a consumer read everything again, or nothing of what there is."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        Consumers(client).reset(name, to.value)
-    if as_json:
-        emit({"name": name, "to": to.value})
-    else:
-        say(f"{name} goes on from {'the beginning' if to is From.BEGINNING else 'now'}.")
-
-
-def remove_consumer(
-    name: ConsumerName,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
-    """Forget a consumer's place; reading under its name begins anew."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
-        Consumers(client).remove(name)
-    if as_json:
-        emit({"name": name, "removed": True})
-    else:
-        say(f"{name} is gone.")
+    session.answer({"name": name, "deleted": True}, f"{name} is gone.")
 
 
 def _told(features: Subscriptions, one: Subscription, as_json: bool) -> None:
@@ -276,7 +189,7 @@ def _on(one: Subscription) -> str:
     return one.pattern + (f" of {one.kind}" if one.kind else "")
 
 
-def _behind(count: int) -> str:
+def behind_by(count: int) -> str:
     return f"{count:,} or more" if count >= COUNTED else f"{count:,}"
 
 
@@ -304,7 +217,7 @@ def _print(one: Subscription, behind: int) -> None:
             ("on", _on(one)),
             ("makes", one.job_kind),
             ("declared", "in a program" if one.declared else None),
-            ("behind", _behind(behind)),
+            ("behind", behind_by(behind)),
             ("made", f"{one.made:,}"),
             ("refused", f"{one.refused:,}"),
             ("depth", f"up to {one.max_depth}"),

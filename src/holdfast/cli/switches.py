@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import duration, instant, moment
-from holdfast.domain.errors import InvalidSetting
+from holdfast.cli.output import emit, facts, line, write
+from holdfast.cli.session import AnyTenant, NoTenant
+from holdfast.cli.words import moment, time_or_span
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.switches import Named, Switch
+from holdfast.domain.switches import Named
 from holdfast.features.switches import Switches
 
 Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue.")]
@@ -26,6 +23,7 @@ Everything = Annotated[bool, typer.Option("--all", help="Everything: the whole s
 
 
 def pause(
+    session: NoTenant,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever is refused is told.")],
     queue: Queue = None,
     kind: Kind = None,
@@ -39,17 +37,17 @@ def pause(
         bool | None,
         typer.Option("--refuse-enqueue/--accept-enqueue", help="New jobs too; by itself only with --all."),
     ] = None,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Begin nothing more of a queue, a kind, an agent, a tenant, or everything. What runs may end."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
-    with connect(url, EVERY_TENANT if tenant is None else tenant, schema) as client:
+    with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
         found = Switches(client).pause(
-            reason=reason, until=None if until is None else _when(until), refuse_enqueue=refuse_enqueue, **what
+            reason=reason,
+            until=None if until is None else time_or_span(until, "--until"),
+            refuse_enqueue=refuse_enqueue,
+            **what,
         )
-    if as_json:
+    if session.as_json:
         emit(found)
         return
     write(f"{found.what} is paused")
@@ -64,51 +62,34 @@ def pause(
 
 
 def resume(
+    session: NoTenant,
     queue: Queue = None,
     kind: Kind = None,
     agent: Agent = None,
     tenant: Whose = None,
     everything: Everything = False,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Go on with what was paused; it is named as it was then."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
-    with connect(url, scope(tenant), schema) as client:
+    with session.connect() as client:
         Switches(client).resume(**what)
-    if as_json:
-        emit({"resumed": True})
-    else:
-        say("It goes on.")
+    session.answer({"resumed": True}, "It goes on.")
 
 
-def switches(
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+def switches(session: AnyTenant) -> None:
     """List what is paused, of a tenant's and of everybody's; disabled agents are among it."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Switches(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("Nothing is paused.")
-    else:
-        table(["what", "since", "by", "until", "new jobs", "reason"], [_row(each) for each in found], keep=("what",))
-
-
-def _row(switch: Switch) -> list[Cell]:
-    until = "" if switch.until is None else moment(switch.until)
-    accepted = "refused" if switch.refuse_enqueue else "wait"
-    return [line(switch.what), moment(switch.since), line(switch.set_by), until, accepted, line(switch.reason)]
-
-
-def _when(text: str) -> float | datetime:
-    try:
-        return duration(text, "--until")
-    except InvalidSetting:
-        return instant(text, "--until")
+    session.print_list(
+        found,
+        {
+            "what": lambda switch: line(switch.what),
+            "since": lambda switch: moment(switch.since),
+            "by": lambda switch: line(switch.set_by),
+            "until": lambda switch: "" if switch.until is None else moment(switch.until),
+            "new jobs": lambda switch: "refused" if switch.refuse_enqueue else "wait",
+            "reason": lambda switch: line(switch.reason),
+        },
+        none="Nothing is paused.",
+        keep=("what",),
+    )

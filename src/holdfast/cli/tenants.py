@@ -6,55 +6,57 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, say, table, write
-from holdfast.cli.session import connect
-from holdfast.cli.words import moment, span
-from holdfast.domain.job import DEFAULT_TENANT
+from holdfast.cli import words
+from holdfast.cli.output import emit, facts, line, say, write
+from holdfast.cli.session import NoTenant
+from holdfast.cli.tree import Commands
+from holdfast.cli.words import moment
 from holdfast.domain.tenants import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
 from holdfast.features.tenants import Tenants
+
+commands = Commands("Tenants: what they are held to, and how they share queues.")
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
 NONE = "none"
 
 
-def list_tenants(
-    url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
-) -> None:
+@commands.add("list", "holdfast tenants list")
+def list_tenants(session: NoTenant) -> None:
     """List the tenants that are registered or have jobs, with what they use of what they may."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         found = Tenants(client).list()
-    if as_json:
-        emit(found)
-    elif not found:
-        say("There is no tenant.")
-    else:
-        headers = ["tenant", "title", "waiting", "running", "rate", "weight", "share"]
-        rows: list[list[Cell]] = [
-            [
-                line(each.name),
-                line(each.title or ""),
-                _of(each.pending, each.max_pending),
-                _of(each.running, each.max_running),
-                _rate(each) or "",
-                str(each.weight),
-                _share(each) or "",
-            ]
-            for each in found
-        ]
-        table(headers, rows, keep=("tenant", "waiting", "running", "share"))
+    session.print_list(
+        found,
+        {
+            "tenant": lambda each: line(each.name),
+            "title": lambda each: line(each.title or ""),
+            "waiting": lambda each: _of(each.pending, each.max_pending),
+            "running": lambda each: _of(each.running, each.max_running),
+            "rate": lambda each: words.rate(each.rate, each.per, each.burst) or "",
+            "weight": lambda each: str(each.weight),
+            "share": lambda each: _share(each) or "",
+        },
+        none="There is no tenant.",
+        keep=("tenant", "waiting", "running", "share"),
+    )
 
 
-def show(
-    name: Name, url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
-) -> None:
+@commands.add("show", "holdfast tenants show acme")
+def show(session: NoTenant, name: Name) -> None:
     """Show one tenant."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         found = Tenants(client).get(name)
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
+@commands.add(
+    "set",
+    "holdfast tenants set acme --max-pending 100000 --max-running 20 --rate 50/s",
+    "holdfast tenants set acme --weight 3",
+    "holdfast tenants set acme --max-running none",
+)
 def set_tenant(
+    session: NoTenant,
     name: Name,
     title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Its name for people.")] = None,
     max_pending: Annotated[
@@ -72,9 +74,6 @@ def set_tenant(
     weight: Annotated[
         str | None, typer.Option("--weight", metavar="N", help="Its share against others; 'none' is 1.")
     ] = None,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Register a tenant, or change what is said; the rest stays. The first weight has all queues shared fairly."""
     what = TenantOptions()
@@ -90,35 +89,34 @@ def set_tenant(
         what["rate"] = None if rate == NONE else rate
     if burst is not None:
         what["burst"] = burst
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         found = Tenants(client).set(name, **what)
-    _print(found, as_json)
+    _print(found, session.as_json)
 
 
-def delete(
-    name: Name, url: options.Url = None, schema: options.Schema = options.SCHEMA, as_json: options.Json = False
-) -> None:
+@commands.add("delete", "holdfast tenants delete acme")
+def delete(session: NoTenant, name: Name) -> None:
     """Forget what was set for a tenant; its jobs stay."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         Tenants(client).delete(name)
-    if as_json:
-        emit({"tenant": name, "deleted": True})
-    else:
-        say(f"Nothing is set for {name} any more. Its jobs are as they were.")
+    session.answer({"tenant": name, "deleted": True}, f"Nothing is set for {name} any more. Its jobs are as they were.")
 
 
+@commands.add(
+    "fair",
+    "holdfast tenants fair on",
+    "holdfast tenants fair off",
+)
 def fair(
+    session: NoTenant,
     state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="One queue instead of all.")] = None,
-    url: options.Url = None,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Have tenants share queues fairly, or no more. While the index for it is made, those who write wait."""
-    with connect(url, DEFAULT_TENANT, schema) as client:
+    with session.connect() as client:
         tenants = Tenants(client)
         shared = tenants.shared() if state is None else tenants.fair(state == "on", queue=queue)
-    if as_json:
+    if session.as_json:
         emit({"fair": shared})
     elif not shared:
         say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
@@ -138,13 +136,6 @@ def _of(used: int, most: int | None) -> str:
     return f"{used:,}" if most is None else f"{used:,} of {most:,}"
 
 
-def _rate(each: Tenant) -> str | None:
-    if each.rate is None or each.per is None:
-        return None
-    text = f"{each.rate:,} in {span(each.per)}"
-    return text if each.burst == each.rate else f"{text}, {each.burst:,} at once"
-
-
 def _share(each: Tenant) -> str | None:
     return None if each.share is None else f"{each.share:.1%}"
 
@@ -159,7 +150,7 @@ def _print(found: Tenant, as_json: bool) -> None:
             ("title", found.title),
             ("waiting", _of(found.pending, found.max_pending)),
             ("running", _of(found.running, found.max_running)),
-            ("rate", _rate(found)),
+            ("rate", words.rate(found.rate, found.per, found.burst)),
             ("weight", str(found.weight)),
             ("share", _share(found)),
             ("set", "never" if found.updated_at is None else f"{moment(found.updated_at)} by {found.set_by}"),

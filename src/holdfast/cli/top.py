@@ -20,7 +20,7 @@ from rich.live import Live
 
 from holdfast.cli import options
 from holdfast.cli.output import console, emit, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.top_view import Look, Question, Running, as_lines, picture
 from holdfast.client import Client
 from holdfast.domain.errors import InvalidSetting, StoreError
@@ -34,13 +34,9 @@ STEP = 0.1
 
 
 def top(
+    session: AnyTenant,
     interval: Annotated[str, typer.Option("--interval", metavar="SPAN", help="How often to look: 2s, 500ms.")] = "2s",
     once: Annotated[bool, typer.Option("--once", help="Look once, print, and leave.")] = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Watch queues, workers, running jobs, failures and approvals. q ends it, p holds it.
 
@@ -51,9 +47,9 @@ def top(
         raise InvalidSetting(
             "the interval is at least 200 ms and at most an hour", code="invalid_duration", fix="--interval 2s"
         )
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
-        if as_json:
+    whose = session.scope
+    with session.connect() as client:
+        if session.as_json:
             emit(look(client, whose))
         elif once or not (sys.stdout.isatty() and sys.stdin.isatty()):
             found = look(client, whose)

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import span
 from holdfast.domain.usage import COUNTS, Usage, check_groups
 from holdfast.features.usage import Metering
@@ -21,6 +21,7 @@ _HIDDEN = ("crashed", "cancelled", "expired")
 
 
 def usage(
+    session: AnyTenant,
     by: Annotated[
         str, typer.Option("--by", metavar="A,B", help="Any of tenant, kind, day; an empty text for one sum.")
     ] = "kind,day",
@@ -33,20 +34,15 @@ def usage(
         bool, typer.Option("--count/--no-count", help="Count first what happened since; or show what was counted.")
     ] = True,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, times in seconds.")] = False,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """Show what was used: jobs, attempts, run time, wait time and cost. It outlives the jobs that are purged."""
-    if as_csv and as_json:
+    if as_csv and session.as_json:
         raise typer.BadParameter("give --csv or --json, not both")
     groups = check_groups(options.listed(by))
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         meter = Metering(client)
         found = meter(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
-    if as_json:
+    if session.as_json:
         emit(found)
     elif as_csv:
         _write_csv(found)

@@ -6,23 +6,16 @@ from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.output import emit, line, plain, state_text, write
-from holdfast.cli.session import connect, scope
+from holdfast.cli.session import AnyTenant
 from holdfast.insights import why as ask
 
 
-def why(
-    job: options.JobId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+def why(session: AnyTenant, job: options.JobId) -> None:
     """Say why a job is where it is and does not run: every reason that holds, and what would change it."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    whose = session.scope
+    with session.connect() as client:
         found = client.run(ask(client.verbs, job, whose))
-    if as_json:
+    if session.as_json:
         emit({"job": found.job.id, "state": found.job.state, "reasons": found.reasons})
         return
     write(Text.assemble(f"{line(found.job.kind)}  {found.job.id}  ", state_text(found.job.state)))

@@ -29,6 +29,19 @@ def span(length: float | timedelta) -> str:
     return f"{value:.0f} s"  # the fraction of a second below a minute
 
 
+def age(since: datetime, now: datetime) -> str:
+    """How long ago; clocks that differ make no negative ones."""
+    return span(max(0.0, (now - since).total_seconds()))
+
+
+def rate(number: int | None, per: float | None, burst: int | None) -> str | None:
+    """``100 in 1 m``, and how many of them at once, where that is not all."""
+    if number is None or per is None:
+        return None
+    text = f"{number:,} in {span(per)}"
+    return text if burst is None or burst == number else f"{text}, {burst:,} at once"
+
+
 def moment(at: datetime) -> str:
     """Date and time in UTC, to the millisecond."""
     return f"{at.astimezone(UTC):%Y-%m-%d} {clock(at)}"
@@ -61,6 +74,14 @@ def instant(text: str, what: str) -> datetime:
         code="invalid_time",
         fix="For example 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+02:00.",
     )
+
+
+def time_or_span(text: str, what: str) -> datetime | float:
+    """A time, or how long from now, in seconds."""
+    try:
+        return duration(text, what)
+    except InvalidSetting:
+        return instant(text, what)
 
 
 def since(text: str | None, what: str, now: Callable[[], datetime]) -> datetime | None:

@@ -9,73 +9,64 @@ from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.output import STYLES, Cell, emit, facts, heading, line, say, table, write
-from holdfast.cli.session import connect, scope
-from holdfast.cli.words import moment, span
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.cli.words import age, moment
 from holdfast.domain.workflows import Edge, Graph, Node, Workflow
 from holdfast.features.workflows import Workflows, accepted
+
+commands = Commands("Look at workflows, cancel them, resume them.")
 
 WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MOST = 1000
 SHOWN = 200
 
 
+@commands.add(
+    "list",
+    "holdfast workflows list --active",
+    "holdfast workflows list --kind publish --json",
+)
 def list_workflows(
+    session: AnyTenant,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
     over: Annotated[bool | None, typer.Option("--over/--active", help="Only those that are over, or are not.")] = None,
     limit: options.Limit = 50,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
     ] = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
 ) -> None:
     """List workflows, newest first."""
-    whose = scope(tenant, all_tenants)
-    with connect(url, whose, schema) as client:
+    with session.connect() as client:
         now = client.run(client.verbs.now())
         found = Workflows(client).list(kind=kind, over=over, before=after, limit=min(limit + 1, MOST))
     page, more = found[:limit], len(found) > limit
-    if as_json:
-        emit([_document(workflow) for workflow in page])
-    elif not page:
-        say("There are no such workflows.")
-    else:
-        with_tenant = whose == EVERY_TENANT
-        headers = ["id", *(["tenant"] if with_tenant else []), "kind", "status", "jobs", "left", "failed", "age"]
-        rows: list[list[Cell]] = [
-            [
-                workflow.id,
-                *([line(workflow.tenant)] if with_tenant else []),
-                line(workflow.kind),
-                _styled(workflow.status),
-                f"{workflow.total:,}",
-                f"{workflow.open:,}",
-                f"{workflow.failed + workflow.dead:,}",
-                span(max(0.0, (now - workflow.created_at).total_seconds())),
-            ]
-            for workflow in page
-        ]
-        table(headers, rows, keep=("id", "status", "jobs", "left", "failed", "age"))
+    session.print_list(
+        page,
+        {
+            "id": lambda workflow: workflow.id,
+            **session.tenants,
+            "kind": lambda workflow: line(workflow.kind),
+            "status": lambda workflow: _styled(workflow.status),
+            "jobs": lambda workflow: f"{workflow.total:,}",
+            "left": lambda workflow: f"{workflow.open:,}",
+            "failed": lambda workflow: f"{workflow.failed + workflow.dead:,}",
+            "age": lambda workflow: age(workflow.created_at, now),
+        },
+        none="There are no such workflows.",
+        keep=("id", "status", "jobs", "left", "failed", "age"),
+        described=lambda workflow: _document(workflow),
+    )
     if more:
         say(f"There are more: --after {page[-1].id}")
 
 
-def show(
-    workflow: WorkflowId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("show", "holdfast workflows show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, workflow: WorkflowId) -> None:
     """Show a workflow: its status, its counts, and its jobs with what each waits for."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Workflows(client).show(workflow)
-    if as_json:
+    if session.as_json:
         emit(_graph_document(found))
         return
     _print_facts(found)
@@ -83,18 +74,16 @@ def show(
     _print_nodes(found)
 
 
-def graph(
-    workflow: WorkflowId,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add(
+    "graph",
+    "holdfast workflows graph ID",
+    "holdfast workflows graph ID --json",
+)
+def graph(session: AnyTenant, workflow: WorkflowId) -> None:
     """Print who waits for whom: one job a line, after its arrow those it is after."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         found = Workflows(client).show(workflow)
-    if as_json:
+    if session.as_json:
         emit(_graph_document(found))
         return
     names = {node.job_id: line(node.label) for node in found.nodes}
@@ -108,37 +97,23 @@ def graph(
         write(Text.assemble(names[node.job_id], "  ", _styled(_state(node)), arrow))
 
 
-def cancel(
-    workflow: WorkflowId,
-    reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("cancel", "holdfast workflows cancel ID --reason 'wrong month'")
+def cancel(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
     """Cancel all jobs of a workflow that have not ended, the running ones as well."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         swept = Workflows(client).cancel(workflow, reason=reason)
-    if as_json:
+    if session.as_json:
         emit(accepted(swept))
     else:
         write(f"{swept.jobs:,} jobs cancelled")
 
 
-def resume(
-    workflow: WorkflowId,
-    reason: options.Reason = None,
-    url: options.Url = None,
-    tenant: options.Tenant = None,
-    all_tenants: options.AllTenants = False,
-    schema: options.Schema = options.SCHEMA,
-    as_json: options.Json = False,
-) -> None:
+@commands.add("resume", "holdfast workflows resume ID --reason 'the disk is back'")
+def resume(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
     """Redrive the dead letters of a workflow; what was held back behind them goes on when they have succeeded."""
-    with connect(url, scope(tenant, all_tenants), schema) as client:
+    with session.connect() as client:
         swept = Workflows(client).resume(workflow, reason=reason)
-    if as_json:
+    if session.as_json:
         emit(accepted(swept))
     else:
         write(f"{swept.jobs:,} jobs redriven")

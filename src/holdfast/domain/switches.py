@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, TypedDict
+from typing import Final, TypedDict
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidInput, InvalidSetting, Refused
@@ -17,7 +17,6 @@ from holdfast.domain.keys import check_name
 from holdfast.domain.limits import EACH
 from holdfast.domain.settlement import storable
 
-SwitchScope = Literal["all", "queue", "kind", "agent"]
 NAME_LIMIT: Final = 255
 SHORTEST: Final = 0.001
 

@@ -24,9 +24,6 @@ the whole workflow."""
 
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 
-GENERATOR = "generator"
-"""The name of a lease under which work is planned and none is taken."""
-
 
 class WorkflowStatus(StrEnum):
     ACTIVE = "active"

@@ -50,6 +50,10 @@ REASONS = {
     "already_voted": "this person has decided already",
     "form_invalid": "what was filled in does not fit the form",
 }
+FIXES = {
+    "person_required": "Say who: by=… in Python, --by on the command line.",
+    "not_an_approver": "Who may is in app.approvals.show(gate), or: holdfast approvals show ID",
+}
 
 
 class Said(TypedDict, total=False):
@@ -273,5 +277,5 @@ def _refusal_of(reason: str, wrong: str | None, what: str = "the decision does n
         return NotFound(said)
     if reason == "form_invalid":
         return InvalidInput(wrong or said, code=reason)
-    fix = "Say who: by=… in Python, --by on the command line." if reason == "person_required" else None
+    fix = FIXES.get(reason)
     return Refused(f"{what}: {said}", code=reason, fix=fix)

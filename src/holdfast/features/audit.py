@@ -14,9 +14,9 @@ from holdfast.domain.audit_file import read_header, read_parts, written_block, w
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import Event
 from holdfast.runtime.sealing import release
-from holdfast.stores.auditing import ActionFilter
 from holdfast.stores.base import Caller
 from holdfast.stores.codecs import micros
+from holdfast.stores.port.audit import ActionFilter
 
 Progress = Callable[[int, int], None]
 """Told now and then how many seals and how many events were checked."""

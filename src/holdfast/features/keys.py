@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.stores.base import Caller
-from holdfast.stores.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob
 from holdfast.vault import Vault, What
 
 PAGE = 100

@@ -15,7 +15,7 @@ from holdfast.dashboard.routing import does, shows, whole
 from holdfast.domain.audit import Anchor
 from holdfast.domain.audit_check import Report
 from holdfast.domain.errors import Conflict
-from holdfast.stores.auditing import ActionFilter, EventFilter
+from holdfast.stores.port.audit import ActionFilter, EventFilter
 
 MOST_SEALS: Final = 5_000
 USUAL_SEALS: Final = 200

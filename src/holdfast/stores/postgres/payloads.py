@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.domain.rules import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob
 from holdfast.stores.reads import Reads
 
 

@@ -6,9 +6,9 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.retention import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
+from holdfast.stores.port.retention import PREVIEWED
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads.jobs import Reader
-from holdfast.stores.retaining import PREVIEWED
 
 
 class RetentionVerbs(Calls, Reader):

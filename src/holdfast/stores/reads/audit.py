@@ -8,9 +8,9 @@ from holdfast.domain.audit import Action, Item, Ranges, Seal, digest_of, leaves
 from holdfast.domain.audit_check import Block
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Event
-from holdfast.stores.auditing import ActionFilter, EventFilter, Looked
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
+from holdfast.stores.port.audit import ActionFilter, EventFilter, Looked
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 from holdfast.stores.reads.ledger import EVENT_COLUMNS

@@ -9,7 +9,7 @@ from holdfast.domain.job import JobSpec
 from holdfast.domain.rules import Effective, PayloadRule, RuleDraft, effective
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 

@@ -11,7 +11,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.retention import ANY, ENDS, IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.retaining import PREVIEWED
+from holdfast.stores.port.retention import PREVIEWED
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.never import NEVER
 from holdfast.stores.sqlite.operations.bookkeeping import prune_bookkeeping

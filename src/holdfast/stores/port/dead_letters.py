@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
 from holdfast.domain.job import EVERY_TENANT, Enqueued
 from holdfast.domain.operations import Operation, Starting
 from holdfast.stores.flow import Flow
-
-if TYPE_CHECKING:
-    from holdfast.stores.base import JobFilter
+from holdfast.stores.port.requests import JobFilter
 
 
 class DeadLetterVerbs(Protocol):

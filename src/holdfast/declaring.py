@@ -1,0 +1,235 @@
+"""What a program says of its jobs: kinds, programs, reports, schedules, subscriptions. A part of ``App``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from holdfast import config
+from holdfast.arguments import Signature
+from holdfast.calling import Declared, Way, wants_context
+from holdfast.client import Client
+from holdfast.connectors.built_in import built_in
+from holdfast.connectors.reach import Reach
+from holdfast.connectors.report import Source, Sources, add_source
+from holdfast.connectors.settings import CommandSettings, command_parts
+from holdfast.context import Context, SyncContext
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import DEFAULT_RETRY
+from holdfast.domain.keys import check_name
+from holdfast.domain.limits import uses
+from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy
+from holdfast.domain.redaction import Redactor
+from holdfast.domain.retention import Keeping
+from holdfast.domain.rules import RuleOptions
+from holdfast.domain.sizes import Size
+from holdfast.domain.usage import check_cost
+from holdfast.durable.approvals import Asking, asking, check_notifier
+from holdfast.features.payload_rules import PayloadRules
+from holdfast.features.retention import Retentions
+from holdfast.features.scheduler import Scheduler
+from holdfast.features.subscriptions import Declarations, Following
+from holdfast.kind import Kind, Options, RetryAs
+from holdfast.logs import trust
+from holdfast.processes import ProcessOptions, target_of
+from holdfast.scheduling import ScheduleDecorator, Timed, declare_marked
+
+P = ParamSpec("P")
+R = TypeVar("R")
+K = TypeVar("K", bound=Kind[..., Any])
+S = TypeVar("S", bound=Source)
+
+
+class Declaring:
+    client: Client
+    kinds: dict[str, Declared]
+    scheduler: Scheduler
+    declared: Declarations
+    retention: Retentions
+    payload_rules: PayloadRules
+    redactor: Redactor
+    reach: Reach
+    reports: Sources
+    notifier: str | None
+
+    def job(
+        self,
+        name: str | None = None,
+        *,
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | str | None = None,
+        retry_as: RetryAs | None = None,
+        timeout: Duration | None = None,
+        tags: Sequence[str] = (),
+        limit_key: str | None = None,
+        resources: Sequence[str] = (),
+        at_most_once: bool = False,
+        process: bool = False,
+        memory: Size | None = None,
+        recycle: int | None = None,
+        niceness: int | None = None,
+        requires_approval: bool | Asking = False,
+        keep: Duration | None = None,
+        cost: float | None = None,
+        **rule: Unpack[RuleOptions],
+    ) -> JobDecorator:
+        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
+
+        ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
+        fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
+        ``limit_key`` and ``resources`` are what its jobs count against where they are limited (``app.limits``).
+        With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.chain``).
+        With ``process=True`` the handler runs in a child process, which is killed when its time is up.
+        With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
+        ``keep`` is how long a job is kept after its end (``app.retention``), ``cost`` an attempt's price (``usage``).
+        The rest are rules for its payloads (``app.payload_rules``): ``signal_only``, ``forbidden``, ``restricted``,
+        ``max_bytes``, ``max_result_bytes``, ``store``.
+        """
+        if callable(name):
+            raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
+        if at_most_once and (retry is not None or retry_as is not None):
+            raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
+        policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
+        options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
+        if limit_key is not None or resources:
+            uses(limit_key, resources)  # refused now rather than when the first is enqueued
+            options |= Options(limit_key=limit_key, resources=resources)
+        if retry_as is not None:
+            options["retry_as"] = retry_as
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        way = ProcessOptions.of(process, memory, recycle, niceness)
+        gate = asking(requires_approval)
+        kept = None if keep is None else Keeping.of(purge_after=keep, declared=True)
+        spent = None if cost is None else check_cost(cost)
+        said = (name, options, limit, at_most_once, way, gate, kept, spent, rule)
+        return JobDecorator(lambda function: self.declare(function, *said))
+
+    @overload
+    def command(
+        self, name: str, argv: Callable[P, Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[P, dict[str, Any]]: ...
+    @overload
+    def command(
+        self, name: str, argv: Sequence[str], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., dict[str, Any]]: ...
+    def command(
+        self, name: str, argv: Sequence[str] | Callable[..., Sequence[str]], **settings: Unpack[CommandSettings]
+    ) -> Kind[..., Any]:
+        """Declare a kind whose jobs run a program: ``app.command("thumb", ["convert", "{source}", "{target}"])``."""
+        function, options, timeout, program = command_parts(name, argv, settings)
+        return self.declare(function, name, options, timeout, way=program)
+
+    def report(self, name: str) -> Callable[[S], S]:
+        """Rows that jobs of kind ``report.generate`` may ask for: ``@app.report("sales")`` above a function that
+        yields them, given the job's ``arguments`` (and ``ctx``, if that is what its first parameter is called)."""
+
+        def add(function: S) -> S:
+            add_source(self.reports, name, function)
+            return function
+
+        return add
+
+    def declare(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: Options,
+        timeout: float | None,
+        at_most_once: bool = False,
+        way: Way | None = None,
+        approval: Asking | None = None,
+        keep: Keeping | None = None,
+        cost: float | None = None,
+        rule: RuleOptions | None = None,
+    ) -> Kind[..., Any]:
+        kind = check_name(name or function.__name__, "kind")
+        if kind in self.kinds:
+            raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
+        signature = Signature(function, kind, skip=int(wants_context(function)))
+        says = self.payload_rules.declare(kind, rule or {})
+        facts = (kind, self.client, signature, function, options, at_most_once, approval)
+        declared: Kind[..., Any] = Kind(*facts, rule=says)
+        if isinstance(way, ProcessOptions):
+            target_of(kind, function)  # refused now rather than when the first job runs
+        self.kinds[kind] = Declared(declared, timeout, way, cost)
+        self.retention.declare(kind, keep)
+        declare_marked(self.scheduler, function, kind)
+        return declared
+
+    def _built_in(self) -> dict[str, Declared]:
+        """Kinds that are there without being declared. One that a program declares itself takes their place."""
+        made: dict[str, Declared] = {}
+        for name, function, signature, options in built_in(self.reach, self.reports):
+            made[name] = Declared(Kind(name, self.client, signature, function, options))
+        return made
+
+    def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
+        """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below
+        ``@app.job()``, or ``app.schedule("@daily", kind=…)`` (or ``template=…``) for one that is declared elsewhere.
+        """
+        return ScheduleDecorator(self.scheduler, timing, definition)
+
+    def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
+        """Have events make jobs of this kind: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
+
+        The handler is given the event (``event``), or what a ``payload`` makes of it. A worker that starts puts it down
+        in the database; from then on each event that fits makes one job, whoever is there (``app.subscriptions``).
+        """
+        return self.declared.on(pattern, wanted)
+
+    def redact(self, *secrets: str) -> None:
+        """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
+        for secret in secrets:
+            self.redactor.register(secret)
+        self.knowing()
+
+    def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
+        """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
+
+        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
+        options are those of ``job`` that say how it is run.
+        """
+        name = options.pop("name", "approval_notice")
+        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if in_vain:
+            raise InvalidSetting(
+                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                code="unknown_option",
+            )
+
+        def declare(function: Callable[..., Any]) -> Kind[..., Any]:
+            check_notifier(function, skip=int(wants_context(function)))
+            kind: Kind[..., Any] = self.job(name, **options)(function)
+            self.notifier = kind.name
+            return kind
+
+        return declare
+
+    def knowing(self) -> Redactor:
+        """The app's redactor, now that it must know what is secret in the environment. Log lines go by it, too."""
+        self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
+        trust(self.redactor)
+        return self.redactor
+
+
+class JobDecorator:
+    """What ``@app.job()`` returns. The overloads give ``enqueue`` the handler's parameters (less the context)
+    and the handle its result."""
+
+    def __init__(self, declare: Callable[[Callable[..., Any]], Kind[..., Any]]) -> None:
+        self._declare = declare
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Kind[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Kind[P, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Kind[..., Any]:
+        return self._declare(function)

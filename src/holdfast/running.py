@@ -1,0 +1,115 @@
+"""Who runs the jobs: workers, a tick, or a loop of the program's own. A part of ``App``."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any, Unpack
+
+from holdfast.calling import Means
+from holdfast.client import Client, new_id
+from holdfast.declaring import Declaring
+from holdfast.domain.durations import Duration, seconds
+from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.tick import Ticking, TickOptions, TickSummary
+from holdfast.durable.drivers import Lent, Reached
+from holdfast.enqueuing import Enqueuing
+from holdfast.features.repository import JobRepository
+from holdfast.features.subscriptions import Subscriptions
+from holdfast.operating import Operating
+from holdfast.runtime.children.pool import Children
+from holdfast.runtime.recording import Recorder
+from holdfast.runtime.threads import Threads
+from holdfast.runtime.tick import Tick
+from holdfast.runtime.worker import Worker, WorkerOptions
+
+
+class Running(Declaring, Enqueuing, Operating):
+    schema: str
+    subscriptions: Subscriptions
+
+    def repository(self, *, ttl: Duration = 60.0) -> JobRepository:
+        """For those who run their own loop: claim, mark_success, mark_failure."""
+        self.client.make_ready()
+        client = self.client
+        return JobRepository(
+            self.store,
+            tenant=client.tenant,
+            owner=client.actor,
+            new_id=new_id,
+            ttl=seconds(ttl, "ttl"),
+            redact=self.knowing(),
+            vault=client.vault,
+        )
+
+    def worker(self, options: WorkerOptions | None = None) -> Worker:
+        """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
+        options = options or WorkerOptions()
+        self.client.make_ready()
+        self.check_role()
+        self.put_down(options.tenant)
+        means = self.means(options.tenant, options.concurrency)
+        rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
+        duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
+        options = dataclasses.replace(options, extra_duties=duties)
+        return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
+
+    def put_down(self, tenant: str) -> None:
+        """Bring to the database what the code declares, except schedules: those the duty that fires them sees to."""
+        self.declared.put_down(self.subscriptions)
+        self.retention.put_down(tenant)
+        self.payload_rules.put_down(tenant)
+
+    def means(
+        self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
+    ) -> Means:
+        """What a worker runs the kinds declared here with. It is to be closed."""
+        own, threads, children = self.client, threads or Threads(), Children(concurrency)
+        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
+        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
+        return Means(
+            serving, threads, children, self.schema, self._child, lent, self.knowing(), self.payload_rules.book
+        )
+
+    def run_worker(self, **options: Any) -> None:
+        """Run a worker in this thread until it ends; with ``burst=True`` until there is nothing left to do."""
+
+        async def serve() -> None:
+            try:
+                await self.worker(WorkerOptions(**options)).run()
+            finally:
+                await self.store.leave_loop()
+
+        asyncio.run(serve())
+
+    def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
+        """Run at most ``limit`` jobs here and now, and say what happened: for cron and serverless hosts."""
+
+        async def once() -> TickSummary:
+            try:
+                return await self.atick(limit, **options)
+            finally:
+                await self.store.leave_loop()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(once())
+        raise InvalidSetting(
+            "tick() blocks, and there is an event loop running here", code="running_loop", fix="await app.atick(…)"
+        )
+
+    async def atick(
+        self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[Ticking]
+    ) -> TickSummary:
+        """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
+        wanted = TickOptions.of(limit, **options)
+        self.client.make_ready()
+        await asyncio.to_thread(self.check_role)
+        await asyncio.to_thread(self.put_down, wanted.tenant)
+        means = self.means(wanted.tenant, wanted.concurrency)
+        try:
+            duties = (self.scheduler.duty(wanted.tenant, 0),)
+            return await Tick(self.store, means.handlers(self.all_kinds), wanted, stop=stop, extra_duties=duties).run()
+        finally:
+            await means.aclose()
