@@ -50,23 +50,29 @@ class Running(Declaring, Enqueuing, Operating):
         options = options or WorkerOptions()
         self.client.make_ready()
         self.check_role()
-        self.declared.put_down(self.subscriptions)
-        self.retention.put_down(options.tenant)
-        self.payload_rules.put_down(options.tenant)
+        self.put_down(options.tenant)
         means = self.means(options.tenant, options.concurrency)
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
-        duties = (*options.extra_duties, self.scheduler.duty(options.tenant, options.promote_every), rules)
-        duties += self._clearing(options.tenant, options.sweep_every)
+        own = self.duties(options.tenant, options.promote_every, options.sweep_every)
+        duties = (*options.extra_duties, *own, rules)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self.store, means.handlers(self.all_kinds), options, on_leave=means.aclose)
 
-    def _clearing(self, tenant: str, every: float) -> tuple[Duty, ...]:
-        """Of whoever has an artifact store: what cleaned jobs had there goes."""
+    def put_down(self, tenant: str) -> None:
+        """Bring to the database what the code declares, except schedules: those the duty that fires them sees to."""
+        self.declared.put_down(self.subscriptions)
+        self.retention.put_down(tenant)
+        self.payload_rules.put_down(tenant)
+
+    def duties(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+        """What an app adds to the duties of its store: its schedules fire, and what cleaned jobs had in its artifact
+        store goes, if it has one."""
+        fire = self.scheduler.duty(tenant, promote_every)
         artifacts = self.client.vault.artifacts
         if artifacts is None:
-            return ()
-        run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if every else 1)
-        return (Duty("leftovers", every, run=run, readies=False),)
+            return (fire,)
+        run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
+        return (fire, Duty("leftovers", sweep_every, run=run, readies=False))
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
@@ -114,12 +120,10 @@ class Running(Declaring, Enqueuing, Operating):
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
         await asyncio.to_thread(self.check_role)
-        await asyncio.to_thread(self.declared.put_down, self.subscriptions)
-        await asyncio.to_thread(self.retention.put_down, wanted.tenant)
-        await asyncio.to_thread(self.payload_rules.put_down, wanted.tenant)
+        await asyncio.to_thread(self.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
-            duties = (self.scheduler.duty(wanted.tenant, 0), *self._clearing(wanted.tenant, 0))
+            duties = self.duties(wanted.tenant, 0, 0)
             return await Tick(self.store, means.handlers(self.all_kinds), wanted, stop=stop, extra_duties=duties).run()
         finally:
             await means.aclose()

@@ -17,6 +17,7 @@ from holdfast.access import Authenticate, Gate
 from holdfast.access.requests import Measure, RequestLog
 from holdfast.api import add_api, leave_off
 from holdfast.api.at_once import AtOnce
+from holdfast.api.attending import Attending
 from holdfast.api.gauges import observe_queues
 from holdfast.api.limits import BodyLimit
 from holdfast.app import App
@@ -28,17 +29,21 @@ from holdfast.live import Live
 OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
 
 
-def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True) -> FastAPI:
-    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own)."""
+def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True, duties: str | None = None) -> FastAPI:
+    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own). ``duties``:
+    for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers."""
     measures: list[Measure] = []
 
     live = Live(app.client)
+    attending = None if duties is None else Attending(app, duties)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.client.make_ready()
         app.knowing()
         observe_queues(app)
+        if attending is not None:
+            attending.begin()
         yield
         await live.aclose()
         await leave_off(service)
@@ -62,7 +67,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],
     )
-    service.state.app, service.state.live = app, live
+    service.state.app, service.state.live, service.state.attending = app, live, attending
     service.state.stopping = asyncio.Event()  # whoever waits for something answers when this is set
     service.state.measures = measures
     service.state.authenticate = authenticate

@@ -10,9 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import App
+from holdfast.domain.reservations import Ask
 from tests.api.conftest import client_of
 
 API = "/api/v1"
+SOMEBODYS = "01900000-0000-7000-8000-000000000009"
 
 
 class Asking:
@@ -215,6 +217,33 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     assert [each["label"] for each in (await asking("GET", "/executors"))["items"]] == ["worker-1"]
     await asking("DELETE", "/executors/worker-1", status=204)
     assert (await asking("GET", "/reservations", ended=True))["items"] == []
+    mine, next_one = "01900000-0000-7000-8000-000000000001", "01900000-0000-7000-8000-000000000002"
+    wanted = {"resource": "gpu-0", "ttl": "1m", "reason": "measuring"}
+    first = await asking("PUT", f"/reservations/{mine}", wanted)
+    assert (first["state"], first["ahead"], first["running"], first["holder"]) == ("active", 0, 0, "tester")
+    waits = await asking("PUT", f"/reservations/{next_one}", {"resource": "gpu-0"})
+    assert (waits["state"], waits["ahead"]) == ("waiting", 1)
+    again = await asking("PUT", f"/reservations/{mine}", wanted)
+    assert again["expires_at"] >= first["expires_at"]
+    assert (await asking("GET", f"/reservations/{mine}"))["reason"] == "measuring"
+    assert [each["id"] for each in (await asking("GET", "/reservations"))["items"]] == [mine, next_one]
+    await asking("DELETE", f"/reservations/{mine}", status=204, reason="measured")
+    assert (await asking("GET", f"/reservations/{mine}"))["ended_why"] == "measured"
+    assert (await asking("PUT", f"/reservations/{mine}", wanted))["state"] == "released", "it does not come back"
+    assert (await asking("PUT", f"/reservations/{next_one}", {"resource": "gpu-0"}))["state"] == "active"
+    await asking("DELETE", f"/reservations/{next_one}", status=204)
+    for said, code in (
+        ({"resource": "a", "queue": "b"}, "conflicting_options"),
+        ({"resource": "*"}, "invalid_name"),
+        ({"ttl": "2h"}, "invalid_duration"),
+        ({"tll": 1}, "invalid_request"),
+    ):
+        assert (await asking("PUT", f"/reservations/{next_one}", said, 422))["code"] == code
+    assert (await asking("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
+    app.client.run(app.client.verbs.reserve(Ask(SOMEBODYS, "queue", "q", 60), "eve", "acme"))
+    for method, body in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
+        refused = await asking(method, f"/reservations/{SOMEBODYS}", body, 404)
+        assert refused["code"] == "reservation_not_found", "another tenant's is not there"
     gone = "01900000-0000-7000-8000-000000000000"
     assert (await asking("DELETE", f"/reservations/{gone}", status=404))["code"] == "reservation_not_found"
 

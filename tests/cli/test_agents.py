@@ -59,7 +59,7 @@ def test_list(holdfast: Holdfast, store: Store) -> None:
         return [agent["id"] for agent in document(holdfast("agents", "list", "--json", *wanted))]
 
     assert (ids("--disabled"), ids("--enabled"), ids("--kind", "mail")) == (["b"], ["a"], ["a"])
-    assert (ids("--tenant", "acme"), ids("--all-tenants")) == (["c"], ["a", "b", "c"])
+    assert (ids("--tenant", "acme"), ids("--all-tenants")) == (["c"], ["c", "a", "b"])
     assert "acme" in holdfast("agents", "list", "--all-tenants").stdout
 
 

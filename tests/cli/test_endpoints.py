@@ -41,8 +41,11 @@ def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatc
         app.close()
     assert holdfast("endpoints", "rotate", "ops", "NEW", "--json").stdout.count("NEW") == 1
     changed = json.loads(
-        holdfast("endpoints", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--json").stdout
+        holdfast(
+            "endpoints", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--queue", "hooks", "--json"
+        ).stdout
     )
+    assert changed["options"] == {"queue": "hooks"}
     assert (changed["wants"], changed["kind"], changed["secrets"]) == (["job.failed"], "pay*", ["NEW", "OPS"])
     assert "moved" in holdfast("endpoints", "disable", "ops", "--reason", "moved").stdout
     assert "disabled" in holdfast("endpoints", "list").stdout

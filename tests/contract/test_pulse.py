@@ -1,73 +1,109 @@
-"""What the overview is drawn from (JF-16): exact while the ledger's end is short, reckoned from samples when it is not,
-and of one tenant only."""
+"""How queues and workers stand, tenants within bounds, and the ledger page by page: the same on every store."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.domain.pulse import Pulse
-from holdfast.stores.base import Store
-from holdfast.stores.reads import pulse as reads
-from tests.support.schedules import add
-from tests.support.stores import FINAL, forward, open_lease, put, spec, work
+from holdfast.domain.pulse import QueuePulse
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.port.audit import EventFilter
+from holdfast.stores.reads import audit
+from tests.support.stores import forward, put, spec, take
 
-pytestmark = pytest.mark.req("JF-16")
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.req("JF-16", "DP-19")
 
 
-def look(store: Store, tenant: str = "default") -> Pulse:
-    return store.run(store.verbs.pulse(tenant))
+def queues(store: Store, tenant: str) -> dict[str, QueuePulse]:
+    return {each.queue: each for each in store.run(store.verbs.pulse(tenant)).queues}
 
 
-def test_what_waits_what_was_done_and_who_works(store: Store) -> None:
+def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
+    verbs, run = store.verbs, store.run
+    put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", process_after=LATER))
+    put(store, spec(queue="mail"), spec(queue="own"), tenant="acme")
+    lease = run(verbs.open_lease("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4)).id
+    other = run(verbs.open_lease("host-2", 30.0, "acme", "crew")).id
+    run(verbs.open_lease("host-3", 0.01, "acme", "crew"))
+    assert len(run(verbs.claim(ClaimRequest(lease=lease, queues=("mail",), want=1)))) == 1
+    run(verbs.end_lease(other, "done", "acme"))
+    forward(store, 1.0)
+
+    own = queues(store, "default")
+    assert set(own) == {"mail"}
+    mail = own["mail"]
+    assert (mail.waiting, mail.scheduled, mail.retrying, mail.running) == (2, 1, 0, 1)
+    assert mail.oldest_age_s is not None
+    assert mail.oldest_age_s > 0
+    every = queues(store, "*")
+    assert {name: (each.waiting, each.running) for name, each in every.items()} == {"mail": (3, 1), "own": (1, 0)}
+    assert every["mail"].scheduled == 1
+    assert every["own"].oldest_age_s is not None
+
+    for tenant in ("default", "acme", "*"):
+        (worker,) = run(verbs.pulse(tenant)).workers
+        assert (worker.holder, worker.label, worker.tenant, worker.slots, worker.busy) == ("host-1", "crew", "*", 4, 1)
+        assert (worker.kinds, worker.queues) == (("mail.send",), ("mail",))
+        assert worker.opened_at <= worker.renewed_at < worker.until
+
+
+@pytest.mark.parametrize("tenant", ["default", "*"])
+def test_one_that_came_back_waits_since_then_and_others_before_it(store: Store, tenant: str) -> None:
+    """The first by its id is not the one that has waited longest."""
     forward(store)
-    assert look(store).queues == look(store, "*").queues == []
-    put(store, spec(), spec(), spec())
-    forward(store, 2)
-    work(store, want=2)
-    work(store, FINAL)
-    put(store, spec(queue="slow"), spec(queue="mail"), spec(queue="mail"), spec(queue="later", delay=600))
-    put(store, spec(queue="slow"), tenant="acme")
-    forward(store, 30)
-    put(store, spec(queue="slow"))
-    lease = store.run(store.verbs.open_lease("vm:1", 60, "*", "worker", ["mail.send"], ["mail"], 4))
-    add(store, name="nightly")
-    found = look(store)
-    assert [(each.queue, each.waiting) for each in found.queues] == [("mail", 2), ("slow", 2)]
-    assert [each.oldest_age_s for each in found.queues] == pytest.approx([30, 30], abs=1)
-    names = ("enqueued", "succeeded", "failed")
-    assert [sum(getattr(each, name) for each in found.minutes) for name in names] == [8, 2, 1]
-    assert (found.estimated, found.capped) == (False, False)
-    assert found.rate("enqueued") == pytest.approx(8 / 60)
-    assert found.wait is not None
-    assert found.wait.of == 2
-    assert found.wait.p50 == pytest.approx(2, abs=0.1)
-    assert [(each.name, each.queues, each.slots) for each in found.workers if each.until == lease.until] == [
-        ("worker", ("mail",), 4)
+    put(store, spec(), spec())
+    first = take(store)
+    forward(store, 100)
+    store.run(store.verbs.release(first.lease, [first.id], "*"))
+    forward(store, 5)
+    age = queues(store, tenant)["default"].oldest_age_s
+    assert age == pytest.approx(105, abs=1), "not the five seconds of the one that came back"
+
+
+@pytest.mark.req("JF-12")
+def test_tenants_are_counted_up_to_a_limit(store: Store) -> None:
+    for tenant, jobs in (("acme", 5), ("globex", 2), ("initech", 1)):
+        put(store, *(spec() for _ in range(jobs)), tenant=tenant)
+    take(store, tenant="acme")
+    counted = store.run(store.verbs.tenants("*", most=3))
+    assert [(each.name, each.pending, each.running) for each in counted] == [
+        ("acme", 3, 1),
+        ("globex", 2, 0),
+        ("initech", 1, 0),
     ]
-    assert [each.name for each in found.due] == ["nightly"]
-    assert [each.waiting for each in look(store, "acme").queues] == [1]
-    assert sum(each.waiting for each in look(store, "*").queues) == 5
-    forward(store, 7200)
-    old = look(store)
-    assert sum(each.enqueued for each in old.minutes) == 0
-    assert old.workers == []
+    assert [each.name for each in store.run(store.verbs.tenants("*", most=3, names=2))] == ["acme", "globex"]
+    assert store.run(store.verbs.tenants("*", most=100)) == store.run(store.verbs.tenants("*"))
+    assert [each.name for each in store.run(store.verbs.tenants("globex", most=3))] == ["globex"]
 
 
-def test_a_busy_ledger_is_reckoned_from_samples(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five minutes of a hundred jobs each; that they were before the hour is found out as well."""
-    monkeypatch.setattr(reads, "TAIL", 50)
-    monkeypatch.setattr(reads, "SAMPLE", 10)
-    forward(store)
-    open_lease(store, ttl=1e6)
-    put(store, *(spec(queue="old") for _ in range(300)))
-    forward(store, 7200)
-    for _ in range(5):
-        put(store, *(spec() for _ in range(100)))
-        forward(store, 60)
-    found = look(store)
-    assert found.estimated
-    assert found.now - found.since < timedelta(hours=1, minutes=3)
-    assert found.rate("enqueued") * ((found.now - found.since) / timedelta(minutes=1)) == pytest.approx(500, rel=0.3)
-    assert found.rate("succeeded") == 0
+@pytest.mark.req("HF-4", "DP-2")
+def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(spec(kind=f"kind-{n % 2}") for n in range(6)))
+    put(store, spec(), tenant="acme")
+    take(store, tenant="acme")
+    run, verbs = store.run, store.verbs
+    first = run(verbs.recent_events(EventFilter(tenant="default", limit=4)))
+    rest = run(verbs.recent_events(EventFilter(tenant="default", limit=4, before=first.before)))
+    numbers = [event.seq for event in (*first.events, *rest.events)]
+    assert len(numbers) == 6
+    assert numbers == sorted(numbers, reverse=True)
+    assert rest.before is None
+    assert {event.tenant for event in first.events} == {"default"}
+    odd = run(verbs.recent_events(EventFilter(tenant="*", kind="kind-1")))
+    assert [event.kind for event in odd.events] == ["kind-1"] * 3
+    started = run(verbs.recent_events(EventFilter(tenant="*", verb="take")))
+    assert [event.to_state for event in started.events] == [State.IN_PROGRESS]
+    assert run(verbs.recent_events(EventFilter(tenant="*", since=LATER))).events == []
+
+    monkeypatch.setattr(audit, "LOOKED_AT", 3)
+    found, before, looks = 0, None, 0
+    while looks < 20:
+        page = run(verbs.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
+        found, before, looks = found + len(page.events), page.before, looks + 1
+        if before is None:
+            break
+    assert (found, looks > 2, before) == (0, True, None), "it comes to an end, a few rows at a time"

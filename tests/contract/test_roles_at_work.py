@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +15,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast import App
+from holdfast.api.attending import Attending
 from holdfast.domain.agents import Definition
 from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.errors import Refused
@@ -33,6 +36,7 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter, EventFilter
+from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
 from tests.support.endpoints import draft, endpoint, sent
@@ -56,7 +60,7 @@ READS = {
     *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
     *(
         "health",
-        "gauges",
+        "hour",
         "counts",
         "capped_counts",
         "ledger_end",
@@ -69,12 +73,12 @@ READS = {
         "asks_first",
     ),
     *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
-    *("queue_standings", "worker_standings", "recent_events"),
+    "recent_events",
     *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
     *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
     *("due_schedules", "fires"),
     *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservations", "queue_settings", "payload_rules", "references", "switches"),
+    *("limits", "reservation", "reservations", "queue_settings", "payload_rules", "references", "switches"),
     *("tenants", "fair_queues", "turn_of", "registered_only"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
@@ -152,7 +156,8 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
-    ids["endpoint"] = endpoint(owner).id
+    ids["endpoint"], ids["reservation"] = endpoint(owner).id, new_id()
+    owner.run(owner.verbs.reserve(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
     return ids
 
 
@@ -182,7 +187,7 @@ def verbs(
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
         "pulse": lambda: run(v.pulse(tenant)),
-        "gauges": lambda: run(v.gauges(tenant)),
+        "hour": lambda: run(v.hour(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
         "ledger_end": lambda: run(v.ledger_end(tenant)),
@@ -263,8 +268,9 @@ def verbs(
         "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
         "limits": lambda: run(v.limits(tenant)),
         "attend_limits": lambda: run(v.attend_limits(tenant=scope)),
-        "reserve": lambda: run(v.reserve(Ask(new_id(), "queue", "q", 30), "ada", tenant)),
-        "release_reservation": lambda: run(v.release_reservation(new_id(), "done", "ada", tenant)),
+        "reserve": lambda: run(v.reserve(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)),
+        "release_reservation": lambda: run(v.release_reservation(ids["reservation"], "done", "ada", tenant)),
+        "reservation": lambda: run(v.reservation(ids["reservation"], tenant)),
         "reservations": lambda: run(v.reservations(tenant)),
         "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
         "pause": lambda: run(v.pause(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
@@ -274,8 +280,6 @@ def verbs(
         "age_queues": lambda: run(v.age_queues(tenant=scope)),
         "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
         "chain": lambda: run(v.chain(job, tenant)),
-        "queue_standings": lambda: run(v.queue_standings(tenant)),
-        "worker_standings": lambda: run(v.worker_standings(tenant)),
         "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
         "circumstances": lambda: run(v.circumstances(job, tenant)),
         "executors": lambda: run(v.executors()),
@@ -408,7 +412,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(
                 v.counts("*"),
                 v.pulse("*"),
-                v.gauges("*"),
+                v.hour("*"),
                 v.health("*"),
                 v.cursor_of("c", "*"),
                 v.events_after(None, 5, "*"),
@@ -493,3 +497,17 @@ def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
         by_hand.execute("select * from cancel(:job)", {"job": place.ids["queued"]})
         rows = by_hand.execute("select actor from history(:job) where verb = 'cancel'", {"job": place.ids["queued"]})
     assert rows == [(ADMIN,)]
+
+
+@pytest.mark.req("JF-14")
+async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_alone(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(App(as_role(place.url, VIEWER))) as app:
+        attending = Attending(app, "*")
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            attending.begin()
+            await auntil(lambda: caplog.records, "it is said")
+            await attending.aclose()
+        await app.store.leave_loop()
+    assert ["left to workers" in record.message for record in caplog.records] == [True]

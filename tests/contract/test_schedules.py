@@ -11,13 +11,14 @@ import pytest
 
 from holdfast import App
 from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
+from holdfast.domain.job import holder_of_ours
 from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
-from tests.support.stores import claim, history, open_lease, settle, work
+from tests.support.stores import claim, history, new_id, open_lease, settle, work
 
 pytestmark = pytest.mark.req("SC-9")
 
@@ -219,11 +220,27 @@ def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: St
 def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
-    lease = store.run(store.verbs.open_lease("their worker", 7200, "*", kinds=["elsewhere"])).id
+    theirs = holder_of_ours(new_id(), "host", 7)
+    lease = store.run(store.verbs.open_lease(theirs, 7200, "*", kinds=["elsewhere"])).id
     assert at(app, MONDAY + timedelta(hours=1)) == 0
     assert app.schedules.history("theirs") == []
     store.run(store.verbs.end_lease(lease, "closed", "*"))
     assert attend(app) == 1
+
+
+@pytest.mark.req("JF-14")
+def test_what_only_a_worker_of_another_language_knows_is_fired_by_whoever_looks(app: App, store: Store) -> None:
+    """Those run jobs over HTTP and fire nothing: whoever left it to them would leave it for ever."""
+    set_time(app, MONDAY)
+    app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
+    app.schedules.create("nobody's", "0 9 * * *", kind="unknown")
+    set_time(app, MONDAY + timedelta(hours=1))
+    store.run(store.verbs.open_lease("token node", 7200, "*", kinds=["elsewhere"]))
+    attend(app)
+    assert told(app.schedules.history("theirs")) == [("fired", 60, "1")]
+    held = app.schedules.get("nobody's")
+    assert held is not None
+    assert held.problem == "unknown_kind"
 
 
 def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store: Store) -> None:

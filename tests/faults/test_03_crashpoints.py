@@ -41,10 +41,10 @@ NOT_A_WORKERS |= {"put_template", "remove_template", "enqueue_made", "run_schedu
 NOT_A_WORKERS |= {"add_schedule", "change_schedule", "declare_schedules"}  # parts of the flow called fire_schedules
 NOT_A_WORKERS |= {"start_workflow", "add_to_workflow", "cancel_workflow", "resume_workflow"}
 READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
-READS |= {"result", "health", "gauges", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
+READS |= {"result", "health", "pulse", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
 READS |= {"steps", "gate", "gates", "votes", "workflow", "workflows", "graph", "named", "parent_results"}
 READS |= {"template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"}
-READS |= {"due_schedules", "fires", "limits", "reservations", "queue_settings"}
+READS |= {"due_schedules", "fires", "limits", "reservation", "reservations", "queue_settings"}
 NOT_A_WORKERS |= {
     "pause_subscription",
     "resume_subscription",
@@ -54,9 +54,9 @@ NOT_A_WORKERS |= {
 }
 NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"}
 NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
-READS |= {"queue_standings", "worker_standings", "recent_events"}
+READS |= {"recent_events"}
 READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind", "switches", "pulse"}
+READS |= {"active_subscriptions", "deliveries", "behind", "switches", "hour"}
 NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal"}
 READS |= {"payload_rules", "references", "sealed_payloads"}
 READS |= {"tenants", "fair_queues", "turn_of", "registered_only", "gate_token"}

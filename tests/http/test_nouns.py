@@ -205,6 +205,14 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     assert client.do(lambda c: c.subscriptions.list()) == []
     assert client.do(lambda c: c.consumers.list()) == worker.consumers.list()
     assert client.do(lambda c: c.reservations.list()) == []
+    mine = client.do(lambda c: c.reservations.ask("gpu-0", ttl="1m", reason="measuring"))
+    assert (mine.state, mine.running, mine.ahead, mine.what) == ("active", 0, 0, "resource gpu-0")
+    kept = client.do(lambda c: c.reservations.ask("gpu-0", ttl="1m", id=mine.id))
+    assert kept.expires_at >= mine.expires_at
+    assert client.do(lambda c: c.reservations.get(mine.id)) == worker.reservations.get(mine.id)
+    client.do(lambda c: c.reservations.release(mine.id, reason="measured"))
+    assert client.do(lambda c: c.reservations.list(ended=True))[0].ended_why == "measured"
+    assert client.do(lambda c: c.reservations.get("01900000-0000-7000-8000-000000000000")) is None
     assert client.do(lambda c: c.tenants.list())[0].name == "default"
     assert client.do(lambda c: c.executors.list()) == []
     actions = client.do(lambda c: c.audit.actions(limit=500))

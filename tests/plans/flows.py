@@ -311,8 +311,7 @@ def sweeping(verbs: Verbs) -> Flow[Any]:
 def screens(verbs: Any, tenant: str) -> dict[str, Flow[Any]]:
     """What the screens of the dashboard are drawn from."""
     return {
-        "queues": verbs.queue_standings(tenant),
-        "workers": verbs.worker_standings(tenant),
+        "the hour": verbs.hour(tenant),
         "tenants": verbs.tenants(tenant, most=1_000, names=50),
         "events of nobody": verbs.recent_events(EventFilter(tenant=tenant, actor="nobody")),
         "decided gates": verbs.gates(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),

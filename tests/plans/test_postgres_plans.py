@@ -201,9 +201,9 @@ def test_health_does_not_look_at_what_is_finished(connection: Connection) -> Non
 
 
 @pytest.mark.req("JF-15")
-def test_the_gauges_do_not_look_at_what_is_finished(connection: Connection) -> None:
+def test_the_pulse_does_not_look_at_what_is_finished(connection: Connection) -> None:
     for tenant in ("a", "*"):
-        seen = used(connection, VERBS.gauges(tenant))
+        seen = used(connection, VERBS.pulse(tenant))
         assert seen.answer.capped
         assert seen.scanned == {}
         assert sum(seen.by_index.values()) < 150_000, seen.by_index

@@ -234,9 +234,9 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
 
 
 @pytest.mark.req("JF-15")
-def test_the_gauges_do_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+def test_the_pulse_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
     for tenant in ("a", "*"):
-        seen = run(connection, VERBS.gauges(tenant))
+        seen = run(connection, VERBS.pulse(tenant))
         assert seen.answer.capped
         assert not [
             line for line in seen.scans if line in ("SCAN s", "SCAN j", "SCAN e", "SCAN s USING INDEX by_state")

@@ -1,12 +1,14 @@
-// The client: enqueue, look, wait, decide, follow.
+// The client: enqueue, look, wait, decide, follow; and what operators do, by its nouns.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 
 import { JobFailed, NotFound, Refused, unexpected, WaitTimeout } from "./errors.js";
+import { DeadLetters, Queues, Schedules } from "./operating.js";
+import { every } from "./pages.js";
 import * as schemas from "./schemas.js";
-import type { Enqueued, Event, Gate, Job, Outcome, Sent, Verdict } from "./schemas.js";
+import type { Enqueued, Event, Gate, Health, Job, Outcome, Sent, Verdict } from "./schemas.js";
 import { Parser } from "./sse.js";
 import { Transport, type TransportOptions } from "./transport.js";
 import { Worker, type WorkerOptions } from "./worker.js";
@@ -69,14 +71,24 @@ export interface EventsWanted {
 
 /** Seconds that one request waits at most: what lies in between may not keep an idle connection much longer. */
 const LONGEST_POLL = 20;
-const MOST = 200;
 const REMEMBERED = 5_000;
 
 export class Client {
+  readonly schedules: Schedules;
+  readonly deadLetters: DeadLetters;
+  readonly queues: Queues;
   readonly #transport: Transport;
 
   constructor(options: TransportOptions = {}) {
     this.#transport = new Transport(options);
+    this.schedules = new Schedules(this.#transport);
+    this.deadLetters = new DeadLetters(this.#transport);
+    this.queues = new Queues(this.#transport);
+  }
+
+  /** How the work of the token's tenant stands, with a verdict and its reasons. */
+  health(): Promise<Health> {
+    return this.#transport.ask(schemas.healthSchema, { method: "GET", path: "/health" });
   }
 
   /** Sent again after a lost connection it is one job: a key goes with it, made once. */
@@ -115,12 +127,12 @@ export class Client {
 
   /** Every job that matches, newest first, read page by page as you go; without payloads, which `get` has. */
   list(wanted: JobsWanted = {}): AsyncGenerator<Job, void, undefined> {
-    return this.#every(schemas.jobSchema, "/jobs", { ...wanted });
+    return every(this.#transport, schemas.jobSchema, "/jobs", { ...wanted });
   }
 
   async history(id: string): Promise<Event[]> {
     const found: Event[] = [];
-    for await (const event of this.#every(schemas.eventSchema, `/jobs/${encodeURIComponent(id)}/history`, {})) {
+    for await (const event of every(this.#transport, schemas.eventSchema, `/jobs/${encodeURIComponent(id)}/history`, {})) {
       found.push(event);
     }
     return found;
@@ -168,7 +180,7 @@ export class Client {
 
   /** What waits for people, the oldest first. */
   approvals(wanted: GatesWanted = {}): AsyncGenerator<Gate, void, undefined> {
-    return this.#every(schemas.gateSchema, "/gates", { ...wanted });
+    return every(this.#transport, schemas.gateSchema, "/gates", { ...wanted });
   }
 
   /** Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree. */
@@ -235,23 +247,6 @@ export class Client {
   /** A worker for these kinds: `await client.worker({ handlers: { resize } }).run(signal)`. */
   worker(options: WorkerOptions): Worker {
     return new Worker(this.#transport, options);
-  }
-
-  async *#every<Schema extends z.ZodTypeAny>(
-    item: Schema,
-    path: string,
-    wanted: Record<string, unknown>,
-  ): AsyncGenerator<z.output<Schema>, void, undefined> {
-    const page = schemas.pageOf(item);
-    let after: string | undefined;
-    for (;;) {
-      const query = { ...wanted, after, limit: MOST };
-      const found = await this.#transport.ask(page, { method: "GET", path, query });
-      yield* found.items as z.output<Schema>[];
-      if (found.next === undefined || found.next === null) return;
-      if (found.next === after) throw unexpected("the next page is the same again");
-      after = found.next;
-    }
   }
 }
 

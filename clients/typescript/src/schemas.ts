@@ -123,6 +123,94 @@ export type Outcome = z.infer<typeof outcomeSchema>;
 export const sentSchema = z.object({ id: z.string(), created: z.boolean(), woke: z.number() });
 export type Sent = z.infer<typeof sentSchema>;
 
+// --- for operators ---
+
+export const scheduleSchema = z.object({
+  id: z.string(),
+  tenant: z.string(),
+  name: z.string(),
+  /** `active`, `paused` or `ended`. */
+  state: z.string(),
+  timing: z.string(),
+  zone: z.string(),
+  kind: z.string(),
+  template: z.string().nullable(),
+  payload: object,
+  options: object,
+  missed: z.string(),
+  overlap: z.string(),
+  jitter: z.number(),
+  next_fire_at: time.nullable(),
+  last_fire_at: time.nullable(),
+  problem: z.string().nullable(),
+  created_by: z.string(),
+  created_at: time,
+});
+export type Schedule = z.infer<typeof scheduleSchema>;
+
+export const deadLetterGroupSchema = z.object({
+  tenant: z.string(),
+  /** Its name within the tenant. */
+  fingerprint: z.string(),
+  kind: z.string(),
+  error_code: z.string(),
+  error_message: z.string(),
+  frame: z.string().nullable(),
+  sample_job: z.string(),
+  first_at: time,
+  last_at: time,
+  times: z.number(),
+  open: z.number(),
+  note: z.string().nullable(),
+});
+export type DeadLetterGroup = z.infer<typeof deadLetterGroupSchema>;
+
+export const operationSchema = z.object({
+  id: z.string(),
+  tenant: z.string(),
+  verb: z.string(),
+  reason: z.string().nullable(),
+  rate: z.number().nullable(),
+  /** `running`, `done` or `cancelled`. */
+  state: z.string(),
+  total: z.number(),
+  capped: z.boolean(),
+  done: z.number(),
+  refused: z.number(),
+  created_by: z.string(),
+  created_at: time,
+  finished_at: time.nullable(),
+});
+export type Operation = z.infer<typeof operationSchema>;
+
+export const switchSchema = z.object({
+  tenant: z.string(),
+  scope: z.string(),
+  name: z.string(),
+  reason: z.string(),
+  refuse_enqueue: z.boolean(),
+  set_by: z.string(),
+  since: time,
+  until: time.nullable(),
+});
+export type Switch = z.infer<typeof switchSchema>;
+
+export const healthSchema = z.object({
+  verdict: z.enum(["ok", "warn", "critical"]),
+  reasons: z.array(z.object({ code: z.string(), level: z.string(), says: z.string(), fix: z.string() })),
+  backlog: z.number(),
+  scheduled: z.number(),
+  in_progress: z.number(),
+  dead_letter_open: z.number(),
+  oldest_queued_age_s: z.number().nullable(),
+  lease_active: z.number(),
+  workers: z.number(),
+  gate_open: z.number(),
+  /** There is more of something than was counted. */
+  capped: z.boolean(),
+});
+export type Health = z.infer<typeof healthSchema>;
+
 // --- for workers ---
 
 export const leaseSchema = z.object({ lease: z.string(), until: time });

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from holdfast.app import App
 from holdfast.domain.errors import StoreError
-from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import CODES, Health
+from holdfast.domain.pulse import Pulse
 from holdfast.telemetry.prometheus import Bounded
 
 PULSE_KEPT = 5.0
@@ -60,14 +60,14 @@ class Kept(Generic[T]):
 class Looks:
     def __init__(self, app: App) -> None:
         client = app.client
-        self.pulse: Kept[Gauges] = Kept(lambda tenant: client.arun(client.verbs.gauges(tenant)), PULSE_KEPT)
+        self.pulse: Kept[Pulse] = Kept(lambda tenant: client.arun(client.verbs.pulse(tenant)), PULSE_KEPT)
         self.health: Kept[Health] = Kept(lambda tenant: app.ahealth(tenant=tenant), HEALTH_KEPT)
 
 
 class Snapshot(Collector):
     """One look as metric families; without one, the database could not be asked."""
 
-    def __init__(self, found: tuple[Found[Gauges], Found[Health]] | None) -> None:
+    def __init__(self, found: tuple[Found[Pulse], Found[Health]] | None) -> None:
         self._found = found
 
     def collect(self) -> Iterator[Metric]:
@@ -80,7 +80,7 @@ class Snapshot(Collector):
             yield _gauge("holdfast_pulse_seconds", "How long it took to read all this.", pulse.took + health.took)
 
 
-def _of_queues(pulse: Gauges) -> Iterator[Metric]:
+def _of_queues(pulse: Pulse) -> Iterator[Metric]:
     name = Bounded()
     jobs = GaugeMetricFamily(
         "holdfast_jobs", "Jobs that are not over, counted up to 10,000 a queue.", labels=["state", "queue"]
@@ -104,7 +104,7 @@ def _of_queues(pulse: Gauges) -> Iterator[Metric]:
     yield oldest
 
 
-def _of_the_rest(pulse: Gauges) -> Iterator[Metric]:
+def _of_the_rest(pulse: Pulse) -> Iterator[Metric]:
     slots = sum(worker.slots or 0 for worker in pulse.workers)
     yield _gauge("holdfast_workers", "Workers with a live lease.", len(pulse.workers))
     yield _gauge("holdfast_worker_slots", "Jobs that all of them can run at a time.", slots)
@@ -133,7 +133,7 @@ def _gauge(name: str, says: str, value: float) -> GaugeMetricFamily:
 
 async def exposition(looks: Looks, tenant: str, own: CollectorRegistry | None) -> bytes:
     """The text. What this process did itself (``own``) is for those who look after everybody's."""
-    found: tuple[Found[Gauges], Found[Health]] | None
+    found: tuple[Found[Pulse], Found[Health]] | None
     try:
         found = await looks.pulse.of(tenant), await looks.health.of(tenant)
     except StoreError:  # that the database is away is what somebody wants to be told

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from holdfast.app import App
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.gauges import QueueGauge
+from holdfast.domain.pulse import QueuePulse
 
 log = logging.getLogger("holdfast.telemetry")
 
@@ -34,14 +34,14 @@ class _Reading:
         self._app = app
         self._lock = threading.Lock()
         self._read = 0.0
-        self._queues: tuple[QueueGauge, ...] = ()
+        self._queues: tuple[QueuePulse, ...] = ()
 
     def __call__(self) -> Iterable[tuple[str, int, float | None]]:
         with self._lock:
             if not self._read or time.monotonic() - self._read > KEPT:
                 try:
                     client = self._app.client
-                    self._queues = client.run(client.verbs.gauges(client.scope)).queues
+                    self._queues = client.run(client.verbs.pulse(client.scope)).queues
                 except HoldfastError as error:
                     log.warning("the queues could not be looked at: %s", error.code)
                     self._queues = ()

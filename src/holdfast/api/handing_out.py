@@ -2,7 +2,8 @@
 
 Before a job leaves: people are asked where its kind or its agent wants that, and its payload is opened where it is
 sealed or lies elsewhere. A job that comes no further is settled here, and the caller never hears of it. Somebody has
-to promote, reap and fire schedules where no worker of ours runs: whoever claims sees to it, now and then.
+to promote, reap and fire schedules where no worker of ours runs: the service itself (attending.py), or else whoever
+claims sees to it, now and then.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ MOST_TENANTS = 1_000
 
 
 class HandingOut:
-    """One a service."""
+    """One a service. ``attends``: the duties are done by those who claim, since nobody else is known to."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, app: App, *, attends: bool = True) -> None:
+        self._app, self._attends = app, attends
         self._attended: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._books: OrderedDict[str, tuple[float, RuleBook]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,7 +62,8 @@ class HandingOut:
 
     async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
         """Up to so many jobs, as they are handed out."""
-        await self._attend(request.tenant)
+        if self._attends:
+            await self._attend(request.tenant)
         claims = await self.client.arun(self.client.verbs.claim(request))
         ready = [await self._prepared(claim, request.tenant) for claim in claims]
         return [job for job in ready if job is not None]

@@ -25,6 +25,10 @@ Wants = Annotated[
     typer.Option("--on", metavar="EVENT", help=f"What it is told, again and again: {', '.join(NOTICES)}, order.*"),
 ]
 OfKind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")]
+OfQueue = Annotated[
+    str | None, typer.Option("--of-queue", metavar="NAME", help="Only of jobs that were enqueued there.")
+]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of its deliveries.")]
 Secret = Annotated[
     list[str], typer.Option("--secret", metavar="VARIABLE", help="The name of a secret, the newest first; not itself.")
 ]
@@ -77,10 +81,8 @@ def add(
     secret: Secret,
     wants: Wants = None,
     kind: OfKind = None,
-    of_queue: Annotated[
-        str | None, typer.Option("--of-queue", metavar="NAME", help="Only of jobs that were enqueued there.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of its deliveries.")] = None,
+    of_queue: OfQueue = None,
+    queue: Queue = None,
 ) -> None:
     """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
     how = JobOptions() if queue is None else JobOptions(queue=queue)
@@ -101,9 +103,12 @@ def change(
     ] = None,
     wants: Wants = None,
     kind: OfKind = None,
+    of_queue: OfQueue = None,
+    queue: Queue = None,
 ) -> None:
-    """Give an endpoint another URL, other secrets, or have it told of something else."""
-    given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind}
+    """Give an endpoint another URL, other secrets, another queue, or have it told of something else."""
+    how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
+    given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
     with session.connect() as client:
         _told(Endpoints(client).change(name, **changes), session.as_json)

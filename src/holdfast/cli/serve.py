@@ -20,6 +20,7 @@ from holdfast.cli.output import emit, say
 from holdfast.cli.serving import run_to_end
 from holdfast.cli.session import NAME, refuse_absent, refuse_unready, scope
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.job import EVERY_TENANT
 
 HOST, PORT = "127.0.0.1", 8000
 
@@ -48,6 +49,13 @@ def serve(
             "--trust-proxy", metavar="ADDRESS", help="A proxy whose X-Forwarded-For and -Proto are believed; repeat it."
         ),
     ] = None,
+    duties: Annotated[
+        bool,
+        typer.Option(
+            "--duties/--no-duties",
+            help="Fire schedules, reap lapsed leases, seal the ledger … as a worker does, or leave it to workers.",
+        ),
+    ] = True,
     tenant: options.Tenant = None,
     schema: options.Schema = options.SCHEMA,
     log_level: options.LogLevel = options.Level.INFO,
@@ -59,7 +67,7 @@ def serve(
     """Serve the HTTP API and the dashboard.
 
     Whoever asks shows an API token (holdfast tokens issue). Jobs are run by workers; this runs none but those that a
-    tick asks for.
+    tick asks for. What workers do on the side it does as well, for every tenant, or for the one that is named.
     """
     trusted = web.check_trusted(trust_proxy or [])
     prefix = web.check_root_path(root_path)
@@ -70,7 +78,7 @@ def serve(
         )
     logs.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
-    site = web.make_web(served, local=no_auth, dashboard=not no_dashboard)
+    site = web.make_web(served, local=no_auth, dashboard=not no_dashboard, duties=_whose(tenant) if duties else None)
     listening = web.listen(host, port)
 
     async def run() -> None:
@@ -90,6 +98,10 @@ def serve(
             await served.aclose()
 
     run_to_end(run(), web.new_loop())
+
+
+def _whose(tenant: str | None) -> str:
+    return EVERY_TENANT if tenant is None else scope(tenant)
 
 
 def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> App:

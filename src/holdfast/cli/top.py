@@ -67,7 +67,7 @@ def look(client: Client, tenant: str) -> Look:
     began = time.perf_counter()
     verbs = client.verbs
     try:
-        pulse = client.run(verbs.gauges(tenant))
+        pulse = client.run(verbs.pulse(tenant))
         running = client.run(verbs.list_jobs(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=RUNNING)))
         asked = client.run(verbs.gates(GateFilter(tenant=tenant, limit=ASKED)))
     except StoreError as error:

@@ -15,10 +15,9 @@ from holdfast.cli.output import line
 from holdfast.cli.timeline import short
 from holdfast.cli.words import clock, span
 from holdfast.domain.gates import Gate
-from holdfast.domain.gauges import Gauges, QueueGauge
 from holdfast.domain.health import CAP
 from holdfast.domain.job import Job
-from holdfast.domain.standing import WorkerStanding
+from holdfast.domain.pulse import Pulse, QueuePulse, WorkerPulse
 
 NARROW = 80
 OLD = 300.0
@@ -58,7 +57,7 @@ class Question:
 class Look:
     """``seconds`` is what the look took; ``trouble`` says why there is nothing to see."""
 
-    pulse: Gauges | None
+    pulse: Pulse | None
     running: tuple[Running, ...]
     approvals: tuple[Question, ...]
     seconds: float
@@ -90,7 +89,7 @@ Rows = list[list[Text]]
 Part = tuple[str, Sequence[str], Rows]
 
 
-def _head(pulse: Gauges, held: bool) -> Text:
+def _head(pulse: Pulse, held: bool) -> Text:
     rates = pulse.rates
     failed = rates.finished - rates.ended.get("succeeded", 0)
     return Text.assemble(
@@ -108,7 +107,7 @@ def _head(pulse: Gauges, held: bool) -> Text:
     )
 
 
-def _queues(queues: Sequence[QueueGauge], narrow: bool) -> Part:
+def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
     headers = ["queue", "waiting", "oldest", "running"] + ([] if narrow else ["scheduled", "retrying"])
     rows = []
     for each in sorted(queues, key=lambda one: (-(one.oldest_age_s or 0), -one.waiting, one.queue)):
@@ -119,7 +118,7 @@ def _queues(queues: Sequence[QueueGauge], narrow: bool) -> Part:
     return "Queues", headers, rows
 
 
-def _workers(workers: Sequence[WorkerStanding], narrow: bool) -> Part:
+def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
     headers = ["worker", "running"] + ([] if narrow else ["label", "queues", "tenant"])
     rows = []
     for each in sorted(workers, key=lambda one: (-one.busy, one.holder)):
@@ -141,7 +140,7 @@ def _running(found: Look, narrow: bool) -> Part | None:
     return ("Running, the newest", headers, rows) if rows else None
 
 
-def _failures(pulse: Gauges, narrow: bool) -> Part | None:
+def _failures(pulse: Pulse, narrow: bool) -> Part | None:
     headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
     for each in pulse.failures:

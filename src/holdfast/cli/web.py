@@ -20,7 +20,7 @@ GRACE = 10
 """Seconds for requests that are under way."""
 
 
-def make_web(app: App, *, local: bool, dashboard: bool = True) -> FastAPI:
+def make_web(app: App, *, local: bool, dashboard: bool = True, duties: str | None = None) -> FastAPI:
     """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
     try:
         from holdfast.access.local import at_this_machine
@@ -31,7 +31,7 @@ def make_web(app: App, *, local: bool, dashboard: bool = True) -> FastAPI:
             raise
         raise _missing() from error
     authenticate = at_this_machine(app.client) if local else tokens_of(app)
-    return make_service(app, authenticate=authenticate, dashboard=dashboard)
+    return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties)
 
 
 def listen(host: str, port: int) -> socket.socket:

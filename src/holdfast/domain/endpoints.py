@@ -187,17 +187,20 @@ class EndpointDraft:
 
     @classmethod
     def changed(cls, was: Endpoint, given: Mapping[str, Any]) -> EndpointDraft:
-        """With what is given in place of what was."""
-        options = given.get("options")
+        """With what is given in place of what was; an option that is None is as if it had never been said."""
+        options: Mapping[str, Any] = given.get("options") or {}
+        said: Any = {name: value for name, value in options.items() if value is not None}
         made = cls.of(
             was.name,
             given.get("url") or was.url,
             given.get("secrets") or was.secrets,
             was.wants if given.get("wants") is None else given["wants"],
             given.get("kind", was.kind),
-            options,
+            said,
         )
-        return made if options is not None else replace(made, job_options=was.job_options)
+        replaced = {part for name in options for part in _STORED_AS.get(name, (name,))}
+        kept = {name: value for name, value in was.job_options.items() if name not in replaced}
+        return replace(made, job_options=kept | made.job_options)
 
     def subscriptions(self) -> dict[str, Subscribing | None]:
         """The subscriptions that make its jobs, by name: one for the ledger, one for what applications tell. None for
@@ -273,6 +276,9 @@ def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
     for part in parts:
         check_pattern(_WANTED.get(part, part))
     return tuple(dict.fromkeys(parts))
+
+
+_STORED_AS: Final = {"retry": ("max_attempts", "max_crashes", "backoff")}
 
 
 def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:

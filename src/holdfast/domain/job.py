@@ -20,6 +20,14 @@ EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
+OURS = "worker ________-____-____-____-____________ (%:%)"
+"""How leases of our own workers are held, as SQL's ``like`` has it: those fire schedules, others only run jobs."""
+
+
+def holder_of_ours(id: object, host: str, process: int) -> str:
+    return f"worker {id} ({host}:{process})"
+
+
 DEFAULT_RETRY = Retry()
 
 Dedupe = Literal["skip", "coalesce"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 ReservationState = Literal["waiting", "active", "released", "expired", "withdrawn"]
 
@@ -33,6 +33,14 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved(Reservation):
+    """The same for whoever has just asked: ``running`` jobs are under way there, ``ahead`` others before it in line."""
+
+    running: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """What somebody asks for, again and again under one id: that keeps it alive for ``ttl`` seconds more."""
 
@@ -50,6 +58,10 @@ class Standing:
     state: ReservationState
     running: int
     ahead: int
+
+
+NOBODYS: Final = Standing("withdrawn", 0, 0)
+"""Of an id that is another tenant's."""
 
 
 @dataclass(frozen=True, slots=True)

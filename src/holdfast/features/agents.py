@@ -7,6 +7,7 @@ from typing import TypeVar, Unpack
 from holdfast.domain.agents import NAME_LIMIT, Agent, AgentOptions, Definition
 from holdfast.domain.errors import Conflict, InvalidInput, NotFound
 from holdfast.domain.keys import check_name
+from holdfast.domain.pages import Paging
 from holdfast.domain.settlement import storable
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
@@ -42,12 +43,12 @@ class Agents:
     async def aget(self, id: str) -> Agent | None:
         return await self._caller.arun(self._caller.verbs.agent(id, self._caller.tenant))
 
-    def list(self, *, kind: str | None = None, disabled: bool | None = None) -> _Agents:
+    def list(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
         """By their ids: all, those for one kind, the disabled ones or the others."""
-        return self._caller.run(self._caller.verbs.agents(self._caller.tenant, kind, disabled))
+        return self._caller.run(self._caller.verbs.agents(self._caller.tenant, kind, disabled, **page))
 
-    async def alist(self, *, kind: str | None = None, disabled: bool | None = None) -> _Agents:
-        return await self._caller.arun(self._caller.verbs.agents(self._caller.tenant, kind, disabled))
+    async def alist(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
+        return await self._caller.arun(self._caller.verbs.agents(self._caller.tenant, kind, disabled, **page))
 
     def disable(self, id: str, *, reason: str) -> Agent:
         """Take no more work for an agent: when this has returned no job can be enqueued for it, nor one be begun that

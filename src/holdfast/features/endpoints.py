@@ -91,7 +91,8 @@ class Endpoints:
         return await self._caller.arun(self._add(name, url, secrets, wants, kind, options))
 
     def change(self, name: str, **changes: Unpack[Changes]) -> Endpoint:
-        """Give it another URL, other secrets, other wishes. What it was to be told already, it is."""
+        """Give it another URL, other secrets, other wishes, or ``options={"queue": "hooks", "retry": …}``: those that
+        are named, and None for the usual. What it was to be told already, it is."""
         return self._caller.run(_changed(self._caller, self._own(name), changes))
 
     async def achange(self, name: str, **changes: Unpack[Changes]) -> Endpoint:

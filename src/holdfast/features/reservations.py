@@ -10,13 +10,14 @@ import asyncio
 import logging
 import threading
 import time
+from dataclasses import fields
 from types import TracebackType
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, StoreError
 from holdfast.domain.limits import counted
-from holdfast.domain.reservations import Ask, Reservation, Standing
+from holdfast.domain.reservations import Ask, Reservation, Reserved, Standing
 from holdfast.domain.settlement import storable
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
@@ -27,9 +28,18 @@ log = logging.getLogger("holdfast.reservation")
 
 LOOK_EVERY = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
 LOOK_LATER = 0.5
-SHORTEST, LONGEST = 0.1, 3600.0
+SHORTEST, LONGEST, TTL = 0.1, 3600.0, 30.0
 
 _Reservations = list[Reservation]
+
+
+class Asking(TypedDict, total=False):
+    """A resource, a queue, or (with neither) everything; for how long it is kept without being asked for again."""
+
+    resource: str | None
+    queue: str | None
+    ttl: Duration
+    reason: str | None
 
 
 class Reservations:
@@ -44,6 +54,27 @@ class Reservations:
 
     async def alist(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
         return await self._caller.arun(self._caller.verbs.reservations(self._caller.tenant, ended, limit))
+
+    def get(self, reservation_id: str) -> Reservation | None:
+        return self._caller.run(self._caller.verbs.reservation(reservation_id, self._caller.tenant))
+
+    async def aget(self, reservation_id: str) -> Reservation | None:
+        return await self._caller.arun(self._caller.verbs.reservation(reservation_id, self._caller.tenant))
+
+    def ask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
+        """Stand in line for it, or ask again under the same id: that keeps it alive for ``ttl`` more. It is yours while
+        it is ``active``; jobs begun before are ``running`` still. ``app.reserve`` does all that in a block."""
+        ask = _asked(reservation_id, **what)
+        standing = self._caller.run(self._reserve(ask))
+        return _reserved(reservation_id, self.get(reservation_id), standing)
+
+    async def aask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
+        ask = _asked(reservation_id, **what)
+        standing = await self._caller.arun(self._reserve(ask))
+        return _reserved(reservation_id, await self.aget(reservation_id), standing)
+
+    def _reserve(self, ask: Ask) -> Flow[Standing]:
+        return self._caller.verbs.reserve(ask, self._caller.actor, self._caller.tenant)
 
     def release(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
         """End somebody's reservation: whoever holds it is told when it next keeps it alive."""
@@ -82,13 +113,7 @@ class Reserving:
         at_once: bool,
         reason: str | None,
     ) -> Reserving:
-        scope, name = counted(resource=resource, queue=queue)
-        kept = seconds(ttl, "ttl")
-        if not SHORTEST <= kept <= LONGEST:
-            raise InvalidSetting(f"ttl is from {SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration")
-        if scope != "all" and name == "*":
-            raise InvalidSetting("reserve a name, or everything by naming nothing", code="invalid_name")
-        ask = Ask(new_id, scope, name, kept, storable(reason))
+        ask = _asked(new_id, resource=resource, queue=queue, ttl=ttl, reason=reason)
         return cls(caller, ask, None if wait is None else seconds(wait, "wait"), at_once)
 
     @property
@@ -190,6 +215,30 @@ class Reserving:
             raise Conflict(
                 "the reservation had ended before the block did: jobs may have run meanwhile", code="reservation_lost"
             )
+
+
+def _asked(
+    id: str,
+    *,
+    resource: str | None = None,
+    queue: str | None = None,
+    ttl: Duration = TTL,
+    reason: str | None = None,
+) -> Ask:
+    scope, name = counted(resource=resource, queue=queue)
+    kept = seconds(ttl, "ttl")
+    if not SHORTEST <= kept <= LONGEST:
+        raise InvalidSetting(f"ttl is from {SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration")
+    if scope != "all" and name == "*":
+        raise InvalidSetting("reserve a name, or everything by naming nothing", code="invalid_name")
+    return Ask(id, scope, name, kept, storable(reason))
+
+
+def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserved:
+    if found is None:  # the id is another tenant's
+        raise NotFound(f"there is no reservation {id}", code="reservation_not_found")
+    known = {each.name: getattr(found, each.name) for each in fields(found)}
+    return Reserved(**known | {"state": standing.state}, running=standing.running, ahead=standing.ahead)
 
 
 def _why(error: BaseException | None) -> str:

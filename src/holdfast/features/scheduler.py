@@ -90,7 +90,7 @@ class Scheduler:
         verbs, fresh = store.verbs, store not in self._told
         if fresh:
             yield from self._reconcile(verbs)
-        now, due, anybody = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant, held=fresh).start()
+        now, due, run = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant, held=fresh).start()
         switches = (yield from verbs.switches(tenant).start()) if due else []
         if any(switch.halts for switch in switches):
             return Attended(store, fresh, 0)  # what is missed meanwhile is for the policy of each
@@ -101,7 +101,7 @@ class Scheduler:
             known = (schedule.tenant, schedule.template or "")
             if schedule.template is not None and known not in templates:
                 templates[known] = yield from verbs.template(schedule.template, schedule.tenant).start()
-            decided = self.decide(schedule, templates.get(known), now, anybody)
+            decided = self.decide(schedule, templates.get(known), now, schedule.kind in run)
             decisions.append(_held(schedule, now, "paused") if _is_refused(decided, refusing) else decided)
         if any(firing.job is not None for decision in decisions for firing in decision.firings):
             rules = yield from verbs.payload_rules(tenant).start()
@@ -111,9 +111,9 @@ class Scheduler:
 
     # --- deciding ---
 
-    def decide(self, schedule: Schedule, template: Template | None, now: datetime, anybody: bool) -> Decision:
-        """``anybody`` works who takes jobs of any kind; without one, a kind that nobody names is not known."""
-        if schedule.kind not in self._kinds and not anybody:
+    def decide(self, schedule: Schedule, template: Template | None, now: datetime, elsewhere: bool) -> Decision:
+        """``elsewhere`` somebody is alive who takes jobs of this kind; else one that is not ours is not known."""
+        if schedule.kind not in self._kinds and not elsewhere:
             return _held(schedule, now, "unknown_kind")
         try:
             planned = plan(schedule, now)

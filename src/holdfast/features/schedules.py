@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.domain.job import JobSpec
 from holdfast.domain.keys import check_name
+from holdfast.domain.pages import Paging
 from holdfast.domain.placing import Placed, drafted, moved, unmoved
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.rules import PayloadRule, shown_payload
@@ -92,11 +93,12 @@ class Schedules:
     async def aget(self, name: str) -> Schedule | None:
         return await self._caller.arun(self._get(name))
 
-    def list(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return self._caller.run(self._listed(state, kind))
+    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        """By their names."""
+        return self._caller.run(self._listed(state, kind, page))
 
-    async def alist(self, *, state: str | None = None, kind: str | None = None) -> _Schedules:
-        return await self._caller.arun(self._listed(state, kind))
+    async def alist(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        return await self._caller.arun(self._listed(state, kind, page))
 
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
         """What became of its times, the latest first."""
@@ -189,8 +191,8 @@ class Schedules:
         return None if found is None else (yield from self._shown(found))
 
     @flow(writes=False)
-    def _listed(self, state: str | None, kind: str | None) -> Steps[_Schedules]:
-        found = yield from self._caller.verbs.schedules(self._caller.tenant, state, kind).start()
+    def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
+        found = yield from self._caller.verbs.schedules(self._caller.tenant, state, kind, **page).start()
         rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
         return [_without(rules, each) for each in found]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.keys import check_name
+from holdfast.domain.pages import Paging
 from holdfast.domain.rules import shown_payload
 from holdfast.domain.templates import Template, TemplateDraft, together
 from holdfast.stores.base import Caller
@@ -55,11 +56,12 @@ class Templates:
     async def aget(self, name: str, version: int | None = None) -> Template | None:
         return _there(await self._caller.arun(self._get(name, version)), version)
 
-    def list(self) -> _Templates:
-        return self._caller.run(self._listed())
+    def list(self, **page: Unpack[Paging]) -> _Templates:
+        """The newest version of each, by their names."""
+        return self._caller.run(self._listed(page))
 
-    async def alist(self) -> _Templates:
-        return await self._caller.arun(self._listed())
+    async def alist(self, **page: Unpack[Paging]) -> _Templates:
+        return await self._caller.arun(self._listed(page))
 
     def versions(self, name: str) -> _Templates:
         """Every version, the newest first; a removal is one of them."""
@@ -104,8 +106,8 @@ class Templates:
         return None if found is None else (yield from self._shown([found]))[0]
 
     @flow(writes=False)
-    def _listed(self) -> Steps[_Templates]:
-        found = yield from self._caller.verbs.templates(self._caller.tenant).start()
+    def _listed(self, page: Paging) -> Steps[_Templates]:
+        found = yield from self._caller.verbs.templates(self._caller.tenant, **page).start()
         return (yield from self._shown(found))
 
     @flow(writes=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime
 from typing import Generic, TypeVar
+from uuid import uuid4
 
 from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.reservations import QueueSetting, Reservation
+from holdfast.domain.errors import NotFound
+from holdfast.domain.reservations import QueueSetting, Reservation, Reserved
 from holdfast.domain.switches import Switch
 from holdfast.http.calls import aware
 from holdfast.http.colours import Noun, verb
@@ -83,6 +86,31 @@ class Reservations(Noun[C], Generic[C]):
     @verb
     def list(self, *, ended: bool = False, limit: int = 50) -> Steps[list[Reservation]]:
         return (yield from self._items(Reservation, get("/reservations", ended=ended, limit=limit)))
+
+    @verb
+    def get(self, id: str) -> Steps[Reservation | None]:
+        try:
+            return (yield from self._read(Reservation, get(f"/reservations/{segment(id)}")))
+        except NotFound:
+            return None
+
+    @verb
+    def ask(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        ttl: Duration = 30.0,
+        reason: str | None = None,
+        id: str | None = None,
+    ) -> Steps[Reserved]:
+        """Stand in line for a resource, a queue, or (with neither) everything:
+        ``mine = client.reservations.ask("gpu-0")``. Ask again with its ``id`` every third of ``ttl``, or it runs out.
+        It is yours while its state is ``active``."""
+        known = str(uuid4()) if id is None else id
+        body = given(resource=resource, queue=queue, ttl=seconds(ttl, "ttl"), reason=reason)
+        request = dataclasses.replace(put(f"/reservations/{segment(known)}", body), repeatable=True)
+        return (yield from self._read(Reserved, request))
 
     @verb
     def release(self, id: str, *, reason: str | None = None) -> Steps[None]:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable
 
 from holdfast.domain.errors import HoldfastError, StoreError
+from holdfast.domain.job import holder_of_ours
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.base import Store
@@ -27,7 +28,7 @@ class Keeper:
     def __init__(self, store: Store, options: WorkerOptions, kinds: Iterable[str], call: Callable[[], None]) -> None:
         """``call`` wakes the worker, which looks whether the lease was lost."""
         # A new name each time it starts: a restarted process must never be taken for its predecessor.
-        self.name = f"worker {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
+        self.name = holder_of_ours(uuid.uuid4(), socket.gethostname(), os.getpid())
         self.lease = ""
         self.lost = False
         self._store = store

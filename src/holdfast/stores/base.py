@@ -39,7 +39,6 @@ from holdfast.stores.port.requests import (
     Telling,
 )
 from holdfast.stores.port.retention import RetentionVerbs
-from holdfast.stores.port.standing import StandingVerbs
 from holdfast.stores.port.switches import SwitchVerbs
 from holdfast.stores.port.tenants import TenantVerbs
 from holdfast.stores.port.tokens import TokenVerbs
@@ -79,7 +78,6 @@ class Verbs(
     DeadLetterVerbs,
     RetentionVerbs,
     SwitchVerbs,
-    StandingVerbs,
     TokenVerbs,
     ConnectorVerbs,
     EndpointVerbs,

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from holdfast.access import Scope
-from holdfast.api.answers import PAGE, Limit, NamePath, Page, paged
+from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Span, Text, Words
 from holdfast.domain.agents import Agent
 from holdfast.domain.errors import NotFound
+from holdfast.domain.pages import Place
 
 router = APIRouter(prefix="/agents", tags=["agents"])
 
@@ -37,12 +38,13 @@ async def list_agents(
     app: TheApp,
     kind: Annotated[str | None, Query(max_length=255)] = None,
     disabled: bool | None = None,
-    after: Annotated[str | None, Query(max_length=255, description="The id of the last one seen.")] = None,
+    after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Agent]:
     """By their ids."""
-    found = await app.agents.alist(kind=kind, disabled=disabled)
-    return paged([each for each in found if after is None or each.id > after], limit, lambda each: each.id)
+    scope = app.client.tenant
+    found = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
+    return paged(found, limit, lambda each: Place(each.tenant, each.id).cursor(scope))
 
 
 @router.post("/{agent:path}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)

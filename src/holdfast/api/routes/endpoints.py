@@ -65,7 +65,23 @@ class Sent(BaseModel):
     job_id: str
 
 
-class AddEndpoint(Body):
+class Delivering(Body):
+    """How its deliveries are enqueued, and of which jobs they are."""
+
+    of_queue: Text | None = Field(default=None, description="Only of jobs that were enqueued there.")
+    queue: Text | None = Field(default=None, description="The queue of its deliveries.")
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
+    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those that were said, null as None."""
+        said = {name: value for name, value in self.given().items() if name in Delivering.model_fields}
+        if isinstance(self.retry, RetryPolicy):
+            said["retry"] = self.retry.policy()
+        return said
+
+
+class AddEndpoint(Delivering):
     """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
 
     model_config = ConfigDict(
@@ -80,26 +96,14 @@ class AddEndpoint(Body):
     secrets: Secrets
     wants: Wants | None = None
     kind: Text | None = None
-    of_queue: Text | None = Field(default=None, description="Only of jobs that were enqueued there.")
-    queue: Text | None = Field(default=None, description="The queue of its deliveries.")
-    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
-
-    def options(self) -> JobOptions:
-        made = JobOptions()
-        if self.queue is not None:
-            made["queue"] = self.queue
-        if self.of_queue is not None:
-            made["of_queue"] = self.of_queue
-        if self.priority is not None:
-            made["priority"] = self.priority
-        if self.retry is not None:
-            made["retry"] = self.retry.policy() if isinstance(self.retry, RetryPolicy) else self.retry
-        return made
 
 
-class ChangeEndpoint(Body):
-    """What is given takes the place of what was."""
+class ChangeEndpoint(Delivering):
+    """What is given takes the place of what was; of how it is delivered, null is as if it had never been said."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"queue": "hooks", "retry": {"max_attempts": 8}}]}
+    )
 
     url: Url | None = None
     secrets: Secrets | None = None
@@ -132,9 +136,8 @@ async def list_endpoints(app: TheApp) -> Any:
 
 @router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownEndpoint)
 async def add_endpoint(app: TheApp, body: AddEndpoint) -> Any:
-    made = await app.endpoints.aadd(
-        body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **body.options()
-    )
+    how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
+    made = await app.endpoints.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
     return made.described()
 
 
@@ -145,7 +148,9 @@ async def show_endpoint(app: TheApp, name: Name) -> Any:
 
 @router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
-    changes = Changes(**body.given())  # type: ignore[typeddict-item]
+    options = body.options()
+    said = {name: value for name, value in body.given().items() if name not in options}
+    changes = Changes(**said, options=options)  # type: ignore[typeddict-item]
     return (await app.endpoints.achange(name, **changes)).described()
 
 

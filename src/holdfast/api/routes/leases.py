@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import State
 
 from holdfast.access import Scope, identity_of
 from holdfast.api.asking import TheApp, allowed
@@ -20,7 +21,7 @@ from holdfast.api.settling import Said, Verdict, settle_all
 from holdfast.app import App
 from holdfast.domain.errors import InvalidInput, NotFound, StaleLease
 from holdfast.domain.ids import parse_id
-from holdfast.domain.job import DEFAULT_QUEUE
+from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED, Progress
@@ -38,10 +39,15 @@ Seconds = Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False, description
 Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=1, max_length=100)]
 
 
+def _attended(state: State) -> bool:
+    """Whether the service itself does the duties, for whoever claims."""
+    return state.attending is not None and state.attending.tenant == EVERY_TENANT
+
+
 def _handing_out(request: Request) -> HandingOut:
     state = request.app.state
     if not hasattr(state, "handing_out"):
-        state.handing_out = HandingOut(state.app)
+        state.handing_out = HandingOut(state.app, attends=not _attended(state))
     found: HandingOut = state.handing_out
     return found
 

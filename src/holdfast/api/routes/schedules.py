@@ -9,11 +9,12 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
-from holdfast.api.answers import PAGE, Limit, NamePath, Page, paged
+from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Instant, Span, Text
 from holdfast.api.routes.templates import KeptOptions
 from holdfast.domain.errors import NotFound
+from holdfast.domain.pages import Place
 from holdfast.domain.preview import Coming
 from holdfast.domain.schedules import Fire, Schedule
 
@@ -50,13 +51,13 @@ async def list_schedules(
     app: TheApp,
     state: Literal["active", "paused", "ended"] | None = None,
     kind: Annotated[str | None, Query(max_length=255)] = None,
-    after: Annotated[str | None, Query(max_length=255, description="The name of the last one seen.")] = None,
+    after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Schedule]:
     """By their names."""
-    found = sorted(await app.schedules.alist(state=state, kind=kind), key=lambda each: each.name)
-    rest = [each for each in found if after is None or each.name > after]
-    return paged(rest, limit, lambda each: each.name)
+    scope = app.client.tenant
+    found = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
+    return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
 
 
 @router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
-from holdfast.api.answers import PAGE, Limit, NamePath, Page, paged
+from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, JobOptions, RetryPolicy, Span, Text
 from holdfast.api.routes.jobs import Accepted
 from holdfast.domain.errors import NotFound
+from holdfast.domain.pages import Place
 from holdfast.domain.templates import Template
 
 router = APIRouter(prefix="/templates", tags=["templates"])
@@ -55,12 +56,13 @@ class PutTemplate(KeptOptions):
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
 async def list_templates(
     app: TheApp,
-    after: Annotated[str | None, Query(max_length=255, description="The name of the last one seen.")] = None,
+    after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Template]:
     """The newest version of each, by their names."""
-    found = sorted(await app.templates.alist(), key=lambda each: each.name)
-    return paged([each for each in found if after is None or each.name > after], limit, lambda each: each.name)
+    scope = app.client.tenant
+    found = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
+    return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
 
 
 @router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])

@@ -13,9 +13,9 @@ from holdfast.dashboard.acting import ask_first, below, field, fields, go
 from holdfast.dashboard.finding import PAGE, Finding, only_id
 from holdfast.dashboard.rendering import link_of, render, the_app
 from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.health import CAP
 from holdfast.domain.job import Verdict
 from holdfast.domain.operations import BULK_VERBS, BulkVerb
-from holdfast.domain.pulse import CAP
 from holdfast.domain.states import State
 from holdfast.insights import Found, matching
 from holdfast.searching import Search

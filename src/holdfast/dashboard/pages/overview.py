@@ -11,7 +11,7 @@ from starlette.routing import Route
 from holdfast.access import Scope, require
 from holdfast.dashboard.rendering import render, the_app
 
-GROUPS = 6
+GROUPS, QUEUES = 6, 12
 
 # Where somebody who reads a reason goes on to; the rest is said on the page itself.
 LEADS = {
@@ -31,13 +31,25 @@ LEADS = {
 async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    health, pulse, groups = await asyncio.gather(
+    client, verbs = app.client, app.client.verbs
+    health, pulse, hour, groups = await asyncio.gather(
         app.ahealth(),
-        app.client.arun(app.client.verbs.pulse(app.client.tenant)),
+        client.arun(verbs.pulse(client.tenant)),
+        client.arun(verbs.hour(client.tenant)),
         app.dead_letters.agroups(order="count", limit=GROUPS),
     )
-    rows = [(minute.at, minute.enqueued, minute.succeeded, minute.failed) for minute in pulse.minutes]
-    return render(request, "overview.html", health=health, pulse=pulse, groups=groups, leads=LEADS, chart_rows=rows)
+    waiting = sorted((each for each in pulse.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))
+    return render(
+        request,
+        "overview.html",
+        health=health,
+        pulse=pulse,
+        hour=hour,
+        groups=groups,
+        leads=LEADS,
+        waiting=waiting[:QUEUES],
+        chart_rows=[(each.at, each.enqueued, each.succeeded, each.failed) for each in hour.minutes],
+    )
 
 
 routes = [Route("/", overview)]

@@ -16,7 +16,7 @@ from holdfast.domain.durations import seconds
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import SCOPES, LimitOptions
-from holdfast.domain.standing import COUNTED, QueueStanding
+from holdfast.domain.pulse import QueuePulse
 from holdfast.domain.switches import Named
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")
@@ -26,25 +26,24 @@ REASON: Final = 1_000
 async def index(request: Request) -> Response:
     app = the_app(request)
     client = app.client
-    found = await client.arun(client.verbs.queue_standings(client.tenant))
+    pulse = await client.arun(client.verbs.pulse(client.tenant))
     switches, limits = await app.switches.alist(), await app.limits.alist()
     aging = {each.queue: each for each in await app.queues.alist()}
-    standing = {each.queue: each for each in found}
+    queues = {each.queue: each for each in pulse.queues}
     named = {switch.name for switch in switches if switch.scope == "queue"} | aging.keys()
     named |= {limit.name for limit in limits if limit.scope == "queue" and limit.name != "*"}
     for name in named:
-        standing.setdefault(name, QueueStanding(name))
+        queues.setdefault(name, QueuePulse(name))
     return render(
         request,
         "queues.html",
-        queues=[standing[name] for name in sorted(standing)],
+        queues=[queues[name] for name in sorted(queues)],
         paused={switch.name: switch for switch in reversed(switches) if switch.scope == "queue"},
         halted=next((switch for switch in switches if switch.scope == "all"), None),
         aging=aging,
         limits=limits,
         limited={limit.name: limit for limit in limits if limit.scope == "queue"},
-        workers=await client.arun(client.verbs.worker_standings(client.tenant)),
-        counted=COUNTED,
+        workers=pulse.workers,
         scopes=SCOPES,
         queue=request.query_params.get("queue", "")[:255],
     )

@@ -22,6 +22,7 @@ from holdfast.domain.schedules import Schedule
 from holdfast.domain.timing import Timing, zone_of
 
 LISTED: Final = 500
+LOOKED_AT: Final = 5_000
 NEXT: Final = 10
 STATES: Final = ("", "active", "paused", "ended")
 TEXTS: Final = ("timing", "tz", "kind", "template", "missed", "overlap", "jitter", "queue", "priority")
@@ -30,7 +31,7 @@ TEXTS: Final = ("timing", "tz", "kind", "template", "missed", "overlap", "jitter
 async def index(request: Request) -> Response:
     asked = request.query_params
     state, kind, name = chosen(asked, "state", STATES), said(asked, "kind"), said(asked, "name")
-    found = await the_app(request).schedules.alist(state=state or None, kind=kind)
+    found = await the_app(request).schedules.alist(state=state or None, kind=kind, limit=LOOKED_AT)
     named = [each for each in found if name is None or name.lower() in each.name.lower()]
     return render(
         request,

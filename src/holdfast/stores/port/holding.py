@@ -8,6 +8,7 @@ from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.circumstances import Executor
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule
+from holdfast.domain.pages import Place
 from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
 from holdfast.stores.flow import Flow
 
@@ -31,8 +32,15 @@ class HoldingVerbs(Protocol):
         ...
 
     def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
-    def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Flow[list[Agent]]:
-        """By their ids; those for one kind, the disabled ones or the others."""
+    def agents(
+        self,
+        tenant: str,
+        kind: str | None = None,
+        disabled: bool | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[Agent]]:
+        """By their ids, of several tenants one after the other; those for one kind, the disabled ones or the others."""
         ...
 
     def add_executor(self, label: str, role: str, actor: str) -> Flow[Executor]: ...
@@ -53,6 +61,7 @@ class HoldingVerbs(Protocol):
         ...
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Flow[bool]: ...
+    def reservation(self, reservation_id: str, tenant: str) -> Flow[Reservation | None]: ...
     def reservations(self, tenant: str, ended: bool = False, limit: int = 50) -> Flow[list[Reservation]]:
         """Those that wait or are active, in their order; with ``ended`` the rest too, newest first."""
         ...

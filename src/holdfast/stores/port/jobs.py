@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from holdfast.domain.circumstances import Circumstances
-from holdfast.domain.gauges import Gauges
 from holdfast.domain.health import USUAL, Health, Thresholds
 from holdfast.domain.job import Artifact, Attempt, Event, Job, Result, Verdict
 from holdfast.domain.order import Move
@@ -66,10 +65,6 @@ class JobVerbs(Protocol):
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
-    def gauges(self, tenant: str) -> Flow[Gauges]:
-        """How the work stands queue by queue, at a bounded cost."""
-        ...
-
     def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
         """Of those that the filter chooses, in each state; its own state is not looked at."""
         ...

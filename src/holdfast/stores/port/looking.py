@@ -1,14 +1,20 @@
-"""The part of the port that a dashboard is drawn from (JF-16): counted up to a limit, however many jobs there are."""
+"""The part of the port that says how the work stands and went (JF-15, JF-16): counted up to a limit, however much there
+is; ``base.Verbs`` has it with the rest."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from holdfast.domain.hour import Hour
 from holdfast.domain.pulse import Pulse
 from holdfast.stores.flow import Flow
 
 
 class LookingVerbs(Protocol):
     def pulse(self, tenant: str) -> Flow[Pulse]:
-        """How the work goes: what waits in each queue, how much was done of late, who works, what is due."""
+        """How the work stands now: queue by queue what waits and runs, who works, what failed of late."""
+        ...
+
+    def hour(self, tenant: str) -> Flow[Hour]:
+        """How the last hour went, minute by minute, and what is due next: a longer look than the pulse."""
         ...

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.domain.pages import Place
 from holdfast.domain.placing import Placed
 from holdfast.domain.schedules import Decision, Fire, Firing, Schedule
 from holdfast.domain.templates import MadeFrom, Template, TemplateDraft
@@ -23,8 +24,8 @@ class PlanVerbs(Protocol):
         """This version; without one the newest, which may say that the template was removed."""
         ...
 
-    def templates(self, tenant: str) -> Flow[list[Template]]:
-        """The newest version of each that was not removed, by their names."""
+    def templates(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Flow[list[Template]]:
+        """The newest version of each that was not removed, by their names, of several tenants one after the other."""
         ...
 
     def template_versions(self, name: str, tenant: str) -> Flow[list[Template]]: ...
@@ -47,9 +48,9 @@ class PlanVerbs(Protocol):
 
     def due_schedules(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
-    ) -> Flow[tuple[datetime, list[Schedule], bool]]:
-        """The time, and schedules to look at: of these kinds, and of those that no live worker names. The last says
-        whether somebody works who takes any kind. ``held`` asks for those of these kinds that nobody knew so far."""
+    ) -> Flow[tuple[datetime, list[Schedule], frozenset[str]]]:
+        """The time, and schedules to look at: of these kinds, and of those that no live worker of ours names. The last
+        are kinds of them that somebody runs. ``held`` asks for those of these kinds that nobody knew so far."""
         ...
 
     def fire_schedules(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
@@ -63,7 +64,17 @@ class PlanVerbs(Protocol):
         ...
 
     def schedule(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
-    def schedules(self, tenant: str, state: str | None = None, kind: str | None = None) -> Flow[list[Schedule]]: ...
+    def schedules(
+        self,
+        tenant: str,
+        state: str | None = None,
+        kind: str | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[Schedule]]:
+        """By their names, of several tenants one after the other."""
+        ...
+
     def fires(self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None) -> Flow[list[Fire]]:
         """What became of its times, the latest first."""
         ...

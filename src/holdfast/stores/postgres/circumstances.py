@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job
-from holdfast.domain.standing import MOST_WORKERS, WorkerStanding
+from holdfast.domain.pulse import MOST_WORKERS, WorkerPulse
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
@@ -46,10 +46,9 @@ class CircumstanceVerbs(Reads):
         ends = None if until is None else time(until)
         return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
 
-    @flow(single=True)
-    def worker_standings(self, tenant: str) -> Steps[list[WorkerStanding]]:
+    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
         rows = yield self._call("worker_standings", "%s, %s", MOST_WORKERS, tenant)
-        decode = Record.decoder(WorkerStanding, self.dialect.codec)
+        decode = Record.decoder(WorkerPulse, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(single=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule
-from holdfast.domain.reservations import Ask, QueueSetting, Standing
+from holdfast.domain.reservations import NOBODYS, Ask, QueueSetting, Standing
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
@@ -62,7 +62,7 @@ class LimitVerbs(Reads):
             tenant,
         )
         _, state, _, running, ahead = rows[0]
-        return Standing(state, running, ahead)
+        return NOBODYS if state is None else Standing(state, running, ahead)
 
     @flow(single=True)
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:

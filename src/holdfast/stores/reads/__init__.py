@@ -6,7 +6,7 @@ from holdfast.stores.reads.dead_letters import DeadLetterReads
 from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
-from holdfast.stores.reads.gauges import GaugeReads
+from holdfast.stores.reads.hour import HourReads
 from holdfast.stores.reads.jobs import JobReads
 from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
@@ -15,7 +15,6 @@ from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads
 from holdfast.stores.reads.schedules import ScheduleReads
-from holdfast.stores.reads.standing import StandingReads
 from holdfast.stores.reads.tenants import TenantReads
 from holdfast.stores.reads.tokens import TokenReads
 from holdfast.stores.reads.workflows import WorkflowReads
@@ -32,9 +31,8 @@ class Reads(
     WorkflowReads,
     LimitReads,
     PayloadReads,
-    GaugeReads,
+    HourReads,
     TenantReads,
-    StandingReads,
     RetentionReads,
     DeadLetterReads,
     TokenReads,

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 
 from holdfast.domain.agents import Agent
+from holdfast.domain.pages import Place
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.dialect import at_most, beyond, within
 from holdfast.stores.reads.jobs import Reader
 
 AGENT_COLUMNS = (
@@ -35,12 +36,23 @@ class AgentReads(Reader):
         return bool(rows)
 
     @flow(writes=False)
-    def agents(self, tenant: str, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
-        conditions = [within(tenant, "a.tenant")]
+    def agents(
+        self,
+        tenant: str,
+        kind: str | None = None,
+        disabled: bool | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Steps[list[Agent]]:
+        later, place = beyond(tenant, after, "a.tenant", "a.id")
+        conditions = [within(tenant, "a.tenant"), later]
         if kind is not None:
             conditions.append("a.kind = :kind")
         if disabled is not None:
             conditions.append(f"a.disabled_at is {'not ' if disabled else ''}null")
-        text = f"select {AGENT_COLUMNS} from {{agent}} a where {' and '.join(conditions)} order by a.id, a.tenant"
-        rows = yield from self._ask(tenant, text, kind=kind)
+        text = (
+            f"select {AGENT_COLUMNS} from {{agent}} a where {' and '.join(conditions)}"
+            f" order by a.tenant, a.id{at_most(limit)}"
+        )
+        rows = yield from self._ask(tenant, text, kind=kind, **place)
         return [self._agent(row) for row in rows]

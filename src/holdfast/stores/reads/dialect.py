@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.pages import Place
 from holdfast.stores.codecs import Codec
 from holdfast.stores.flow import Statement
 
@@ -44,6 +45,22 @@ class Dialect:
 def _written(text: str, schema: str, percent: bool) -> str:
     named = re.sub(r"\{(\w+)\}", lambda match: schema + match.group(1), text)
     return _PARAMETER.sub(r"%(\1)s", named.replace("%", "%%")) if percent else named
+
+
+def beyond(tenant: str, after: Place | None, whose: str, name: str) -> tuple[str, dict[str, str]]:
+    """The condition that a page begins after a place in the order of tenants and names, and what goes with it."""
+    if after is None:
+        return "1 = 1", {}
+    if tenant == EVERY_TENANT:
+        return f"({whose}, {name}) > (:after_tenant, :after_name)", {
+            "after_tenant": after.tenant,
+            "after_name": after.name,
+        }
+    return f"{name} > :after_name", {"after_name": after.name}
+
+
+def at_most(limit: int | None) -> str:
+    return "" if limit is None else f" limit {max(0, limit):d}"
 
 
 def within(tenant: str, column: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.domain.ids import parse_id
 from holdfast.domain.reservations import QueueSetting, Reservation
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
@@ -22,6 +23,12 @@ class LimitReads(Reader):
         rows = yield from self._ask(tenant, text)
         decode = Record.decoder(Reservation, self.dialect.codec)
         return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def reservation(self, reservation_id: str, tenant: str) -> Steps[Reservation | None]:
+        text = f"select {Record.columns(Reservation, 'r.')} from {{reservation}} r where r.id = :id and {_OWN}"
+        rows = yield from self._ask(tenant, text, id=parse_id(reservation_id))
+        return Record.decoder(Reservation, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
     def queue_settings(self, tenant: str) -> Steps[list[QueueSetting]]:

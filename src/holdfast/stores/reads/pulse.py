@@ -1,195 +1,182 @@
-"""What a dashboard is drawn from (JF-16), at a bounded cost however many jobs and events there are.
-
-Of what waits the oldest ``WAITING`` are looked at. The ledger has no index by time, so its end is read: up to ``TAIL``
-rows by their numbers. Where more has happened within the hour, samples are read instead, each a run of numbers, and
-what lies before each is reckoned to be like it: numbers are given in order, so their distance is how much it was.
-Rows are counted by number and never by how many of them a tenant has, so that a small one costs no more to look at.
-"""
+"""How the work stands queue by queue (domain/pulse.py), at a bounded cost however many jobs there are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from itertools import pairwise
+from collections import Counter
+from datetime import datetime
+from typing import Any
 
-from holdfast.domain.ids import created_ms
+from holdfast.domain.health import CAP
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.pulse import MINUTE, SPAN, AtWork, Due, Minute, Pulse, QueuePulse, Spread, filled
-from holdfast.stores.codecs import EPOCH, MICROSECOND, Record
-from holdfast.stores.flow import Rows, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.health import _NOT_HELD, _READY_SINCE, _TENANTS
-from holdfast.stores.reads.jobs import Reader
-
-TAIL = 10_000
-WAITING = 5_000
-SAMPLES, SAMPLE = 40, 250
-HEAD, NEWEST, MOST = 1_000, 500, 200
-
-# A first event made the job; a success ends it; a failure is one of an attempt.
-_HAPPENED = (
-    "coalesce(sum(case when e.from_state is null then 1 else 0 end), 0),"
-    " coalesce(sum(case when e.to_state = 'succeeded' then 1 else 0 end), 0),"
-    " coalesce(sum(case when e.from_state = 'in_progress' and e.to_state = 'failed' then 1 else 0 end), 0)"
+from holdfast.domain.pulse import (
+    FAILURES,
+    LATELY,
+    MOST_FAILURES,
+    MOST_QUEUES,
+    Failure,
+    Pulse,
+    QueuePulse,
+    Rates,
+    WorkerPulse,
+    rates_of,
 )
-_IN_RANGE = " from {event} e where e.seq > :low and e.seq <= :high"
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
+
+# Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.
+_HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
+_EVERYWHERE = (
+    f"{_QUEUES} select q.queue,"
+    f" (select count(*) from (select 1 from {{job_state}} s where {_HERE} limit :cap) a),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE}"
+    "  order by s.priority desc, s.position limit :head) w),"
+    f" (select min({_READY_SINCE}) from (select s.id, s.attempt from {{job_state}} s where {_HERE} and s.priority ="
+    f"  (select min(s.priority) from {{job_state}} s where {_HERE}) order by s.position limit 1) w)"
+    " from q where q.queue is not null limit :most"
+)
+_OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
+# Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
+_OF_ONE = (
+    "select w.queue, w.later, count(*), min(cast(w.id as text)) from (select s.queue, s.id,"
+    f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
+    " order by s.id limit :cap) w"
+    " group by w.queue, w.later order by w.queue, w.later limit :most"
+)
+# Of each queue the first that came: one that was tried before is among them, and waits since it came back.
+_OLDEST = (
+    f"select w.queue, min({_READY_SINCE}) from (select o.id, o.queue, o.attempt, row_number() over"
+    " (partition by o.queue order by o.id) as place from (select s.id, s.queue, s.attempt, s.due_at"
+    f" from {{job_state}} s where {_OWN} order by s.id limit :walk) o where o.due_at is null) w"
+    " where w.place <= :head group by w.queue"
+)
+_SINCE = f"select {_READY_SINCE} from {{job_state}} w where w.id = :id"
+_RETRYING = (
+    "select w.queue, count(*) from (select s.queue from {job_state} s where s.tenant = :tenant"
+    f" and s.state = 'retry_waiting' and {_NOT_HELD} order by s.id limit :cap) w group by w.queue"
+)
+_LATER = (
+    "select w.queue, w.state, count(*) from (select s.queue, s.state from {job_state} s where s.due_at is not null"
+    " and s.state in ('queued', 'retry_waiting') limit :cap) w group by w.queue, w.state"
+)
+_RUNNING = (
+    "select w.queue, count(*) from (select s.queue from {job_state} s"
+    " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
+)
+
+HEAD, WALK = 20, 1_000  # of so many at the head of a queue it is looked up since when they wait, among so many
+
+Waiting = dict[str, tuple[int, float | None]]
 
 
-class PulseReads(Reader):
+class PulseReads(HealthReads):
+    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
+        """Each store's own: on a server the tokens by which workers hold their jobs are nobody's to read."""
+        raise NotImplementedError
+
     @flow(writes=False)
     def pulse(self, tenant: str) -> Steps[Pulse]:
-        rows = yield self.dialect.read("select now from {present}")
-        now = self.dialect.codec.time(rows[0][0])
-        queues, capped = yield from self._queues(tenant, now)
-        since, minutes, estimated = yield from self._minutes(tenant, now)
-        wait, run = yield from self._spreads(tenant)
-        workers = yield from self._at_work(tenant, now)
-        due = yield from self._due(tenant)
-        return Pulse(now, since, queues, minutes, wait, run, workers, due, capped, estimated)
-
-    def _queues(self, tenant: str, now: datetime) -> Steps[tuple[list[QueuePulse], bool]]:
-        """Of the oldest that wait; of the first of them it is looked up since when, which for one that was tried before
-        is not since it was made."""
-        lead, source = _queued(tenant)
-        text = (
-            f"{lead} select w.queue, count(*), min(cast(w.id as text)) from ({source}) w"
-            " where w.due_at is null group by w.queue order by w.queue"
-        )
-        rows = yield from self._ask(tenant, text, cap=WAITING)
-        text = f"{lead} select w.queue, min({_READY_SINCE}) from ({source}) w where w.due_at is null group by w.queue"
-        first = yield from self._ask(tenant, text, cap=HEAD)
         codec = self.dialect.codec
-        since = {queue: codec.time(at) for queue, at in first if at is not None}
-        found = [
-            QueuePulse(queue, int(waiting), max(0.0, (now - since.get(queue, _made(oldest))).total_seconds()))
-            for queue, waiting, oldest in rows
-        ]
-        found.sort(key=lambda each: -(each.oldest_age_s or 0.0))
-        return found[:MOST], sum(each.waiting for each in found) >= WAITING
-
-    def _minutes(self, tenant: str, now: datetime) -> Steps[tuple[datetime, list[Minute], bool]]:
-        number = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
-        rows = yield from self._ask(tenant, number)
-        last, since = int(rows[0][0] or 0), now - SPAN
-        text = (
-            f"select {self.dialect.minute('e.at')}, min(e.at), {_HAPPENED}{_IN_RANGE}"
-            f" and {within(tenant, 'e.tenant')} group by 1 order by 1"
-        )
-        rows = yield from self._ask(tenant, text, low=last - TAIL, high=last)
-        begun = self.dialect.codec.time(rows[0][1]) if rows else since
-        if last > TAIL and begun > since:
-            sampled = yield from self._sampled(tenant, last, since)
-            return sampled[0].at if sampled else begun, sampled, True
-        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in rows]
-        return since, filled(minutes, since, now), False
-
-    def _first_at(self, tenant: str, low: int, high: int) -> Steps[datetime | None]:
-        text = f"select min(e.at){_IN_RANGE} and {within(tenant, 'e.tenant')}"
-        rows = yield from self._ask(tenant, text, low=low, high=high)
-        return None if rows[0][0] is None else self.dialect.codec.time(rows[0][0])
-
-    def _sampled(self, tenant: str, last: int, since: datetime) -> Steps[list[Minute]]:
-        """First how far the hour goes back, by ever longer leaps, then looks at even distances."""
-        reach = TAIL
-        while reach < last:
-            reach = min(reach * 2, last)
-            at = yield from self._first_at(tenant, last - reach, last - reach + SAMPLE)
-            if at is not None and at <= since:
-                break
-        step = reach / SAMPLES
-        looks = yield from self._looks(tenant, [last - round((SAMPLES - n) * step) for n in range(SAMPLES + 1)])
-        seen: list[tuple[datetime, Sequence[float]]] = []
-        for at, *counts in looks:
-            if at is not None and (when := self.dialect.codec.time(at)) >= since - 2 * MINUTE:
-                seen.append((when, [int(count) * step / SAMPLE for count in counts]))
-        return _spread_out(seen, since)
-
-    def _looks(self, tenant: str, highs: Sequence[int]) -> Steps[Rows]:
-        """What happened in the numbers up to each of these: one question where each is a way there and back."""
-        own = within(tenant, "e.tenant")
-        if self.dialect.percent:
-            text = (
-                f"select l.* from unnest(:highs::bigint[]) n(high) cross join lateral (select max(e.at), {_HAPPENED}"
-                f" from {{event}} e where e.seq > n.high - {SAMPLE} and e.seq <= n.high and {own}) l order by n.high"
+        present = yield from self._present()
+        now = codec.time(present)
+        waiting, later = yield from self._queued(tenant, present)
+        running = yield from self._held(tenant)
+        names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
+        queues = tuple(
+            QueuePulse(
+                name,
+                waiting.get(name, (0, None))[0],
+                later[name, "queued"],
+                later[name, "retry_waiting"],
+                running[name],
+                waiting.get(name, (0, None))[1],
             )
-            return (yield from self._ask(tenant, text, highs=list(highs)))
-        looks: Rows = []
-        for high in highs:
-            text = f"select max(e.at), {_HAPPENED}{_IN_RANGE} and {own}"
-            looks += yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
-        return looks
+            for name in names
+        )
+        workers = tuple((yield from self._workers(tenant)))
+        dead = yield from self._dead(tenant)
+        gates, first_asked, *_ = yield from self._smaller(tenant, present)
+        late, latest = yield from self._lateness(tenant, present)
+        rates, failures = yield from self._lately(tenant, now)
+        most = max([dead, gates, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
+        return Pulse(
+            now,
+            queues,
+            workers,
+            gates,
+            self._age(present, first_asked),
+            dead,
+            late,
+            latest,
+            rates,
+            failures,
+            capped=most >= CAP or len(names) == MOST_QUEUES,
+        )
 
-    def _spreads(self, tenant: str) -> Steps[tuple[Spread | None, Spread | None]]:
-        """How long the newest that succeeded had waited and have run; a wait only of those that ran at once."""
+    def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
+        """How many may be begun in each queue and since when the oldest waits; how many wait for a time."""
+        waiting: Waiting = {}
+        later = Counter[tuple[str, str]]()
         if tenant == EVERY_TENANT:
-            newest = "select s.id from {job_state} s order by s.id desc limit :newest"
-        else:
-            newest = (
-                "select s.id from {job_state} s where s.tenant = :tenant and s.state = 'succeeded'"
-                f" and {_NOT_HELD} order by s.id desc limit :newest"
-            )
+            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=HEAD, most=MOST_QUEUES)
+            for queue, count, first, lowest in rows:
+                waiting[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
+            rows = yield from self._ask(tenant, _LATER, cap=CAP)
+            later.update({(queue, str(state)): count for queue, state, count in rows})
+            return waiting, later
+        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
+        first = yield from self._ask(tenant, _OLDEST, walk=WALK, head=HEAD)
+        since = {row[0]: row[1] for row in first}
+        for queue, is_later, count, oldest in rows:
+            if is_later:
+                later[queue, "queued"] = count
+                continue
+            if queue not in since:  # all of it is younger than that
+                found = yield from self._ask(tenant, _SINCE, id=oldest)
+                since[queue] = found[0][0] if found else None
+            waiting[queue] = count, self._age(now, since[queue])
+        rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
+        later.update({(queue, "retry_waiting"): count for queue, count in rows})
+        return waiting, later
+
+    def _held(self, tenant: str) -> Steps[Counter[str]]:
+        rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
+        return Counter({row[0]: row[1] for row in rows})
+
+    def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
+        """How many schedules are past their time, and by how much at most."""
         text = (
-            "select s.attempt, s.started_at, s.finished_at, j.created_at, j.process_after"
-            f" from ({newest}) n join {{job_state}} s on s.id = n.id join {{job}} j on j.id = n.id"
-            " where s.state = 'succeeded' and s.started_at is not null"
+            "select count(*), min(c.next_fire_at) from (select c.next_fire_at from {schedule} c"
+            f" where c.state = 'active' and c.attend_at is not null and c.next_fire_at < :now"
+            f" and {within(tenant, 'c.tenant')} limit :cap) c"
         )
-        rows = yield from self._ask(tenant, text, newest=NEWEST)
-        time = self.dialect.codec.time
-        runs, waits = [], []
-        for attempt, started, finished, created, after in rows:
-            runs.append((time(finished) - time(started)).total_seconds())
-            if attempt == 1:
-                ready = time(created) if after is None else max(time(created), time(after))
-                waits.append((time(started) - ready).total_seconds())
-        return Spread.over([max(0.0, each) for each in waits]), Spread.over([max(0.0, each) for each in runs])
+        rows = yield from self._ask(tenant, text, now=now, cap=CAP)
+        count, first = rows[0]
+        return count, max(0.0, self._age(now, first) or 0.0)
 
-    def _at_work(self, tenant: str, now: datetime) -> Steps[list[AtWork]]:
-        own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
+    def _lately(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
+        """What the last events of the ledger tell. Its end is known without looking for the tenant's own."""
+        end = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
+        heads = yield from self._ask(tenant, end)
+        last = int(heads[0][0] or 0)
         text = (
-            f"select {Record.columns(AtWork, 'l.')} from {{lease}} l where l.ended_at is null and l.until > :now"
-            f" and {own} order by l.opened_at limit {MOST}"
+            "select e.verb, e.at, e.kind, e.job_id, e.tenant, e.attempt from {event} e"
+            f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
         )
-        rows = yield from self._ask(tenant, text, now=self.dialect.codec.moment(now))
-        decode = Record.decoder(AtWork, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-    def _due(self, tenant: str) -> Steps[list[Due]]:
-        text = (
-            "select c.tenant, c.name, c.kind, c.next_fire_at from {schedule} c where c.state = 'active'"
-            f" and c.next_fire_at is not null and {within(tenant, 'c.tenant')} order by c.next_fire_at, c.name limit 6"
+        rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
+        codec = self.dialect.codec
+        rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
+        bad = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
+        codes: dict[str, str | None] = {}
+        for row in bad:
+            job_id = codec.id(row[3])
+            if job_id not in codes:
+                said = yield from self._ask(
+                    tenant, "select s.error_code from {job_state} s where s.id = :id", id=row[3]
+                )
+                codes[job_id] = said[0][0] if said else None
+        failures = tuple(
+            Failure(codec.id(job), whose, kind, str(verb), attempt, codec.time(at), codes[codec.id(job)])
+            for verb, at, kind, job, whose, attempt in bad
         )
-        rows = yield from self._ask(tenant, text)
-        return [Due(whose, name, kind, self.dialect.codec.time(at)) for whose, name, kind, at in rows]
-
-
-def _queued(tenant: str) -> tuple[str, str]:
-    columns = "s.queue, s.id, s.attempt, s.due_at"
-    if tenant == EVERY_TENANT:
-        return _TENANTS, (
-            f"select {columns} from t join {{job_state}} s on s.tenant = t.tenant where s.state = 'queued'"
-            f" and {_NOT_HELD} limit :cap"
-        )
-    return "", (
-        f"select {columns} from {{job_state}} s where s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
-        " order by s.id limit :cap"
-    )
-
-
-def _made(id: str) -> datetime:
-    return EPOCH + timedelta(milliseconds=created_ms(id))
-
-
-def _spread_out(seen: Sequence[tuple[datetime, Sequence[float]]], since: datetime) -> list[Minute]:
-    """What was reckoned between two looks, shared out over the minutes between them."""
-    sums: dict[datetime, list[float]] = {}
-    for (start, _), (end, counts) in pairwise(seen):
-        start = min(start, end - MICROSECOND)  # much may happen at one moment
-        length = (end - start).total_seconds()
-        at = start.replace(second=0, microsecond=0)
-        while at <= end:
-            part = (min(end, at + MINUTE) - max(start, at)).total_seconds() / length
-            if at >= since - MINUTE and part > 0:
-                old = sums.setdefault(at, [0.0] * len(counts))
-                sums[at] = [was + count * part for was, count in zip(old, counts, strict=True)]
-            at += MINUTE
-    return [Minute(at, *(round(count, 1) for count in counts)) for at, counts in sorted(sums.items())]
+        return rates, failures

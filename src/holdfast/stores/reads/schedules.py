@@ -8,17 +8,19 @@ from functools import cached_property
 from typing import Any
 
 from holdfast.domain.ids import parse_id
+from holdfast.domain.job import OURS
+from holdfast.domain.pages import Place
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.templates import MadeFrom, Template
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import within
+from holdfast.stores.reads.dialect import at_most, beyond, within
 from holdfast.stores.reads.jobs import Reader
 
 TEMPLATE_COLUMNS = Record.columns(Template, "t.")
 SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
-# Live workers that say which kinds they run.
-NAMED = "from {lease} l where l.ended_at is null and l.until > :now and l.kinds is "
+# Live workers that say which kinds they run, or that run any.
+ALIVE = "from {lease} l where l.ended_at is null and l.until > :now and"
 
 
 class ScheduleReads(Reader):
@@ -42,13 +44,15 @@ class ScheduleReads(Reader):
         return self._template(rows[0]) if rows else None
 
     @flow(writes=False)
-    def templates(self, tenant: str) -> Steps[list[Template]]:
+    def templates(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
+        later, place = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
-            " and not exists (select 1 from {template} n"
-            " where n.tenant = t.tenant and n.name = t.name and n.version > t.version) order by t.name, t.tenant"
+            f" and {later} and not exists (select 1 from {{template}} n"
+            " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
+            f" order by t.tenant, t.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._ask(tenant, text, **place)
         return [self._template(row) for row in rows]
 
     @flow(writes=False)
@@ -79,14 +83,25 @@ class ScheduleReads(Reader):
         return self._schedule(rows[0]) if rows else None
 
     @flow(writes=False)
-    def schedules(self, tenant: str, state: str | None = None, kind: str | None = None) -> Steps[list[Schedule]]:
-        conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'" if state is None else "s.state = :state"]
+    def schedules(
+        self,
+        tenant: str,
+        state: str | None = None,
+        kind: str | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Steps[list[Schedule]]:
+        later, place = beyond(tenant, after, "s.tenant", "s.name")
+        conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'", later]
+        if state is not None:
+            conditions.append("s.state = :state")
         if kind is not None:
             conditions.append("s.kind = :kind")
         text = (
-            f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)} order by s.name, s.tenant"
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
+            f" order by s.tenant, s.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, state=state, kind=kind)
+        rows = yield from self._ask(tenant, text, state=state, kind=kind, **place)
         return [self._schedule(row) for row in rows]
 
     @flow(writes=False)
@@ -116,8 +131,9 @@ class ScheduleReads(Reader):
     @flow(writes=False)
     def due_schedules(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
-    ) -> Steps[tuple[datetime, list[Schedule], bool]]:
-        """What another worker that is alive has the handlers for is left to that one: it can check the arguments."""
+    ) -> Steps[tuple[datetime, list[Schedule], frozenset[str]]]:
+        """What another worker of ours that is alive has the handlers for is left to that one: it can check the
+        arguments. Workers of other languages fire nothing. Answers the kinds besides that any of them runs."""
         codec, own = self.dialect.codec, within(tenant, "s.tenant")
         rows = yield from self._ask(tenant, "select p.now from {present} p")
         now: Any = rows[0][0]
@@ -129,20 +145,22 @@ class ScheduleReads(Reader):
             )
             rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
             if rows:
-                return codec.time(now), [self._schedule(row) for row in rows], False
+                return codec.time(now), [self._schedule(row) for row in rows], frozenset()
         # The order is what makes every planner walk the index, however few it thinks there are.
         look = (
             "select 1 from {schedule} s where s.attend_at <= :now and s.attend_at is not null"
             f" and {own} order by s.attend_at limit 1"
         )
         if not (yield self.dialect.read(look, now=now, tenant=tenant)):
-            return codec.time(now), [], False
+            return codec.time(now), [], frozenset()
+        named = self.dialect.has("l.kinds", "s.kind")
         text = (
-            f"select {SCHEDULE_COLUMNS}, (select count(*) {NAMED} null) from {{schedule}} s"
+            f"select {SCHEDULE_COLUMNS}, (select count(*) {ALIVE} (l.kinds is null or {named})) from {{schedule}} s"
             f" where s.attend_at <= :now and s.attend_at is not null and {own}"
-            f" and ({mine} or not exists (select 1 {NAMED} not null and {self.dialect.has('l.kinds', 's.kind')}))"
+            f" and ({mine} or not exists (select 1 {ALIVE} l.kinds is not null and l.holder like :ours and {named}))"
             " order by s.attend_at limit :want"
         )
-        rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
-        found = [self._schedule(row[:-1]) for row in rows]
-        return codec.time(now), found, bool(rows and rows[0][-1])
+        rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want, ours=OURS)
+        found = [(self._schedule(row[:-1]), row[-1]) for row in rows]
+        run = frozenset(schedule.kind for schedule, workers in found if workers)
+        return codec.time(now), [schedule for schedule, _ in found], run

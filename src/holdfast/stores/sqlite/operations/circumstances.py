@@ -7,7 +7,7 @@ import json
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job
-from holdfast.domain.standing import MOST_WORKERS, WorkerStanding
+from holdfast.domain.pulse import MOST_WORKERS, WorkerPulse
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads
@@ -86,11 +86,10 @@ class CircumstanceVerbs(Reads):
             tuple(_seen(row) for row in workers),
         )
 
-    @flow(writes=False)
-    def worker_standings(self, tenant: str) -> Steps[list[WorkerStanding]]:
+    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
         scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
         rows = yield Statement(_STANDINGS, scope)
-        decode = Record.decoder(WorkerStanding, SqliteCodec())
+        decode = Record.decoder(WorkerPulse, SqliteCodec())
         return [decode(row) for row in rows]
 
     @flow()

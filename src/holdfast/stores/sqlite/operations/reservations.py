@@ -6,7 +6,7 @@ There is one writer at a time: who is first in the line stays so until the end o
 from __future__ import annotations
 
 from holdfast.domain.limits import Bucket
-from holdfast.domain.reservations import Ask, Standing
+from holdfast.domain.reservations import NOBODYS, Ask, Standing
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.admission import go_on
@@ -61,6 +61,9 @@ class ReservationVerbs:
         found = yield Statement(_OWN, facts)
         if found:
             yield Statement(_KEEP, facts)
+        elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
+            yield from unsign()
+            return NOBODYS
         else:
             yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
         ((state,),) = yield Statement(_OWN, facts)

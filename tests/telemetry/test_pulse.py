@@ -22,7 +22,7 @@ from rich.console import Console
 from holdfast import App, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, look
 from holdfast.cli.top_view import as_lines, picture
-from holdfast.domain.gauges import LATELY, WINDOW, Gauges, rates_of
+from holdfast.domain.pulse import LATELY, WINDOW, Pulse, rates_of
 from holdfast.stores.open import open_store
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -36,8 +36,8 @@ HOSTILE = "evil\x1b[2J\n[red]x\u202e"
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
-def pulse(app: App, tenant: str = "default") -> Gauges:
-    return app.client.run(app.client.verbs.gauges(tenant))
+def pulse(app: App, tenant: str = "default") -> Pulse:
+    return app.client.run(app.client.verbs.pulse(tenant))
 
 
 def declare(app: App) -> None:

@@ -1,0 +1,73 @@
+"""What every worker does on the side, done by a service: schedules fire, lapsed leases are reaped and the ledger is
+sealed also where all workers are of other languages, and while none of them asks for anything.
+
+Correct with any number of servers and workers at once and no leader, as every duty is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import random
+from dataclasses import replace
+
+from holdfast.app import App
+from holdfast.domain.errors import Refused
+from holdfast.runtime.duties import attend
+from holdfast.runtime.options import WorkerOptions
+
+log = logging.getLogger("holdfast.service")
+
+AGAIN = 1.0
+
+
+class Attending:
+    """The duties for ``tenant``, at the pace of a worker, from ``begin`` to ``aclose``."""
+
+    def __init__(self, app: App, tenant: str) -> None:
+        self._app, self.tenant = app, tenant
+        self._leaving = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        # In a context of its own: nobody asked for it, so nobody is named in the ledger.
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
+
+    async def aclose(self) -> None:
+        """Asked, not cancelled: a statement under way is let through, whatever it does is wanted."""
+        self._leaving.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        if not await self._may():
+            return
+        pace = WorkerOptions(tenant=self.tenant)
+        own = self._app.duties(self.tenant, pace.promote_every, pace.sweep_every)
+        duties, first = replace(pace, extra_duties=own).duties(), asyncio.Lock()
+        store, leaving = self._app.store, self._leaving
+        await asyncio.gather(*(attend(duty, store, _nothing, _nothing, leaving, first) for duty in duties))
+
+    async def _may(self) -> bool:
+        """Whether the service has a role that executes: said once, where it has not. A database that is away is waited
+        for."""
+        app = self._app
+        while not self._leaving.is_set():
+            try:
+                await app.store.arun(app.store.verbs.promote_due(1, self.tenant))
+                await asyncio.to_thread(app.put_down, self.tenant)
+                return True
+            except Refused as error:
+                log.warning("the duties are left to workers: %s", error)
+                return False
+            except Exception as error:
+                log.warning("the duties cannot begin, trying again: %s", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), AGAIN * random.uniform(0.8, 1.2))
+        return False
+
+
+def _nothing() -> None:
+    """Nobody here waits for jobs that have become ready: those who do are told by the store."""

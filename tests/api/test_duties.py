@@ -1,0 +1,54 @@
+"""A service does what a worker does on the side, whether anybody asks or not, and none of it outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import App
+from holdfast.access.local import at_this_machine
+from holdfast.domain.states import State
+from holdfast.service import make_service
+from tests.api.serving import auntil, serving_asgi
+from tests.app.conftest import NewApp
+from tests.support.stores import claim, forward, job, open_lease, put_one
+
+pytestmark = pytest.mark.req("JF-14", "SC-9", "HF-4")
+
+
+def furnish(app: App) -> str:
+    """A job under a lease that has lapsed, and a schedule whose time has come, of a kind that an HTTP worker runs."""
+    app.client.make_ready()
+    store = app.store
+    forward(store)
+    lost = put_one(store, kind="theirs")
+    assert claim(store, open_lease(store, ttl=10.0))
+    app.schedules.create("nightly", "every 1h", kind="theirs", queue="nightly")
+    forward(store, 3601.0)
+    store.run(store.verbs.open_lease("token node", 3600.0, "*", "node", ["theirs"]))
+    return lost
+
+
+async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) -> None:
+    """By two servers at once."""
+    lost = furnish(app)
+    other, before = new_app(), asyncio.all_tasks()
+    services = [make_service(each, authenticate=at_this_machine(each.client), duties="*") for each in (app, other)]
+
+    def done() -> bool:
+        sealed = app.client.run(app.client.verbs.seal()) is not None
+        return sealed and job(app.store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
+
+    async with serving_asgi(services[0]), serving_asgi(services[1]):
+        await auntil(done, "reaped, fired and sealed")
+    assert len(app.schedules.history("nightly")) == 1, "once, by whichever came first"
+    assert asyncio.all_tasks() == before, "no duty goes on"
+
+
+async def test_what_is_not_asked_for_is_left_to_workers(app: App) -> None:
+    lost = furnish(app)
+    async with serving_asgi(make_service(app, authenticate=at_this_machine(app.client))):
+        pass
+    assert job(app.store, lost).state is State.IN_PROGRESS
+    assert app.schedules.history("nightly") == []

@@ -1,0 +1,66 @@
+"""Lists of schedules, templates and agents: page by page, each one once, of one tenant and of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast import App
+from tests.api.conftest import client_of
+
+pytestmark = pytest.mark.req("JF-14")
+
+NAMES = ("a", "B", "c/d", "é", "z z")
+
+
+def furnish(app: App) -> None:
+    for tenant in ("acme", "default"):
+        with app.client.acting_for(tenant):
+            for name in NAMES:
+                app.schedules.create(name, "@daily", kind="report")
+                app.templates.put(name, "report")
+                app.templates.put(name, "report", {"n": 2})
+                app.agents.register(name)
+    app.templates.put("gone", "report")
+    app.templates.remove("gone")
+    app.schedules.create("gone", "@daily", kind="report")
+    app.schedules.delete("gone")
+
+
+async def every(http: httpx2.AsyncClient, noun: str, **asked: Any) -> list[tuple[str, str]]:
+    found: list[dict[str, Any]] = []
+    after: dict[str, str] = {}
+    for _ in range(20):
+        answer = await http.get(f"/api/v1/{noun}", params={**asked, **after, "limit": 2})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["items"]) <= 2
+        found += page["items"]
+        if page["next"] is None:
+            return [(each["tenant"], each.get("name") or each["id"]) for each in found]
+        after = {"after": page["next"]}
+    raise AssertionError("it does not come to an end")
+
+
+async def test_each_comes_once_however_the_pages_are_cut(app: App) -> None:
+    furnish(app)
+    everybodys = {(tenant, name) for tenant in ("acme", "default") for name in NAMES}
+    for noun in ("schedules", "templates", "agents"):
+        async with client_of(app, role="admin", tenant="acme") as http:
+            own = await every(http, noun)
+            assert len(own) == len(set(own)) == 5, own
+            assert set(own) == {each for each in everybodys if each[0] == "acme"}
+        async with client_of(app, role="admin", tenant="*") as http:
+            all_of_them = await every(http, noun)
+            assert len(all_of_them) == 10
+            assert set(all_of_them) == everybodys
+            for wrong in ("x", "[1, 2]", '["a"]', '["a", "b\\u0000"]'):
+                refused = await http.get(f"/api/v1/{noun}", params={"after": wrong})
+                assert (refused.status_code, refused.json()["code"]) == (422, "invalid_cursor")
+    async with client_of(app, role="admin", tenant="acme") as http:
+        assert await every(http, "schedules", state="paused") == []
+        assert len(await every(http, "schedules", kind="report", state="active")) == 5
+        assert await every(http, "agents", disabled=True) == []
+        assert (await http.get("/api/v1/schedules", params={"after": "a\0"})).status_code == 422
