@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from holdfast.access.tokens import Tokens
-from holdfast.api.document import add_document
 from holdfast.api.attending import Attending
+from holdfast.api.document import add_document
 from holdfast.api.handing_out import HandingOut
 from holdfast.api.linking import PREFIX
 from holdfast.api.problems import add_problems, add_the_rest
@@ -64,7 +64,7 @@ def add_api(service: FastAPI, app: App) -> None:
 
 
 async def leave_off(service: FastAPI) -> None:
-    """Let what is done beside the answers come to its end: the duties, of the service's own or set off by claims, and the
+    """Let what is done beside the answers come to its end: the service's own duties, those that claims have set off, the
     notes of which tokens were used."""
     state = service.state
     for beside in (state.attending, getattr(state, "handing_out", None), state.authenticate):
