@@ -64,8 +64,8 @@ def add_api(service: FastAPI, app: App) -> None:
 
 
 async def leave_off(service: FastAPI) -> None:
-    """Let what is done beside the answers come to its end: the service's own duties, those that claims have set off, the
-    notes of which tokens were used."""
+    """Let what is done beside the answers come to its end: the service's own duties, those that claims have set off,
+    and the notes of which tokens were used."""
     state = service.state
     for beside in (state.attending, getattr(state, "handing_out", None), state.authenticate):
         if isinstance(beside, Attending | HandingOut | Tokens):
