@@ -74,8 +74,6 @@ class Asked:
     gate: Gate
     votes: list[Vote]
     job: Job
-    spent: Spent | None = None
-    """Of what a token was shown for: it decides nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +156,15 @@ def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class AskedByToken(Asked):
+    """The same for whoever shows a token; ``spent``: it decides nothing any more."""
+
+    spent: Spent | None = None
+
+
 @flow(writes=False)
-def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
+def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[AskedByToken | None]:
     """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
     token itself says whose it is."""
     gate_id = gate_of_token(token)
@@ -173,7 +178,7 @@ def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[Asked | None]:
         return None
     kept = yield from verbs.gate_token(shown, gate.tenant).start()
     now = yield from verbs.now().start()
-    return replace(found, spent=_spent(gate, kept, now))
+    return AskedByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
 
 
 def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
@@ -210,7 +215,7 @@ class Approvals:
     async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
         return _found(await self._caller.arun(self._asked(gate, tenant)))
 
-    async def ashow_with(self, token: str, *, tenant: str) -> Asked:
+    async def ashow_with(self, token: str, *, tenant: str) -> AskedByToken:
         """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
         from one that there never was."""
         found = await self._caller.arun(asked_with(self._caller.verbs, token, tenant))

@@ -16,7 +16,7 @@ from holdfast.app import App
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.features.approvals import Asked, Spent
+from holdfast.features.approvals import Asked, AskedByToken, Spent
 
 router = APIRouter(prefix="/gates", tags=["gates"])
 by_token = APIRouter(prefix="/decide", tags=["gates"])
@@ -133,7 +133,7 @@ async def decide_question(app: TheApp, token: Token, body: Decide) -> Question:
     return _question(now)
 
 
-async def _asked_with(app: App, token: str) -> Asked:
+async def _asked_with(app: App, token: str) -> AskedByToken:
     """Whose gate it is, the token says; where the service may act for one tenant alone, it is that one's."""
     try:
         return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)

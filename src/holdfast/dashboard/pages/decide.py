@@ -14,7 +14,7 @@ from holdfast.dashboard.rendering import render, the_app
 from holdfast.domain.errors import InvalidInput, NotFound
 from holdfast.domain.gates import COMMENT_LIMIT
 from holdfast.domain.job import EVERY_TENANT
-from holdfast.features.approvals import Asked
+from holdfast.features.approvals import AskedByToken
 
 
 async def show(request: Request) -> Response:
@@ -40,7 +40,7 @@ async def decide(request: Request) -> Response:
     return _page(request, await _asked(request), done=outcome(gate))
 
 
-async def _asked(request: Request) -> Asked:
+async def _asked(request: Request) -> AskedByToken:
     """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
     app, token = the_app(request), request.path_params["token"]
     try:
@@ -51,7 +51,7 @@ async def _asked(request: Request) -> Asked:
 
 def _page(
     request: Request,
-    asked: Asked,
+    asked: AskedByToken,
     *,
     given: dict[str, str] | None = None,
     wrong: str | None = None,

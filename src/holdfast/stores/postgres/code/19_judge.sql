@@ -76,7 +76,7 @@ drop function if exists refuse_transition(job_state, job_state);
 
 -- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each
 -- value by itself: for a row as a whole, a copy of it would be made of every row that is read, wrong or not (0034).
-create or replace function refuse_transition(id uuid, was state, now_is state, held_by uuid, lease uuid, shown uuid,
+create or replace function refuse_transition(id uuid, was state, now_is state, held_by uuid, taken_by uuid, shown uuid,
                                              error_code text, attempts integer, attempt integer, broken text)
 returns boolean language plpgsql set search_path from current as $$
 #variable_conflict use_variable
@@ -90,7 +90,7 @@ begin
     elsif attempt <> attempts + (case when now_is = 'in_progress' and was <> 'in_progress' then 1 else 0 end) then
         raise exception 'job %: attempt % -> % is not how attempts are counted', id, attempts, attempt
             using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
-    elsif lease <> held_by then
+    elsif taken_by <> held_by then
         raise exception 'job %: a held job does not change hands', id using errcode = 'ZH003';
     elsif was is not null and broken is not null then
         perform refuse_row('job_state', broken);
