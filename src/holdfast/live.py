@@ -47,6 +47,7 @@ class Live:
         self._watchers: dict[str, _Watcher] = {}
         self._queues: OrderedDict[str, str | None] = OrderedDict()
         self._every: bool | None = None
+        self._finding_out = asyncio.Lock()
         self.closed = False
 
     @property
@@ -111,12 +112,13 @@ class Live:
 
     async def _watcher(self, tenant: str) -> _Watcher:
         """One for every tenant's events, where the service may read them; or else one for each that is listened to."""
-        if self._every is None:
-            try:
-                await self.place(EVERY_TENANT)
-                self._every = True
-            except Refused:
-                self._every = False
+        async with self._finding_out:  # once for all who come at the same time
+            if self._every is None:
+                try:
+                    await self.place(EVERY_TENANT)
+                    self._every = True
+                except Refused:
+                    self._every = False
         scope = EVERY_TENANT if self._every else tenant
         return self._watchers.setdefault(scope, _Watcher(self._client, scope))
 

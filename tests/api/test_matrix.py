@@ -22,7 +22,15 @@ DECIDES = {"approve_gate", "deny_gate"}
 ADMINISTERS = {
     *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
     *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
-    *("set_tenant", "delete_tenant", "share_queues", "issue_token", "revoke_token", "list_tokens"),
+    *(
+        "set_tenant",
+        "delete_tenant",
+        "share_queues",
+        "require_registration",
+        "issue_token",
+        "revoke_token",
+        "list_tokens",
+    ),
     *("set_connector", "remove_connector"),
     *("add_endpoint", "change_endpoint", "remove_endpoint", "rotate_secret", "disable_endpoint", "enable_endpoint"),
 }

@@ -12,6 +12,7 @@ import pytest
 from holdfast.domain.job import Claim
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
+from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store
 from tests.support.stores import open_lease, put, spec
 
@@ -20,13 +21,18 @@ ASKED_LAST = (
 )
 
 
+def _long() -> Steps[None]:
+    yield Statement("select pg_sleep(1)")
+    return None
+
+
 @pytest.mark.req("JF-3", "CX-15")
 async def test_a_turn_comes_to_a_backend_that_knows_it(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store:
         put(store, *(spec() for _ in range(12)))
         lease, verbs = open_lease(store), store.verbs
         # As many at once as open a connection each.
-        await asyncio.gather(*(store.arun(verbs.recalls(lease, "*")) for _ in range(6)))
+        await asyncio.gather(*(store.arun(Flow(_long, single=True)) for _ in range(6)))
         claims: list[Claim] = []
         for _ in range(12):
             ended = [Settlement(each.id, each.attempt, "succeeded") for each in claims]
@@ -36,6 +42,6 @@ async def test_a_turn_comes_to_a_backend_that_knows_it(postgres_url: str) -> Non
             asked = connection.execute(ASKED_LAST).fetchall()
         await store.aclose()
     turning = {pid for pid, query in asked if "turn(" in query}
-    others = {pid for pid, query in asked if "recalls(" in query}
+    others = {pid for pid, query in asked if "pg_sleep" in query}
     assert len(others) > 1, "there were others to choose from"
     assert len(turning) == 1, asked

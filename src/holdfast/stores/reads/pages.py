@@ -76,11 +76,12 @@ def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
     """All of a tenant's: the newest of each state, and of these the newest. An index of its own for this would cost
     every enqueue a twelfth. Jobs that are held are as many as the workers run, and are all looked at."""
     bounds = _bounds(wanted)
-    conditions = [within(wanted.tenant, "p.tenant"), *(f"p.id {sign} :{name}" for name, (sign, _) in bounds.items())]
-    fits, newest = " and ".join(conditions), f"order by id desc limit {max(1, min(wanted.limit, most)):d}"
-    # The limit keeps SQLite from walking all jobs by their ids in search of the few that are held.
-    held = f"select p.id from {{job_state}} p where {fits} and p.state in ('leased', 'in_progress') limit {HELD_MOST}"
-    parts = [f"select id from ({held}) held"]
+    own, newest = within(wanted.tenant, "p.tenant"), f"order by id desc limit {max(1, min(wanted.limit, most)):d}"
+    spans = [f"id {sign} :{name}" for name, (sign, _) in bounds.items()]
+    fits = " and ".join([own, *(f"p.{span}" for span in spans)])
+    # The limit keeps both stores from walking all jobs by their ids in search of the few that are held.
+    held = f"select p.id from {{job_state}} p where {own} and p.state in ('leased', 'in_progress') limit {HELD_MOST}"
+    parts = [f"select id from ({held}) held where {' and '.join(spans) or '1 = 1'}"]
     parts += [
         f"select id from (select p.id from {{job_state}} p where {fits} and p.state = '{state}'"
         f" and p.state not in ('leased', 'in_progress') {newest}) {state}"
