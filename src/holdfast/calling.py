@@ -158,56 +158,52 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     vault, rules = means.client.vault, means.rules
     pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
 
-    def context_of(claim: Claim, stop: Stop, reporter: Reporter | None = None) -> Context | SyncContext:
+    def context_of(claim: Claim, stop: Stop, reporter: Reporter, loop: asyncio.AbstractEventLoop) -> BaseContext:
         rule = rules.of(claim.tenant, claim.kind, kind.rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
-        return kind_of_context(
+        context = kind_of_context(
             claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
         )
-
-    async def without_context(claim: Claim, stop: Stop) -> str | None:
-        """Who takes no context can leave nothing in it to be looked at afterwards."""
-        enter(Unmade(partial(context_of, claim, stop)), claim, means.client)
-        args, kwargs = kind.signature.unpack(claim.payload)
-        try:
-            value = await kind.function(*args, **kwargs)
-        finally:
-            stop.over()
-        return None if value is None else pack(value)
+        if isinstance(context, SyncContext):
+            context.loop = loop
+        return context
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         reporter = Reporter(claim, write)
-        context = context_of(claim, stop, reporter)
-        if isinstance(context, SyncContext):
-            context.loop = asyncio.get_running_loop()
-        enter(context, claim, means.client)
+        unmade = Unmade(partial(context_of, claim, stop, reporter, asyncio.get_running_loop()))
+        enter(unmade, claim, means.client)
         args, kwargs = kind.signature.unpack(claim.payload)
         if takes_context:
-            args = (context, *args)
+            args = (unmade.made(), *args)
         try:
             if is_async:
                 value = await kind.function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
-            await context.let_through()
+            if unmade.seen is not None:
+                await unmade.seen.let_through()
         except BaseException as error:
-            if not isinstance(error, asyncio.CancelledError):
-                await context.let_through()
-            if await completed(context, error):
-                return Settled()
+            if unmade.seen is not None:
+                if not isinstance(error, asyncio.CancelledError):
+                    await unmade.seen.let_through()
+                if await completed(unmade.seen, error):
+                    return Settled()
             raise
         finally:
             stop.over()
             if reporter.used:
                 await reporter.close()
+        context = unmade.seen
+        if context is None:
+            return pack(value)
         if await completed(context):
             return Settled()
         context.conclude()
         text = pack(value)
         return text if context.result_ref is None else Succeeded(text, ref=context.result_ref)
 
-    return without_context if is_async and not takes_context else call
+    return call
 
 
 def _ended(vault: Vault, rule: Effective, claim: Claim, text: str | None) -> Succeeded:

@@ -38,7 +38,7 @@ from holdfast.workflows import Extension, Results, extend_workflow
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
-_current: ContextVar[BaseContext | Unmade | None] = ContextVar("holdfast_context", default=None)
+_current: ContextVar[Unmade | None] = ContextVar("holdfast_context", default=None)
 _making = threading.Lock()
 
 
@@ -299,28 +299,29 @@ class SyncContext(BlockingCalls, BaseContext):
 
 
 class Unmade:
-    """The context of a handler that takes none, made when something asks for it: hardly anything does."""
+    """The context of a handler, made when something asks for it: where the handler takes none, hardly anything does.
+    ``seen`` is what it was asked for, if it was."""
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_make", "seen")
 
     def __init__(self, make: Callable[[], BaseContext]) -> None:
         self._make = make
-        self._made: BaseContext | None = None
+        self.seen: BaseContext | None = None
 
     def made(self) -> BaseContext:
         with _making:  # threads that the handler has started share it
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+            if self.seen is None:
+                self.seen = self._make()
+            return self.seen
 
 
 def current() -> BaseContext | None:
     """The context of the handler that is running here, if one is."""
     found = _current.get()
-    return found.made() if isinstance(found, Unmade) else found
+    return None if found is None else found.made()
 
 
-def enter(context: BaseContext | Unmade, claim: Claim, client: Client) -> None:
+def enter(context: Unmade, claim: Claim, client: Client) -> None:
     """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
     client.belong_to(claim.tenant)

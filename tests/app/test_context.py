@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
+from holdfast.domain.progress import Progress
 from holdfast.errors import InvalidPayload
+from holdfast.insights import story
 from tests.app.conftest import NewApp
 from tests.app.running import working
 
@@ -149,3 +152,41 @@ def test_outside_of_a_handler_there_is_no_parent(app: App, new_app: NewApp) -> N
     with working(elsewhere):
         app.enqueue("quick").wait(timeout=20)
         assert app.enqueue("quick").wait(timeout=20).parent_id is None
+
+
+@pytest.mark.req("CX-15", "HF-3")
+def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewApp) -> None:
+    elsewhere = new_app()
+
+    @elsewhere.job()
+    async def reports() -> None:
+        context = holdfast.current()
+        assert isinstance(context, Context)
+        context.progress(0.5, "half")
+
+    @elsewhere.job(retry=AGAIN)
+    async def ends_it() -> None:
+        context = holdfast.current()
+        assert isinstance(context, Context)
+        async with context.transaction():
+            pass
+        raise ValueError("after the job has ended, which nothing changes any more")
+
+    @elsewhere.job()
+    async def refers() -> int:
+        context = holdfast.current()
+        assert isinstance(context, Context)
+        context.result_ref = "file:///x"
+        return 7
+
+    with working(elsewhere):
+        handles = [app.enqueue(name) for name in ("reports", "ends_it", "refers")]
+        for handle in handles:
+            handle.wait(timeout=20)
+    jobs = [handle.job() for handle in handles]
+    assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
+    assert handles[0].progress() == Progress(0.5, "half", 1)
+    found = app.client.run(story(app.client.verbs, handles[2].id, "default"))
+    assert found is not None
+    assert found.result is not None
+    assert found.result.ref == "file:///x"
