@@ -36,7 +36,7 @@ dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" a
 
 .PHONY: test
 test: $(READY) ## Run the tests, some at a time (ARGS="-k claim -x" and so on are handed to pytest)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Lint, format, types and layers, without changing anything

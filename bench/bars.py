@@ -151,7 +151,7 @@ def of_pages(measured: Sequence[Screen]) -> list[Bar]:
     if not measured:
         return []
     slowest = max(measured, key=lambda each: each.idle_p50)
-    jobs = [each for each in measured if each.path.startswith("/jobs")]
+    jobs = [each for each in measured if each.path.startswith(("/jobs", "/api/"))]
     worst = max((each.ratio for each in jobs), default=None)
     return [
         Bar(f"pages, the slowest alone ({slowest.path}), p50", slowest.idle_p50, BAR_MS, False, "ms"),

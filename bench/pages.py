@@ -1,4 +1,5 @@
-"""How long the pages of the dashboard take the service, in a database with very many jobs of every state (PostgreSQL).
+"""How long the pages of the dashboard, and lists and jobs over the API, take the service, in a database with very many
+jobs of every state (PostgreSQL).
 
 Each screen is asked for in process, through all of the service, by a role that row-level security holds for: first by
 nobody but one person, then by four at a time while another process enqueues and drains without rest.
@@ -12,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing.synchronize import Event
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -30,6 +32,9 @@ from holdfast.stores.open import open_store
 ROLE = "holdfast_admin"
 SLICE = 250_000
 VIEWERS = 4
+ROWS = 20
+"""How many jobs each list has at the least, also of the smallest of our databases."""
+LISTED = {"/job": '<th scope="row"', "/api": '"created_at"'}
 BAR_MS, BAR_RATIO = 200.0, 10.0
 
 
@@ -38,8 +43,8 @@ class Sizes:
     """``jobs`` in the database; each page is asked for ``idle`` times alone, and all of them ``loaded`` times."""
 
     jobs: int = 5_000_000
-    idle: int = 40
-    loaded: int = 40
+    idle: int = 200
+    loaded: int = 200  # of forty the 99th part is the slowest one
 
 
 QUICK = Sizes(jobs=100_000, idle=10, loaded=10)
@@ -76,7 +81,7 @@ _ID = (
 _ROWS = (
     f"(select {_ID} from generate_series(%(first)s::bigint, %(last)s::bigint) n,"
     " lateral (select t.at, lpad(to_hex((extract(epoch from t.at) * 1000)::bigint), 12, '0') as x"
-    " from (select now() - interval '30 days' * (1 - n::float8 / %(size)s) as at) t) h) r"
+    " from (select %(now)s::timestamptz - interval '30 days' * (1 - n::float8 / %(size)s) as at) t) h) r"
 )
 _OVER = "r.state in ('succeeded', 'dead_letter', 'cancelled')"
 FILL = (
@@ -112,13 +117,14 @@ GROUPS = (
 
 
 def fill(url: str, size: int) -> None:
+    now = datetime.now(UTC)  # of all statements: the id of a job, which has its time in it, is the same in each table
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         connection.execute("set synchronous_commit = off")
         for first in range(1, size + 1, SLICE):
             last = min(first + SLICE - 1, size)
             for statement in FILL:
-                connection.execute(statement.encode(), {"first": first, "last": last, "size": size})
+                connection.execute(statement.encode(), {"first": first, "last": last, "size": size, "now": now})
             note(f"{last:,} jobs")
         connection.execute(GROUPS)
         connection.execute("vacuum analyze")
@@ -142,13 +148,15 @@ def _grown(app: App) -> str:
 def screens(job: str) -> list[str]:
     lists = ["/jobs?state=succeeded", "/jobs?state=dead_letter", "/jobs?state=queued", "/jobs?q=tag:vip"]
     found = ['/jobs?q=kind:"kind+7"', "/jobs?q=since:1h", "/jobs?state=dead_letter&q=ValueError", f"/jobs/{job}"]
-    return [*(path for path, _ in MENU), *lists, *found]
+    asked = ["/api/v1/jobs?kind=kind+7", f"/api/v1/jobs/{job}"]
+    return [*(path for path, _ in MENU), *lists, *found, *asked]
 
 
 async def measure_screens(app: App, paths: list[str], idle: int, loaded: int, url: str) -> list[Screen]:
     context = multiprocessing.get_context("spawn")
     async with _asking(app) as client:
-        paths = [path for path in paths if (await client.get(path)).status_code == 200]
+        for path in paths:
+            await _shows(client, path)
         alone = {path: [await _took(client, path) for _ in range(idle)] for path in paths}
         ready, stop = context.Event(), context.Event()
         load = context.Process(target=_busy, args=(url, ready, stop))
@@ -176,6 +184,15 @@ async def _asking(app: App) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as client:
         yield client
         await app.store.leave_loop()
+
+
+async def _shows(client: httpx2.AsyncClient, path: str) -> None:
+    """A list of nothing is soon made, and is no figure."""
+    answer = await client.get(path)
+    if answer.status_code != 200:
+        raise RuntimeError(f"{path} answered {answer.status_code}")
+    if path.startswith(("/jobs?", "/api/v1/jobs?")) and answer.text.count(LISTED[path[:4]]) < ROWS:
+        raise RuntimeError(f"{path} does not list {ROWS} jobs")
 
 
 async def _took(client: httpx2.AsyncClient, path: str) -> float:

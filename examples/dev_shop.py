@@ -49,7 +49,7 @@ async def draw_label(ctx: Context, order: int) -> str:
 async def charge(ctx: Context, order: int, amount: float) -> str:
     """Large payments wait for somebody; the bank is away one time in four, and refuses some cards for good."""
     if amount > 450:
-        await ctx.approval("large", f"Charge {amount:.2f} for order {order}?", expires_in="1h")
+        await ctx.approval("large", summary=f"Charge {amount:.2f} for order {order}?", expires_in="1h")
     if random.random() < 0.25:
         raise ConnectionError("the bank does not answer")
     if amount < 30:

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast.runtime.worker import WorkerOptions
@@ -48,7 +49,7 @@ report = app.command("report", [sys.executable, "-c", WRITE, "{title}"], log_dir
 
 async def main() -> dict[str, str]:
     """Run them all, and answer how each ended: the state, or the code of its error."""
-    jobs: list[holdfast.Handle[object]] = [
+    jobs: list[holdfast.Handle[Any]] = [
         await caption.aenqueue("A fine picture."),
         await caption.aenqueue("a" * 60),
         await enlarge.aenqueue(1 << 20),

@@ -41,7 +41,8 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
-    Receiver.told = told = []
+    told: list[str] = []
+    Receiver.told = told
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]

@@ -11,20 +11,23 @@ from holdfast.context import current
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
+from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Event, Job, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
 from holdfast.domain.payload import encode
-from holdfast.domain.subscriptions import SentEvent
-from holdfast.enqueuing import Enqueuing
+from holdfast.domain.subscriptions import SentEvent, check_event_name
+from holdfast.enqueuing import Enqueuing, as_it_is
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.operations import Operations
 from holdfast.features.redriving import FromStep
 from holdfast.features.reservations import Reserving
+from holdfast.handle import Handle
 from holdfast.insights import Why, why
 from holdfast.kind import PAYLOAD_LIMIT
-from holdfast.stores.base import JobFilter, Reschedule, Sent, Telling
+from holdfast.stores.base import Reschedule, Sent, Telling
+from holdfast.stores.choosing import page_of
 from holdfast.stores.flow import Flow
 
 
@@ -36,6 +39,10 @@ class Acting(Enqueuing):
 
     async def aget(self, job_id: str, *, tenant: str | None = None) -> Job | None:
         return await self.client.arun(self.client.verbs.get(job_id, tenant or self.client.tenant))
+
+    def handle(self, job_id: str, *, tenant: str | None = None) -> Handle[Any]:
+        """A handle on a job that is there already, for programs that kept its id: ``app.handle(id).result()``."""
+        return Handle(parse_id(job_id), tenant or self.client.tenant, False, None, self.client, as_it_is)
 
     def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
         """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
@@ -53,13 +60,10 @@ class Acting(Enqueuing):
 
     def jobs(self, **wanted: Any) -> list[Job]:
         """A page of jobs, newest first: ``app.jobs(state="dead_letter", kind="pay", limit=20)``."""
-        return self.client.run(self.client.verbs.list_jobs(self._filter(wanted)))
+        return self.client.run(self.client.verbs.list_jobs(page_of(self.client.tenant, wanted)))
 
     async def ajobs(self, **wanted: Any) -> list[Job]:
-        return await self.client.arun(self.client.verbs.list_jobs(self._filter(wanted)))
-
-    def _filter(self, wanted: dict[str, Any]) -> JobFilter:
-        return JobFilter(**{"tenant": self.client.tenant, **wanted})
+        return await self.client.arun(self.client.verbs.list_jobs(page_of(self.client.tenant, wanted)))
 
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
@@ -186,7 +190,7 @@ class Acting(Enqueuing):
         whose = tenant or self.client.tenant
         running = current()
         cause = None if running is None else running.job_id
-        event = Telling(new_id(), check_name(name, "event"), text, known, job, cause)
+        event = Telling(new_id(), check_event_name(name), text, known, job, cause)
         return self.client.verbs.send_event(event, self.client.actor, whose)
 
     @property

@@ -51,6 +51,7 @@ class Signature:
         self._by_name = all(parameter.kind in _BY_NAME for parameter in parameters)
         self._in_order = all(parameter.kind is _BY_NAME[0] for parameter in parameters)
         self._exact = {name: hints[name] for name in self._adapters if hints.get(name) in _PLAIN}
+        self._typed = [(name, self._exact.get(name), adapter) for name, adapter in self._adapters.items()]
         self._what = f"payload of {kind}"
 
     @property
@@ -99,8 +100,8 @@ class Signature:
             raise InvalidArguments(f"{self._kind}: the payload is not an object of arguments")
         if self._by_name and values.keys() == self._all:
             arguments: dict[str, Any] = values
-            for name, adapter in self._adapters.items():
-                if type(arguments[name]) is not self._exact.get(name):
+            for name, exact, adapter in self._typed:
+                if type(arguments[name]) is not exact:
                     arguments[name] = self._rebuilt(name, adapter, arguments[name])
             return (), arguments
         unknown = values.keys() - self._signature.parameters.keys()

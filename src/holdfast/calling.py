@@ -158,10 +158,11 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     vault, rules = means.client.vault, means.rules
     pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
 
-    def context_of(claim: Claim, stop: Stop, reporter: Reporter, loop: asyncio.AbstractEventLoop) -> BaseContext:
+    def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> BaseContext:
         rule = rules.of(claim.tenant, claim.kind, kind.rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
+        reporter = Reporter(claim, write, loop=loop)
         context = kind_of_context(
             claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
         )
@@ -169,18 +170,20 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
             context.loop = loop
         return context
 
+    # Looked up once, and not by every job.
+    client, function, unpack = means.client, kind.function, kind.signature.unpack
+
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        reporter = Reporter(claim, write)
-        unmade = Unmade(partial(context_of, claim, stop, reporter, asyncio.get_running_loop()))
-        enter(unmade, claim, means.client)
-        args, kwargs = kind.signature.unpack(claim.payload)
+        unmade = Unmade(context_of, claim, stop)
+        enter(unmade, claim, client)
+        args, kwargs = unpack(claim.payload)
         if takes_context:
             args = (unmade.made(), *args)
         try:
             if is_async:
-                value = await kind.function(*args, **kwargs)
+                value = await function(*args, **kwargs)
             else:
-                value = await means.threads.run(kind.name, partial(kind.function, *args, **kwargs))
+                value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
             if unmade.seen is not None:
                 await unmade.seen.let_through()
         except BaseException as error:
@@ -192,11 +195,11 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
             raise
         finally:
             stop.over()
-            if reporter.used:
-                await reporter.close()
-        context = unmade.seen
+            context = unmade.seen
+            if context is not None and isinstance(context.report, Reporter) and context.report.used:
+                await context.report.close()
         if context is None:
-            return pack(value)
+            return None if value is None else pack(value)
         if await completed(context):
             return Settled()
         context.conclude()
@@ -206,11 +209,11 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     return call
 
 
-def _ended(vault: Vault, rule: Effective, claim: Claim, text: str | None) -> Succeeded:
+def _ended(vault: Vault, rule: Effective, claim: Claim, success: Succeeded) -> Succeeded:
     """The end of a job in a transaction of its handler, sealed or stored as any other."""
-    if text is None or (vault.keys is None and rule.max_result_bytes is None and not rule.store):
-        return Succeeded(text)
-    return pack_result(vault, rule, claim, Succeeded(text))
+    if success.result is None or (vault.keys is None and rule.max_result_bytes is None and not rule.store):
+        return success
+    return pack_result(vault, rule, claim, success)
 
 
 async def completed(context: BaseContext, error: BaseException | None = None) -> bool:
@@ -223,6 +226,8 @@ async def completed(context: BaseContext, error: BaseException | None = None) ->
         if error is None:
             raise
         done = False  # if it was committed after all, the settlement of this failure will be refused
+    if not done and context.completion.connection is not None:
+        await context.ending.roll_back()
     if done and error is not None:
         context.log.error("job %s has succeeded; its handler failed afterwards", context.job_id, exc_info=error)
     if not done and error is None:

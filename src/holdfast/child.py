@@ -36,6 +36,7 @@ from holdfast.domain.rules import NO_RULE
 from holdfast.domain.sizes import in_words
 from holdfast.durable.drivers import Lent
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
+from holdfast.runtime import looping
 from holdfast.runtime.children import within
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.children.wire import Message, frame, outcome_to_json, record_from_json
@@ -69,7 +70,7 @@ def main() -> None:
     faulthandler.enable()  # a crash leaves a trace on the worker's stderr
     link = socket.socket(fileno=int(sys.argv[2]))
     link.set_inheritable(False)
-    asyncio.run(_serve(link))
+    looping.run(_serve(link))
 
 
 async def _serve(link: socket.socket) -> None:
@@ -77,9 +78,16 @@ async def _serve(link: socket.socket) -> None:
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     within.listen(link, lambda message: loop.call_soon_threadsafe(inbox.put_nowait, message))
     bench = _set_up(json.loads((await inbox.get())["hello"]))
+    # A handler may fork. Its copies must not answer for it, nor keep the line open when this process is gone.
+    born = os.getpid()
+    os.register_at_fork(after_in_child=link.close)
     link.sendall(frame({}))
     while "end" not in (message := await inbox.get()):
-        answer = await _answer(bench, message)
+        try:
+            answer = await _answer(bench, message)
+        finally:
+            if os.getpid() != born:
+                os._exit(0)  # at once: whatever is put in order here is shared with the process that it is a copy of
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # whatever the handler has put there
                 stream.flush()

@@ -111,6 +111,11 @@ class Client:
         _bound.set(((self.store.url, tenant),))
 
     @property
+    def in_a_handler(self) -> bool:
+        """Whether a handler of this database is running here."""
+        return any(where == self.store.url for where, _ in _bound.get())
+
+    @property
     def verbs(self) -> Verbs:
         return self.store.verbs
 

@@ -57,9 +57,16 @@ class BaseContext(Facts):
     completion: Completion = field(default_factory=Completion, repr=False)
     lent: Lent | None = field(default=None, repr=False)
     halt: ClassVar[type[BaseException]] = Stopped
-    result_ref: str | None = field(default=None, init=False, repr=False)
-    """Where the result lies: set by the handler, kept beside what it returns (DP-21)."""
     _plan: Plan | None = field(default=None, init=False, repr=False)
+
+    @property
+    def result_ref(self) -> str | None:
+        """Where the result lies: set by the handler, kept beside what it returns (DP-21)."""
+        return self.completion.ref
+
+    @result_ref.setter
+    def result_ref(self, ref: str | None) -> None:
+        self.completion.ref = None if ref is None else check_name(ref, "result_ref", limit=4_000)
 
     @property
     def plan(self) -> Plan:
@@ -298,20 +305,27 @@ class SyncContext(BlockingCalls, BaseContext):
         return SyncCheckpoints(self.claim, self.client)
 
 
+MakeContext = Callable[[Claim, Stop, asyncio.AbstractEventLoop], BaseContext]
+
+
 class Unmade:
     """The context of a handler, made when something asks for it: where the handler takes none, hardly anything does.
     ``seen`` is what it was asked for, if it was."""
 
-    __slots__ = ("_make", "seen")
+    __slots__ = ("_claim", "_loop", "_make", "_stop", "seen")
 
-    def __init__(self, make: Callable[[], BaseContext]) -> None:
+    def __init__(self, make: MakeContext, claim: Claim, stop: Stop) -> None:
+        """On the worker's loop; it may be made in a thread."""
         self._make = make
+        self._claim = claim
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
         self.seen: BaseContext | None = None
 
     def made(self) -> BaseContext:
         with _making:  # threads that the handler has started share it
             if self.seen is None:
-                self.seen = self._make()
+                self.seen = self._make(self._claim, self._stop, self._loop)
             return self.seen
 
 
@@ -325,4 +339,4 @@ def enter(context: Unmade, claim: Claim, client: Client) -> None:
     """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
     client.belong_to(claim.tenant)
-    tracing.bind(claim.trace)
+    tracing.bind(claim.trace if claim.tags else None)

@@ -73,7 +73,7 @@ class Enqueuing:
             options = {**known.kind.defaults, **options}
             given = known.kind.firm(given)
         else:
-            text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), _as_it_is, NO_RULE
+            text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), as_it_is, NO_RULE
             if given:
                 as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self.client, given)
@@ -120,5 +120,5 @@ class Enqueuing:
         return self._prepare(kind, args[0] if args else None, Options(**options))  # type: ignore[typeddict-item]
 
 
-def _as_it_is(value: Any) -> Any:
+def as_it_is(value: Any) -> Any:
     return value

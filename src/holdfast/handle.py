@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
+from holdfast.domain.errors import Conflict, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
 from holdfast.domain.job import Event, Job, Result, Verdict
 from holdfast.domain.order import Move
 from holdfast.domain.progress import Progress
@@ -91,12 +91,14 @@ class Handle(Generic[R]):
         job = self.job()
         if job.state.finished:
             return job
+        self._may_block()
         told = threading.Event()
         with self._listening(told.set):
             for pause, watch in self._rounds(timeout):
                 told.clear()
                 if watch:
-                    self.client.run(self._watch(watch))
+                    with contextlib.suppress(StoreUnavailable):  # then it looks by itself
+                        self.client.run(self._watch(watch))
                 job = self.job()
                 if job.state.finished:
                     return job
@@ -117,7 +119,8 @@ class Handle(Generic[R]):
             for pause, watch in self._rounds(timeout):
                 told.clear()
                 if watch:
-                    await self.client.arun(self._watch(watch))
+                    with contextlib.suppress(StoreUnavailable):
+                        await self.client.arun(self._watch(watch))
                 job = await self.ajob()
                 if job.state.finished:
                     return job
@@ -125,6 +128,19 @@ class Handle(Generic[R]):
                     async with asyncio.timeout(pause):
                         await told.wait()
         raise self._too_late(said)
+
+    def _may_block(self) -> None:
+        """Refuse to wait on the event loop of a worker: the job that is waited for may be one of its own."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if self.client.in_a_handler:
+            raise InvalidSetting(
+                "to wait for a job here would block the worker's event loop",
+                code="running_loop",
+                fix="await handle.aresult(), or await_end().",
+            )
 
     @contextlib.contextmanager
     def _listening(self, tell: Callable[[], None]) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from holdfast.domain.agents import Agent
@@ -22,7 +23,7 @@ from holdfast.domain.templates import MadeFrom
 from holdfast.domain.why import reasons
 from holdfast.domain.workflows import ParentResult
 from holdfast.searching import Search
-from holdfast.stores.base import JobFilter, Verbs
+from holdfast.stores.base import Counted, JobFilter, Verbs
 from holdfast.stores.flow import Steps, flow
 
 WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
@@ -67,6 +68,15 @@ class Story:
 
 @flow(writes=False)
 def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
+    found = yield from _story(verbs, job_id, tenant)
+    return None if found is None else _shown(found)
+
+
+def _shown(found: Story) -> Story:
+    return _hidden(found) if found.job.payload == HIDDEN else found
+
+
+def _story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     job = yield from verbs.get(job_id, tenant).start()
     if job is None:
         return None
@@ -87,11 +97,37 @@ def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     remade = yield from verbs.remade(job_id, tenant).start()
     references = yield from verbs.references(job_id, tenant).start()
-    found = Story(
+    return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
         *(group, remade, references),
     )
-    return _hidden(found) if job.payload == HIDDEN else found
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the page of a job shows."""
+
+    story: Story
+    reasons: list[Reason]
+    children: list[Job]
+    now: datetime
+
+
+@flow(writes=False)
+def view(verbs: Verbs, job_id: str, tenant: str, children: int) -> Steps[View | None]:
+    """In one transaction, with nothing read twice: a page of thirty questions waits thirty times where many ask."""
+    found = yield from _story(verbs, job_id, tenant)
+    if found is None:
+        return None
+    spawned = yield from verbs.list_jobs(JobFilter(tenant=tenant, parent_id=job_id, limit=children)).start()
+    now = yield from verbs.now().start()
+    if found.job.state is State.SUCCEEDED:
+        return View(_shown(found), [], spawned, now)
+    steps = found.steps if found.job.state is State.RETRY_WAITING else []
+    chain = found.chain if found.job.retried else []
+    known = (found.history, steps, found.gate, found.agent, chain, found.group)
+    told = yield from _reasons(verbs, tenant, found.job, *known)
+    return View(_shown(found), told, spawned, now)
 
 
 def _parents(verbs: Verbs, job: Job, tenant: str) -> Steps[list[ParentResult]]:
@@ -195,6 +231,17 @@ def matching(
     return Found(jobs, {}, place)
 
 
+@flow(writes=False)
+def listed(
+    verbs: Verbs, search: Search, tenant: str, limit: int, before: str | None, most: int
+) -> Steps[tuple[Found, Counted | None]]:
+    """The page, and how many jobs there are in each state, where nothing but a state was searched for: how many of
+    those that match are in which is in no index."""
+    found = yield from matching(verbs, search, tenant, limit, before).start()
+    narrow = search.words or search.given.keys() - {"state"}
+    return found, None if narrow else (yield from verbs.capped_counts(JobFilter(tenant=tenant), most).start())
+
+
 def _may_wait(job: Job) -> bool:
     return job.state in WAITING or (job.state is State.QUEUED and job.workflow_id is not None)
 
@@ -211,18 +258,39 @@ class Why:
 def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     """Reads by key and by index alone; what is counted is counted up to a limit."""
     job = yield from verbs.get(job_id, tenant).start()
-    around = None if job is None else (yield from verbs.circumstances(job_id, tenant).start())
-    if job is None or around is None:
-        raise NotFound(f"there is no job {job_id} in tenant {tenant}", fix="Is it another tenant's? Try --all-tenants.")
+    if job is None:
+        raise _nobody(job_id, tenant)
     history = yield from verbs.history(job_id, tenant).start()
     steps = (yield from verbs.steps(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
     gates: list[Gate] = []
     if job.state is State.WAITING_FOR_APPROVAL:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    gate = gates[0] if gates else None
     agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
     chain = (yield from verbs.chain(job_id, tenant).start()) if job.retried else []
-    successor = next((each for each in chain if each.retry_of == job.id), None)
+    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
+    told = yield from _reasons(verbs, tenant, job, history, steps, gate, agent, chain, group)
+    return Why(job, told)
+
+
+def _reasons(
+    verbs: Verbs,
+    tenant: str,
+    job: Job,
+    history: list[Event],
+    steps: list[Step],
+    gate: Gate | None,
+    agent: Agent | None,
+    chain: list[Job],
+    group: DeadLetterGroup | None,
+) -> Steps[list[Reason]]:
+    """Of what is known of it already, and of what has to be looked up besides."""
+    job_id = job.id
+    successor = next((each for each in chain if each.retry_of == job_id), None)
     executors = yield from verbs.executors().start()
+    around = yield from verbs.circumstances(job_id, tenant).start()
+    if around is None:  # it has gone in between
+        raise _nobody(job_id, tenant)
     parents = (yield from verbs.parent_results(job_id, tenant).start()) if around.note.get("held") == "parents" else []
     limits: list[Limit] = []
     reservations: list[Reservation] = []
@@ -232,9 +300,12 @@ def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
     waits = job.state in (State.QUEUED, State.RETRY_WAITING)
     switches = (yield from verbs.switches(job.tenant).start()) if waits else []
     turn = (yield from verbs.turn_of(job_id, tenant).start()) if job.state is State.QUEUED else None
-    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     scene = Scene(
-        *(job, around, history, steps, gates[0] if gates else None, agent, executors, successor),
+        *(job, around, history, steps, gate, agent, executors, successor),
         *(parents, limits, reservations, switches, turn, group),
     )
-    return Why(job, reasons(scene))
+    return reasons(scene)
+
+
+def _nobody(job_id: str, tenant: str) -> NotFound:
+    return NotFound(f"there is no job {job_id} in tenant {tenant}", fix="Is it another tenant's? Try --all-tenants.")

@@ -137,6 +137,11 @@ class Kind(Generic[P, R]):
             prepared = self.prepare(*args, **kwargs)
         return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
+    def handle(self, job_id: str) -> Handle[R]:
+        """A handle on a job of this kind that is there already; what it returned comes as the handler's own type."""
+        tenant = self.defaults.get("tenant", self.client.tenant)
+        return Handle(parse_id(job_id), tenant, False, None, self.client, self.signature.unpack_result)
+
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
         vault = self.client.vault
         plain = vault.keys is None and self.rule is NO_RULE  # nearly always

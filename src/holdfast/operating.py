@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from datetime import datetime
 from typing import Unpack
@@ -68,7 +67,7 @@ class Operating:
 
     async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
         found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, when))
-        return with_concerns(found, await asyncio.to_thread(self.client.store.conditions, when))
+        return with_concerns(found, await self.client.store.aconditions(when))
 
     def check_role(self) -> None:
         """Before work begins: a role that owns the tables, or that row-level security does not hold for, could read

@@ -18,6 +18,7 @@ from holdfast.enqueuing import Enqueuing
 from holdfast.features.repository import JobRepository
 from holdfast.features.subscriptions import Subscriptions
 from holdfast.operating import Operating
+from holdfast.runtime import looping
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.duties import Duty
 from holdfast.runtime.leftovers import BATCHES, clear
@@ -94,7 +95,7 @@ class Running(Declaring, Enqueuing, Operating):
             finally:
                 await self.store.leave_loop()
 
-        asyncio.run(serve())
+        looping.run(serve())
 
     def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
         """Run at most ``limit`` jobs here and now, and say what happened: for cron and serverless hosts."""
@@ -108,7 +109,7 @@ class Running(Declaring, Enqueuing, Operating):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(once())
+            return looping.run(once())
         raise InvalidSetting(
             "tick() blocks, and there is an event loop running here", code="running_loop", fix="await app.atick(…)"
         )

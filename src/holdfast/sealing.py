@@ -1,4 +1,4 @@
-"""Sealing text with a key (AES-256-GCM), for payloads and results at rest. Needs the extra ``crypto``.
+"""Sealing text with a key (AES-256-GCM), for what jobs carry and keep, at rest. Needs the extra ``crypto``.
 
 Keys come from the environment, HOLDFAST_KEYS="2027-01:<base64>,2026-07:<base64>"; the first one seals, all open.
 What is sealed is bound to its tenant, its job and what it is, so that it opens nowhere else.

@@ -40,6 +40,8 @@ NAMES: Final[Mapping[str, str]] = {
     "until": "until",
 }
 
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_TIMED = re.compile(r"(since|until):", re.IGNORECASE)
 _PART = re.compile(r'(?:(?P<name>[A-Za-z_]+):)?(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s"]+))(?=\s|$)|(?P<other>\S+)')
 
 
@@ -57,6 +59,11 @@ class Search:
         """Whether the words are in its error; the filter is the store's to keep."""
         said = f"{job.error_code or ''} {job.error_message or ''}".lower()
         return all(word in said for word in self.words)
+
+
+def names_a_time(text: str) -> bool:
+    """Whether it has to be known what time it is, which is a question to the store; if not, ``NEVER`` will do."""
+    return _TIMED.search(text) is not None
 
 
 def parse(text: str, now: datetime) -> Search:

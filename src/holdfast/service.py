@@ -19,13 +19,15 @@ from holdfast.api import add_api, leave_off
 from holdfast.api.at_once import AtOnce
 from holdfast.api.attending import Attending
 from holdfast.api.gauges import observe_queues
+from holdfast.api.heads import Heads
 from holdfast.api.limits import BodyLimit
 from holdfast.app import App
-from holdfast.dashboard import make_dashboard
+from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
 
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
+API = frozenset({"/api/", "/healthz", "/readyz", "/metrics"})
 OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
 
 
@@ -58,6 +60,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
+            Middleware(Heads),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),
             Middleware(BodyLimit),
@@ -76,5 +79,5 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         pages = make_dashboard(app)
         pages.state.live = live
         pages.state.authenticate = authenticate  # the page to log in at opens sessions with it, if it can
-        service.mount("/", pages)
+        service.router.routes.insert(0, Below(pages, but=API))
     return service

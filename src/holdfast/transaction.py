@@ -8,6 +8,8 @@ own connection; whether that was committed the worker asks the store afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -50,9 +52,13 @@ class Completion:
     """What an attempt's context remembers of its end. ``pack`` is how this kind of job writes its result."""
 
     pack: Callable[[Any], str | None] = plainly
-    end: Callable[[str | None], Succeeded] = Succeeded
+    end: Callable[[Succeeded], Succeeded] = lambda success: success
     """What the result becomes when it is kept: sealed or stored, or nothing else."""
     stage: Stage = Stage.NONE
+    ref: str | None = None
+    """Where the result lies, if the handler said so."""
+    connection: Any = None
+    """The handler's own, on which it was completed."""
 
     def check_free(self, *, again: bool = False) -> None:
         """One completion an attempt. ``again``: one whose transaction may have been rolled back can be repeated."""
@@ -84,12 +90,12 @@ class Ending:
         """Complete on the handler's own connection; what becomes of the transaction there is seen later."""
         self.completion.check_free(again=True)
         self.complete(connection, value)
-        self.completion.stage = Stage.IN_DOUBT
+        self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
 
     async def aon(self, connection: object, value: Any) -> None:
         self.completion.check_free(again=True)
         await self.acomplete(connection, value)
-        self.completion.stage = Stage.IN_DOUBT
+        self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
 
     def complete(self, connection: object, value: Any, *, within: bool = False) -> None:
         self._check(self.client.store.run_borrowed(connection, self._settle(value), within=within))
@@ -98,7 +104,8 @@ class Ending:
         self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
 
     def _settle(self, value: Any) -> Flow[bool]:
-        end = replace(self.completion.end(self.completion.pack(value)), cost=self.stop.cost)
+        completion = self.completion
+        end = replace(completion.end(Succeeded(completion.pack(value), ref=completion.ref)), cost=self.stop.cost)
         settlement = decide(self.claim, end, 0.0)
         # Under the lease the job was claimed with, whose scope may be every tenant.
         return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
@@ -119,6 +126,18 @@ class Ending:
                 return await self.acommitted()
             case _:
                 return False
+
+    async def roll_back(self) -> None:
+        """The handler has ended, and what it completed is not committed. A transaction that it has left open holds its
+        job, and whoever settles that would wait for it, with all that is settled in the same turn."""
+        connection, self.completion.connection = self.completion.connection, None
+        with contextlib.suppress(Exception):  # it has ended, is closed, or belongs to a thread that is gone
+            if hasattr(connection, "is_in_transaction"):  # asyncpg's, which has no rollback
+                await connection.execute("ROLLBACK")
+                return
+            ended = await asyncio.to_thread(connection.rollback)
+            if inspect.isawaitable(ended):
+                await ended
 
     def committed(self) -> bool:
         """Ask the store. Nobody but the holder of this attempt can have made it succeed."""

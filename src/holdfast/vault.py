@@ -1,4 +1,5 @@
-"""How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference.
+"""How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference. What a
+handler keeps on its way (results of steps, checkpoints) is as it is or sealed.
 
 What is not as it is looks like this, and like nothing else: ``{"$holdfast": {"key": …, "sealed": …}}`` or
 ``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed). Nobody's own
@@ -15,17 +16,16 @@ from typing import Any, Final, Literal
 
 from holdfast.artifacts import Artifacts, open_artifacts
 from holdfast.artifacts.base import SCHEME
-from holdfast.domain.errors import InvalidPayload, InvalidSetting, Refused
-from holdfast.domain.payload import DEFAULT_LIMIT, decode
+from holdfast.domain.errors import InvalidSetting, Refused
+from holdfast.domain.payload import DEFAULT_LIMIT, MARK, decode, own
 from holdfast.domain.rules import Effective
 from holdfast.sealing import KEYS_VARIABLE, KeyRing
 
 NAME: Final = "$holdfast"
-MARK: Final = '{"$holdfast":'
 STORED_LIMIT: Final = 64 * 1024 * 1024
 """What is stored elsewhere is still read into memory at once."""
 
-What = Literal["payload", "result"]
+What = Literal["payload", "result", "step", "checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,7 @@ class Vault:
 
     def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
         """The text as it is to lie in the database. Refused before anything is written, if a rule objects."""
-        if text.startswith(MARK):
-            raise InvalidPayload(f"a {what} must not look like one that is sealed or stored", code="payload_reserved")
-        size = len(text.encode())
+        size = len(own(text, what).encode())
         most = rule.max_bytes if what == "payload" else rule.max_result_bytes
         elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
         if what == "payload" and rule.forbidden:
@@ -79,7 +77,15 @@ class Vault:
             text = _written(stored=ref) if key is None else _written(key=key, stored=ref)
         return text
 
-    def open(self, text: str, *, what: What, tenant: str, job_id: str) -> str:
+    def seal(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> str:
+        """What a handler keeps on its way; ``place`` is where it lies: the number of a step, a checkpoint's name."""
+        own(text, what)
+        if self.keys is None:
+            return text
+        key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
+        return _written(key=key, sealed=sealed)
+
+    def open(self, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None) -> str:
         """The text as it was before it was packed. A refusal says what is missing, and changes nothing."""
         if not text.startswith(MARK):
             return text
@@ -94,12 +100,14 @@ class Vault:
                 code="key_unknown",
                 fix=f"Set {KEYS_VARIABLE}.",
             )
-        return self.keys.open(*said, _bound_to(what, tenant, job_id))
+        return self.keys.open(*said, _bound_to(what, tenant, job_id, place))
 
-    def seal_anew(self, opened: str, text: str, *, what: What, tenant: str, job_id: str) -> str:
+    def seal_anew(
+        self, opened: str, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None
+    ) -> str:
         """What was opened from ``text``, sealed with the current key, where it was: here or elsewhere."""
         assert self.keys is not None
-        key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id))
+        key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id, place))
         written = _written(key=key, sealed=sealed)
         if reference_in(text) is None:
             return written
@@ -111,9 +119,16 @@ class Vault:
         """A result as it was returned: the value there is, opened, or what lies under its reference."""
         if ref is not None and value is None and ref.startswith(SCHEME):
             value = {NAME: {"stored": ref}}
+        return self._opened(value, what="result", tenant=tenant, job_id=job_id)
+
+    def open_kept(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
+        """What a handler has kept, as it kept it."""
+        return self._opened(value, what=what, tenant=tenant, job_id=job_id, place=place)
+
+    def _opened(self, value: Any, **bound: Any) -> Any:
         if not isinstance(value, dict) or value.keys() != {NAME}:
             return value
-        return decode(self.open(json.dumps(value, separators=(",", ":")), what="result", tenant=tenant, job_id=job_id))
+        return decode(self.open(json.dumps(value, separators=(",", ":")), **bound))
 
     def _fetched(self, ref: str, tenant: str, job_id: str) -> str:
         if self.artifacts is None:
@@ -159,6 +174,14 @@ def sealed_in(text: str) -> tuple[str, str] | None:
     return (key, sealed) if isinstance(key, str) and isinstance(sealed, str) else None
 
 
+def shown(value: Any) -> Any:
+    """For people: of what is sealed, with which key; nobody reads the rest of it."""
+    inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(inside, dict) and "sealed" in inside:
+        return f"sealed with key {inside.get('key')}"
+    return value
+
+
 def _inside(text: str) -> dict[str, Any]:
     if not text.startswith(MARK):
         return {}
@@ -171,8 +194,8 @@ def _written(**inside: str) -> str:
     return json.dumps({NAME: inside}, separators=(",", ":"))
 
 
-def _bound_to(what: What, tenant: str, job_id: str) -> str:
-    return json.dumps([what, tenant, job_id])
+def _bound_to(what: What, tenant: str, job_id: str, place: str | None = None) -> str:
+    return json.dumps([what, tenant, job_id] if place is None else [what, tenant, job_id, place])
 
 
 def _too_large(what: What, kind: str, size: int, most: int, rule: Effective) -> Exception:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.access import Identity, scopes_of
 from holdfast.access.local import at_this_machine
 from holdfast.service import make_service
+from tests.api.conftest import HERE, client_of
 
 
 @pytest.mark.req("JF-14", "JF-16")
@@ -59,3 +63,36 @@ async def test_below_a_path_of_another_program(app: App) -> None:
         assert 'href="/deep/jobs/static/holdfast.css?v=' in page.text
         assert (await client.get("/deep/jobs/static/holdfast.css")).status_code == 200
         assert (await client.get("/deep/jobs/healthz")).text == "ok\n"
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_program_that_forgets_to_say_that_it_goes_by_cookies_is_guarded_as_well(app: App) -> None:
+    """Rule 22: what no token came with can only be the browser's doing."""
+    elsewhere = {"cookie": "sid=ada", "sec-fetch-site": "cross-site"}
+    async with client_of(app, role="operator") as http:
+        for headers in (elsewhere, {"origin": "http://evil.example"}, {"sec-fetch-site": "same-site"}):
+            for path in ("/jobs/act", "/theme", "/api/v1/jobs/x/cancel"):
+                refused = await http.post(path, headers=headers)
+                assert (refused.status_code, refused.json()["code"]) == (403, "cross_site"), (path, headers)
+        for headers in (elsewhere | {"authorization": "Bearer x"}, elsewhere | {"sec-fetch-site": "same-origin"}, {}):
+            assert (await http.post("/theme", headers=headers)).status_code == 303, headers
+        assert (await http.get("/jobs", headers=elsewhere)).status_code == 200
+
+
+@pytest.mark.req("JF-15")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_what_the_process_did_is_not_for_one_tenant(app: App) -> None:
+    """It names kinds and queues of every tenant; being let in by a cookie does not make one look after all of them."""
+    app.client.make_ready()
+    told = {}
+    for whose, whole in (("acme", False), ("acme", True), ("*", False)):
+        known = Identity("ada", whose, scopes_of(["viewer"]), ambient=True, whole=whole)
+        service = make_service(app, authenticate=partial(_always, known))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+            told[whose, whole] = "holdfast_jobs_finished" in (await http.get("/metrics")).text
+    assert told == {("acme", False): False, ("acme", True): True, ("*", False): True}
+
+
+def _always(known: Identity, _: object) -> Identity:
+    return known

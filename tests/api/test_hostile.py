@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from urllib.parse import quote
 
@@ -47,17 +48,31 @@ async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
 
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_defect_of_ours_tells_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_of_ours_tells_nothing(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     app.client.make_ready()
 
     def broken(*_: object) -> None:
         raise RuntimeError("the canary")
 
-    monkeypatch.setattr("holdfast.api.routes.queues.Page", broken)
+    monkeypatch.setattr(type(app.queues), "alist", broken)
     transport = httpx2.ASGITransport(
         make_service(app, authenticate=at_this_machine(app.client)), raise_app_exceptions=False
     )
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
+        # The token of an approval link is in the path: it must not be in the log, whatever breaks.
+        monkeypatch.setattr("holdfast.api.routes.gates._asked_with", broken)
+        monkeypatch.setattr("holdfast.dashboard.pages.decide._asked", broken)
+        for path in ("/api/v1/decide/hfg_secret-token", "/decide/hfg_secret-token"):
+            assert (await http.get(path)).status_code == 500
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert "secret-token" not in caplog.text
+    assert {each.getMessage() for each in caplog.records if each.levelno == logging.ERROR} == {
+        "GET /api/v1/queues failed",
+        "GET /api/v1/decide/{token} failed",
+        "GET /decide/{token} failed",
+    }
     assert "canary" not in answer.text
+    assert (answer.headers["cache-control"], answer.headers["x-content-type-options"]) == ("no-store", "nosniff")

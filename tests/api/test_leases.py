@@ -12,7 +12,9 @@ import pytest_asyncio
 from holdfast import App
 from holdfast.domain.job import Attempt
 from holdfast.domain.states import State
+from holdfast.sealing import new_key
 from tests.api.conftest import client_of
+from tests.app.conftest import NewApp
 from tests.support.stores import forward
 
 pytestmark = pytest.mark.req("JF-14")
@@ -73,6 +75,26 @@ async def test_a_job_from_claim_to_end(app: App, work: httpx2.AsyncClient) -> No
     gone = await work.post(f"{lease}/renew")
     assert (gone.status_code, gone.json()["code"]) == (409, "stale_lease")
     assert (await work.delete(lease)).json()["code"] == "lease_not_found"
+
+
+@pytest.mark.req("DP-4")
+async def test_checkpoints_are_sealed_by_the_service(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", f"k1:{new_key()}")
+    app = new_app()
+    async with client_of(app, role="executor") as work:
+        handle = await app.aenqueue("mail", {"to": "ada"})
+        lease = await lease_of(work)
+        (job,) = await claim(work, lease)
+        fence = {"job": handle.id, "attempt": 1}
+        assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": ["ada"]})).is_success
+        kept = await app.client.arun(app.client.verbs.checkpoints(handle.id, "default"))
+        assert (kept["row"]["$holdfast"]["key"], "ada" in str(kept)) == ("k1", False)
+        posed = await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": kept["row"]})
+        assert (posed.status_code, posed.json()["code"]) == (422, "payload_reserved")
+        await settle(work, lease, job, outcome="retry", after=0)
+        (second,) = await claim(work, lease, wait=10)
+        assert second["checkpoints"] == {"row": ["ada"]}
+    await app.store.leave_loop()
 
 
 async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> None:

@@ -63,6 +63,39 @@ async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.
     assert "Rosalind" not in repr(await app.aget(handle.id))
 
 
+async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: App, work: httpx2.AsyncClient) -> None:
+    """Rule 30: it goes into lists, groups and logs; and of a restricted job it tells nothing that was read."""
+    await app.payload_rules.aset("heal", restricted=True)
+    lease, seen = await lease_of(work), []
+    for kind, error in (
+        ("mail", {"code": "a\r\nb\x1b[31m\u202ec"}),
+        ("mail", {"code": " \n", "type": "\x00"}),
+        ("mail", {"type": "std::io::Error"}),
+        ("mail", {"code": "password=hunter2-hunter2"}),
+        ("heal", {"type": "Error: no bed for Rosalind"}),
+        ("heal", {"type": "java.lang.Error$Bed"}),
+    ):
+        handle = await app.aenqueue(kind, {})
+        (job,) = await claim(work, lease)
+        assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
+        found = await app.aget(handle.id)
+        assert found is not None
+        seen.append(found.error_code)
+    assert seen == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
+
+
+async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: httpx2.AsyncClient) -> None:
+    """Rule 24: by a reference to what a restricted job has stored, for one."""
+    handle = await app.aenqueue("mail", {})
+    lease = await lease_of(work)
+    (job,) = await claim(work, lease)
+    forged = {"$holdfast": {"stored": "artifact://default/0198/secret"}}
+    assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "bury"
+    found = await app.aget(handle.id)
+    assert found is not None
+    assert (found.state, found.error_code) == (State.DEAD_LETTER, "payload_reserved")
+
+
 async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
     await asyncio.to_thread(app.executors.add, "blessed")
     refused = await work.post(LEASES, json={"name": "node"})

@@ -56,7 +56,7 @@ async def test_each_comes_once_however_the_pages_are_cut(app: App) -> None:
             all_of_them = await every(http, noun)
             assert len(all_of_them) == 10
             assert set(all_of_them) == everybodys
-            for wrong in ("x", "[1, 2]", '["a"]', '["a", "b\\u0000"]'):
+            for wrong in ("x", "[1, 2]", '["a"]', '["a", "b\\u0000"]', "[" * 7_900, '["a", "\\ud800"]', '"ab"'):
                 refused = await http.get(f"/api/v1/{noun}", params={"after": wrong})
                 assert (refused.status_code, refused.json()["code"]) == (422, "invalid_cursor")
     async with client_of(app, role="admin", tenant="acme") as http:

@@ -43,7 +43,10 @@ async def test_schedules_and_templates(asking: Asking) -> None:
     assert (put["name"], put["version"], put["options"]) == ("monthly/report", 1, {"queue": "slow"})
     await asking("PUT", "/templates/monthly/report", {"kind": "report", "payload": {"a": 2}})
     assert [each["version"] for each in (await asking("GET", "/templates/monthly/report/versions"))["items"]] == [2, 1]
-    assert (await asking("GET", "/templates/monthly/report", version=1))["payload"] == {"a": 1}
+    first = await asking("GET", "/templates/monthly/report/versions", limit=1)
+    rest = await asking("GET", "/templates/monthly/report/versions", after=first["next"])
+    assert [each["version"] for each in first["items"] + rest["items"]] == [2, 1]
+    assert (rest["next"], (await asking("GET", "/templates/monthly/report", version=1))["payload"]) == (None, {"a": 1})
     made = await asking("POST", "/templates/monthly/report/enqueue", {"arguments": {"b": 3}, "priority": 4}, 201)
     job = (await asking("GET", f"/jobs/{made['id']}"))["job"]
     assert (job["payload"], job["priority"]) == ({"a": 2, "b": 3}, 4)

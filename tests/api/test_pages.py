@@ -96,7 +96,8 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
         assert (await post(f"/jobs/{jobs[1]}/cancel", confirmed="yes")).startswith("It is cancelled")
         later = (await app.aenqueue("breaks", {"n": 3}, delay=600)).id
         assert await post(f"/jobs/{later}/run-now") == "It may be begun now."
-        assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": "{"})).status_code == 422
+        for wrong in ("{", "[" * 100_000, "", '{"n": NaN}', '{"n": "\\ud800"}'):
+            assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": wrong})).status_code == 422, wrong[:20]
         assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": '{"m": 1}'})).status_code == 422
         assert await post(f"/jobs/{jobs[2]}/edit", payload='{"n": 7}') == "This job takes the place of the dead letter."
         assert (await http.post(f"/jobs/{jobs[3]}/move", data={"to": "elsewhere"})).status_code == 422
@@ -141,13 +142,17 @@ def test_no_form_leads_elsewhere(path: str) -> None:
     assert below("/jobs?state=queued") == "/jobs?state=queued"
 
 
+async def always() -> bool:
+    return True
+
+
 async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     """However much happens, one word a while; a listener that goes is gone."""
     from holdfast.dashboard.pages.live import signals
 
     app.client.make_ready()
     live = Live(app.client)
-    told = signals(live, "default", gentle=0.2, quiet=0.3)
+    told = signals(live, "default", always, gentle=0.2, quiet=0.3)
     assert "event: here" in await anext(told)
     assert "event: here" in await anext(told)
     await auntil(lambda: live.listeners == 1, "it listens")

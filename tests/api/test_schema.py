@@ -7,6 +7,8 @@ document names, and none is ours to be ashamed of (500).
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -18,6 +20,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
+from jsonschema_rs import Draft202012Validator
 from schemathesis import GenerationMode
 from schemathesis.checks import (
     content_type_conformance,
@@ -28,6 +31,7 @@ from schemathesis.checks import (
 
 from holdfast import App
 from holdfast.access.tokens import tokens_of
+from holdfast.service import make_service
 from tests.api.serving import serving
 
 pytestmark = pytest.mark.req("JF-14", "DP-3")
@@ -127,3 +131,26 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
 
     with suppress(Unsatisfiable):  # of what takes nothing, nothing can be wrong
         examples()
+
+
+def test_every_body_has_an_example_and_each_fits_its_schema(sqlite_url: str) -> None:
+    """Whoever reads the document copies from it."""
+    with closing(App(sqlite_url)) as app:
+        found = make_service(app, authenticate=lambda _: None).openapi()
+    schemas: dict[str, Any] = found["components"]["schemas"]
+    wrong = [
+        (name, error.message)
+        for name, schema in schemas.items()
+        for part in (schema, *schema.get("properties", {}).values())
+        for example in part.get("examples", ())
+        for error in Draft202012Validator(part | {"components": found["components"]}).iter_errors(example)
+    ]
+    assert wrong == []
+    bodies = {
+        name
+        for those in found["paths"].values()
+        for operation in those.values()
+        for name in re.findall(r"schemas/(\w+)", json.dumps(operation.get("requestBody", {})))
+    }
+    assert len(bodies) > 40
+    assert [name for name in sorted(bodies) if '"examples"' not in json.dumps(schemas[name])] == []

@@ -156,3 +156,19 @@ def completes(ctx: Context) -> None:
     with ctx.transaction() as conn:
         conn.execute("create table if not exists in_a_child (n integer)")
         conn.execute("insert into in_a_child values (1)")
+
+
+@app.job(process=True)
+async def forks(number: int) -> int:
+    """And both go on, as with a library that forks and does not say so."""
+    os.fork()
+    await asyncio.sleep(0.02)
+    return number
+
+
+@app.job(process=True, retry=Retry(max_attempts=1))
+async def exits_in_a_task() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(leave())

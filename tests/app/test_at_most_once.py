@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 from holdfast import App, Context, Retry, State
+from holdfast.domain.job import Turn
 from holdfast.errors import InvalidSetting
+from holdfast.runtime.worker import WorkerOptions
+from holdfast.stores.flow import Flow
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
+from tests.app.running import QUICK, work_off, working
 from tests.app.waiting import until
 from tests.support.stores import claim, forward, open_lease
 
@@ -45,6 +49,23 @@ def test_a_lost_worker_is_final(app: App) -> None:
     work_off(app)
     job = handle.job()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_tick_whose_time_is_up_does_not_hand_it_back(app: App, new_app: NewApp, by_name: bool) -> None:
+    elsewhere, runs = new_app(), []
+
+    @elsewhere.job(at_most_once=True)
+    async def charge() -> None:
+        runs.append(1)
+        await asyncio.sleep(60)
+
+    handle = app.enqueue("charge") if by_name else charge.enqueue()
+    done = elsewhere.tick(timeout=0.3)
+    assert (done.taken, done.dead, done.handed_back) == (1, 1, 0)
+    elsewhere.tick(timeout=0.3)
+    job = handle.job()
+    assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -127,3 +148,30 @@ def test_it_takes_no_other_policy(app: App) -> None:
         with pytest.raises(InvalidSetting) as caught:
             attempt()
         assert caught.value.code == "conflicting_options"
+
+
+def test_what_comes_in_while_a_worker_stops_is_not_begun(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last turn was on its way: begun now it would be interrupted at once, and never be run."""
+    runs: list[int] = []
+    handle = declare(app, runs, fails=False).enqueue()
+    usual = app.store.arun
+
+    async def stopped_meanwhile() -> None:
+        worker = app.worker(WorkerOptions(**QUICK))
+
+        async def arun(flow: Flow[Any]) -> Any:
+            answer = await usual(flow)
+            if isinstance(answer, Turn) and answer.claims:
+                worker.stop_now()
+            return answer
+
+        monkeypatch.setattr(app.store, "arun", arun)
+        await worker.run()
+        monkeypatch.undo()
+        await app.store.leave_loop()
+
+    asyncio.run(stopped_meanwhile())
+    assert "never_begun" in [event.meta.get("reason") for event in handle.history()]
+    assert runs == []
+    work_off(app)
+    assert (handle.state(), runs) == (State.SUCCEEDED, [2])

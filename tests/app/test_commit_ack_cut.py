@@ -134,7 +134,8 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
         return n
 
     handles = app.enqueue_many(work.prepare(n) for n in range(5))
-    proxy.cut(b"{retry" if fails else b"{succeeded", fate)  # a turn that brings settlements
+    # A turn that brings settlements: each word with its length before it.
+    proxy.cut(b"\0\0\0\x05retry" if fails else b"\0\0\0\x09succeeded", fate)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert proxy.cuts == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast import App, Handle, Retry, State
-from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
+from holdfast.errors import Conflict, InvalidInput, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
 from tests.app.running import QUICK, work_off, working
@@ -205,3 +206,22 @@ def test_a_bad_time_is_refused(app: App) -> None:
         with pytest.raises(InvalidSetting) as caught:
             handle.reschedule(**options)
         assert caught.value.code == code
+
+
+@pytest.mark.req("JF-6")
+def test_whoever_kept_an_id_has_a_handle_again(app: App) -> None:
+    @app.job()
+    def born(name: str) -> datetime:
+        return datetime(1815, 12, 10, tzinfo=UTC)
+
+    id = born.enqueue("Ada").id
+    elsewhere = born.using(tenant="acme").enqueue("Bo").id
+    work_off(app)
+    assert born.handle(id).result(timeout=5) == datetime(1815, 12, 10, tzinfo=UTC)
+    assert app.handle(id.upper()).result(timeout=5) == "1815-12-10T00:00:00Z"
+    assert app.handle(elsewhere, tenant="acme").state() == State.SUCCEEDED
+    for handle in (app.handle(elsewhere), app.handle(str(UUID(int=7)))):
+        with pytest.raises(NotFound):
+            handle.result(timeout=5)
+    with pytest.raises(InvalidInput, match="not a job id"):
+        app.handle("7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -181,3 +182,23 @@ def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app:
     def notify(ctx: SyncContext, notice: ApprovalNotice) -> None: ...
 
     assert set(app.kinds) == {"approval_notice"}
+
+
+@pytest.mark.req("CX-14")
+def test_jobs_are_listed_by_the_word_for_a_state_and_what_is_no_such_thing_is_told(app: App) -> None:
+    """`app.jobs(state="dead_letter")` stands in the guides."""
+    handle = app.enqueue("pay")
+    assert [job.id for job in app.jobs(state="queued")] == [handle.id]
+    assert app.jobs(state="dead_letter", limit=20) == []
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"state": "dead"}, "unknown_state"),
+        ({"since": datetime(2027, 1, 31)}, "invalid_time"),
+        ({"until": "1d"}, "invalid_time"),
+        ({"limit": 0}, "invalid_limit"),
+        ({"limit": "20"}, "invalid_limit"),
+        ({"status": "queued"}, "unknown_option"),
+    ]
+    for wanted, code in wrong:
+        with pytest.raises(InvalidSetting) as refused:
+            app.jobs(**wanted)
+        assert refused.value.code == code, wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import closing
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreError
+from holdfast.runtime import parting
 from holdfast.stores.open import open_store
+from holdfast.stores.postgres import store
 from tests.app.running import working
 from tests.app.waiting import until
 from tests.support.servers import PostgresServer
@@ -79,10 +82,38 @@ def test_an_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) ->
             try:
                 go_on.set()
                 assert returned.wait(20)
-                with pytest.raises(StoreError), closing(open_store(own_url)) as store:
-                    store.schema()
+                with pytest.raises(StoreError), closing(open_store(own_url)) as opened:
+                    opened.schema()
             finally:
                 own_server.start()
             until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
         assert handle.job().state is State.SUCCEEDED
         assert handle.result(timeout=30) == "done"
+
+
+def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
+    own_server: PostgresServer,
+    own_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its duties would have waited one after another, for minutes, for connections that nobody gives them."""
+    monkeypatch.setattr(parting, "LAST_CALL", 0.5)
+    monkeypatch.setattr(store, "CONNECT_WITHIN", 600.0)
+    begun = threading.Event()
+    with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as elsewhere:
+
+        @elsewhere.job()
+        async def slow() -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        app.enqueue("slow")
+        options = {"lease_ttl": 60.0, "promote_every": 0.02, "concurrency": 1, "grace": 0.1}
+        with working(elsewhere, **options) as beside:
+            assert begun.wait(20)
+            own_server.stop("fast")
+            until(lambda: "error connecting" in caplog.text, "its duties have met the outage")
+            beside.ask_to_stop()
+            until(lambda: not beside.alive, "it has left", limit=25)
+        own_server.start()

@@ -300,6 +300,73 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     assert made.state is State.SUCCEEDED, "it was opened"
 
 
+@pytest.mark.req("DP-4", "HF-6", "CX-8")
+def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", f"old:{new_key()}")
+    app = new_app()
+    once = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
+    calls: list[str] = []
+
+    def look_up(who: str) -> dict[str, str]:
+        calls.append(who)
+        return {"found": who}
+
+    @app.job(retry=once)
+    async def heal(ctx: holdfast.Context) -> list[Any]:
+        found = await ctx.step("look up", look_up, CANARY)
+        seen = [found, await ctx.checkpoint.load("row"), await ctx.checkpoint.load("none", 7)]
+        if seen[1] is None:
+            await ctx.checkpoint.save({"at": CANARY}, "row")
+            raise ValueError("once more")
+        return seen
+
+    @app.job(retry=once)
+    def heal_here(ctx: holdfast.SyncContext) -> list[Any]:
+        found = ctx.step("look up", look_up, CANARY)
+        seen = [found, ctx.checkpoint.load("row"), ctx.checkpoint.load("none", 7)]
+        if seen[1] is None:
+            ctx.checkpoint.save({"at": CANARY}, "row")
+            raise ValueError("once more")
+        return seen
+
+    @app.job(retry=holdfast.Retry(max_attempts=1))
+    async def pose(ctx: holdfast.Context) -> None:
+        await ctx.step("pose", lambda: {"$holdfast": {"key": "k", "sealed": "AAAA"}})
+
+    handles = [heal.enqueue(), heal_here.enqueue()]
+    posed = pose.enqueue()
+    app.run_worker(burst=True)
+    assert posed.job().error_code == "payload_reserved"
+    with closing(open_by_hand(app.store.url)) as by_hand:
+        kept = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
+        assert (len(kept), CANARY in json.dumps(kept, default=str)) == (4, False)
+    until(lambda: _is_over(app, handles[0].id) and _is_over(app, handles[1].id), "both have been tried again")
+    assert [each.result() for each in handles] == [[{"found": CANARY}, {"at": CANARY}, 7]] * 2
+    assert calls == [CANARY] * 2, "the step was remembered"
+    # Without the key nobody goes on from it, and the job is not lost.
+    stuck = heal.enqueue()
+    until(lambda: _attempts(app, stuck.id) == 1, "it has been tried once")
+    monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()}")
+    stranger = new_app()
+    stranger.job("heal", retry=once)(heal.function)
+    until(lambda: _is_dead(stranger, stuck.id), "nobody has the key")
+    assert (stuck.job().error_code, len(calls)) == ("key_unknown", 3)
+
+
+def _is_over(app: App, job_id: str) -> bool:
+    app.run_worker(burst=True)
+    job = app.get(job_id)
+    return job is not None and job.state is State.SUCCEEDED
+
+
+def _attempts(app: App, job_id: str) -> int:
+    app.run_worker(max_jobs=1, burst=True)
+    job = app.get(job_id)
+    return 0 if job is None else job.attempt
+
+
 def _is_dead(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
     job = app.get(job_id)
@@ -311,10 +378,33 @@ def _run_out(app: App, job_id: str) -> bool:
     return app.chain(job_id)[-1].state is State.SUCCEEDED
 
 
+FORGED = {"$holdfast": {"stored": "artifact://x"}}
+
+
 @pytest.mark.req("DP-4")
 def test_a_payload_that_looks_sealed_is_refused(app: App) -> None:
     with pytest.raises(HoldfastError, match="payload_reserved"):
-        app.enqueue("any", {"$holdfast": {"stored": "artifact://x"}})
+        app.enqueue("any", FORGED)
+    with pytest.raises(HoldfastError, match="payload_reserved"):
+        app.templates.put("forged", kind="any", payload=FORGED)
+    with pytest.raises(HoldfastError, match="payload_reserved"):
+        app.subscriptions.create("forged", "order.paid", kind="any", payload=FORGED)
+    with pytest.raises(HoldfastError, match="payload_reserved"):
+        app.repository().enqueue("any", FORGED)
+
+
+@pytest.mark.req("DP-4")
+def test_nobody_reads_what_is_anothers_by_a_result_that_looks_stored(app: App) -> None:
+    """What lies under a reference is shown to whoever may see the job."""
+
+    @app.job()
+    def echoes(value: dict[str, Any]) -> dict[str, Any]:
+        return value
+
+    job = echoes.enqueue(FORGED)
+    app.run_worker(burst=True)
+    ended = job.job()
+    assert (ended.state, ended.error_code, ended.retries) == (State.DEAD_LETTER, "payload_reserved", 0)
 
 
 @pytest.mark.req("DP-4")

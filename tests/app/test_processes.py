@@ -319,3 +319,13 @@ def test_a_database_in_memory_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) 
         module.app.worker()
     assert refused.value.code == "not_shareable"
     module.app.close()
+
+
+@pytest.mark.req("CX-15", "JF-7")
+def test_a_copy_of_the_process_does_not_answer_for_it(labour: ModuleType) -> None:
+    """Two answers to one question, and every job from then on would have had the result of the one before."""
+    handles = [labour.forks.enqueue(number) for number in range(4)]
+    exits = labour.exits_in_a_task.enqueue()
+    work_off(labour.app, concurrency=1)
+    assert [handle.result(timeout=1) for handle in handles] == [0, 1, 2, 3]
+    assert (exits.job().state, exits.job().error_code) == (State.DEAD_LETTER, "SystemExit")

@@ -169,7 +169,12 @@ def test_its_name_is_reserved(app: App) -> None:
     def saves(ctx: SyncContext) -> None:
         ctx.checkpoint.save(1, RESERVED)
 
+    @app.job(retry=Retry(max_attempts=1))
+    def confuses(ctx: SyncContext) -> None:
+        ctx.checkpoint.save("where", {"row": 1})  # type: ignore[arg-type]
+
     handle: Handle[None] = saves.enqueue()
+    other = confuses.enqueue()
     assert handle.progress() is None
     work_off(app)
-    assert handle.job().error_code == "reserved_name"
+    assert (handle.job().error_code, other.job().error_code) == ("reserved_name", "invalid_name")

@@ -104,8 +104,10 @@ async def test_whoever_cancels_says_why() -> None:
         finally:
             seen.append(stop)
 
-    task = asyncio.create_task(execute(Handler("k", call), CLAIM))
+    stop = Stop()
+    task = asyncio.create_task(execute(Handler("k", call), CLAIM, stop))
     await begun.wait()
+    stop.set("cancelled")
     task.cancel("cancelled")
     with pytest.raises(asyncio.CancelledError):
         await task

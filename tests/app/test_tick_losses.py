@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.runtime.duties import Duty
+from holdfast.stores.base import Store
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.waiting import until
@@ -146,3 +148,15 @@ def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str,
     until(recovered, "the lease has lapsed and the next tick has taken them up")
     assert [handle.result() for handle in handles] == [0, 1]
     assert {handle.job().crashes for handle in handles} == {1}
+
+
+@pytest.mark.req("HK-1", "SC-19")
+def test_a_duty_that_fails_keeps_no_job_from_being_run(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(store: Store) -> int:
+        raise ValueError("one bad row")
+
+    monkeypatch.setattr(shop, "duties", lambda *_: (Duty("bad", 0, run=fails),))
+    handle = shop.enqueue("add", {"a": 1})
+    done = shop.tick()
+    assert (done.taken, done.succeeded) == (1, 1)
+    assert handle.state() is State.SUCCEEDED

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, Backoff, Context, Job, Retry, State, webhooks
 from holdfast.domain.endpoints import DELIVER
-from holdfast.domain.errors import Conflict, NotFound
+from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
 from holdfast.egress import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -174,6 +174,27 @@ def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: We
     assert received(web, secret)[5] == (id, body)
     with pytest.raises(NotFound, match="message_not_found"):
         one.endpoints.resend("ops", "msg_unknown")
+
+
+def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App, web: Web, secret: str) -> None:
+    """A receiver believes what was signed: that a job was approved, or that a schedule was missed."""
+    one.endpoints.add("ops", web.url, secrets="OPS_HOOK", wants=["job.*", "order.*"])
+    told = {"name": "job.approve", "job_id": "x", "to_state": "queued"}
+    forged: list[dict[str, Any]] = [
+        {"event": told},
+        {"event": {"name": "order.paid", "data": {}}},
+        {"type": "job.approved", "data": {}},
+        {"type": "schedule.missed"},
+        {"type": "ping"},
+        {"type": "order.paid", "message": "msg_1"},
+    ]
+    jobs = [one.enqueue(DELIVER, {"endpoint": "ops", **each}) for each in forged]
+    work_off(one)
+    assert {one.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}  # type: ignore[union-attr]
+    for name in ("job.bury", "job.", "schedule.missed", "endpoint.disabled"):
+        with pytest.raises(InvalidSetting, match="reserved_name"):
+            one.send_event(name)
+    assert (web.asked, one.endpoints.deliveries("ops")) == ([], [])
 
 
 def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> None:

@@ -59,7 +59,6 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
     with closing(open_store(url)) as opened:
-        opened.migrate()
         yield opened
 
 
@@ -67,7 +66,6 @@ def store(url: str) -> Iterator[Store]:
 def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """For what has nothing to do with the kind of store, and takes long."""
     with closing(open_store(sqlite_url)) as opened:
-        opened.migrate()
         yield opened
 
 

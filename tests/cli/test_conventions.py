@@ -127,7 +127,19 @@ def test_every_command_has_help_and_json(bare: Holdfast, command: tuple[str, ...
     result = bare(*command, "--help")
     assert result.exit_code == 0
     assert "Usage: holdfast" in result.stdout
-    assert command in GROUPS or "--json" in result.stdout
+    assert command in GROUPS or (
+        "--json" in result.stdout and "holdfast " + " ".join(command) in examples(result.stdout)
+    )
+
+
+def examples(told: str) -> str:
+    return told.partition("Examples:")[2]
+
+
+@pytest.mark.req("ARCH")
+def test_the_list_of_commands_says_each_in_full(bare: Holdfast) -> None:
+    told = bare("--help").stdout
+    assert not [line for line in told.partition("Commands:")[2].splitlines() if line.endswith("...")]
 
 
 @pytest.mark.req("ARCH")
@@ -194,6 +206,7 @@ def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
         (("jobs", "list", "--state", "lost"), "usage"),
         (("jobs", "show"), "usage"),
         (("no-such-command",), "usage"),
+        (("dev", "no-such-file.py"), "module_not_found"),
         (("health", "--tenant", "a", "--all-tenants", "--url", "sqlite:///x.db"), "conflicting_options"),
         (("health", "--tenant", "*", "--url", "sqlite:///x.db"), "invalid_name"),
         (("health", "--url", "postgresql://h/d", "--schema", 'a"; drop'), "invalid_schema"),

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.domain.outcome import Succeeded
 from holdfast.domain.rules import NO_RULE, Effective
+from holdfast.domain.steps import StepEntry
 from holdfast.sealing import new_key
 from holdfast.stores.base import Store
 from holdfast.vault import Vault, reference_in
@@ -79,14 +80,21 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     text = json.dumps(CANARY * 50)
     large = sealing.pack(text, stores, what="result", kind="heal", tenant="default", job_id=second.id)
     assert settle(store, second, Succeeded(large, ref=reference_in(large))) == []
-    shown = holdfast("jobs", "show", ids[0]).stdout
-    assert shown.count("sealed with key old") == 2
+    third = take(store)
+    bound = {"tenant": "default", "job_id": third.id}
+    kept = sealing.seal(json.dumps(CANARY), what="step", place="1", **bound)
+    assert store.run(store.verbs.save_steps(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", kept))], "*")) == []
+    for name, whose in (("row", third.id), ("gone", first.id)):  # the second is not that job's: it does not open
+        value = sealing.seal(json.dumps(CANARY), what="checkpoint", tenant="default", job_id=whose, place=name)
+        assert store.run(store.verbs.save_checkpoint(third.id, third.lease, 1, name, value, "*"))
+    shown = holdfast("jobs", "show", ids[0]).stdout + holdfast("jobs", "show", third.id).stdout
+    assert shown.count("sealed with key old") == 2 + 4
     assert CANARY not in shown
     monkeypatch.setenv("HOLDFAST_KEYS", f"{entry},{old}")
     assert [row.split() for row in holdfast("keys", "list").stdout.splitlines()[1:]] == [["new", "current"], ["old"]]
     done = holdfast("keys", "rotate", "--page", "2", "--json")
     assert done.exit_code == 1  # one of them cannot be opened
-    assert document(done) == {"resealed": 5, "unread": 1, "passed": 0}
+    assert document(done) == {"resealed": 5 + 2, "unread": 1 + 1, "passed": 0}
     # From here on the new key is enough; the ledger of changes says who did it.
     monkeypatch.setenv("HOLDFAST_KEYS", entry)
     vault = Vault.of(tmp_path, entry)
@@ -101,6 +109,20 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
         assert result is not None
         found_it = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
         assert found_it == returned
+    (found_step,) = store.run(store.verbs.steps(third.id, "default"))
+    assert vault.open_kept(found_step.value, what="step", place="1", **bound) == CANARY
+    points = store.run(store.verbs.checkpoints(third.id, "default"))
+    assert vault.open_kept(points["row"], what="checkpoint", place="row", **bound) == CANARY
+    assert points["gone"]["$holdfast"]["key"] == "old"
+    other = json.dumps({"$holdfast": found_step.value["$holdfast"] | {"key": "k9"}}, separators=(",", ":"))
+    # Nothing else of a step that is over changes by hand, and no seal of another length takes its place.
+    for change in (
+        """value = '{"$holdfast":{"key":"k9","sealed":"AAAA"}}'""",
+        f"value = '{other}', tries = 7",
+        "value = '1'",
+    ):
+        with pytest.raises(Exception, match="not written again"):
+            by_hand.execute(f"update step set {change} where job_id = '{third.id}'")
     rows = by_hand.execute("select n, from_key, to_key from resealed")
     by_hand.close()
     assert [tuple(row) for row in rows] == [(1, "old", "new")] * 3

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.cli.demo.command import without_password
 from holdfast.cli.logs import JsonLines, TextLines
+from holdfast.cli.options import queues_of
 from holdfast.cli.output import line, plain
 from holdfast.cli.timeline import short, special, timeline
 from holdfast.cli.words import duration, instant, since, span
@@ -121,3 +122,16 @@ def test_a_job_cannot_forge_a_log_line(formatter: logging.Formatter) -> None:
 )
 def test_a_password_is_not_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize("text", ["mail=3", "mail:-1", "mail:1.5", "default,mail=30%", "mail: .5"])
+def test_what_is_meant_as_a_weight_is_not_taken_for_a_name(text: str) -> None:
+    """A worker that serves the queue ``mail=3`` finds nothing to do, and says nothing."""
+    with pytest.raises(InvalidSetting) as refused:
+        queues_of(text)
+    assert refused.value.code == "invalid_weight"
+
+
+def test_queues_and_their_weights() -> None:
+    assert queues_of("mail:3,default") == (("mail", "default"), {"mail": 3, "default": 1})
+    assert queues_of("mail=3:1,a:b") == (("mail=3", "a:b"), {"mail=3": 1, "a:b": 1})

@@ -45,7 +45,6 @@ def store_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(store_url: str) -> Iterator[Store]:
     with closing(open_store(store_url)) as opened:
-        opened.migrate()
         yield opened
         check_ledger(opened)
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
+from holdfast.domain.agents import WAITING_CAP, Definition
 from holdfast.domain.errors import InvalidInput, Refused
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.policies import GENTLE, Backoff, Retry
 from holdfast.domain.states import State
 from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.reads import agents as agent_reads
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.stores import enqueue, forward, job, new_id, put, put_one, spec, state_of
@@ -106,12 +107,16 @@ def test_agents_are_listed_by_id_kind_and_whether_they_work(store: Store) -> Non
     assert (listed(None, True), listed(None, False), listed("plan", False)) == (["b"], ["a", "c"], [])
 
 
-def test_waiting_jobs_are_counted(store: Store) -> None:
+def test_waiting_jobs_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     register(store)
     put(store, *(spec(agent="planner") for _ in range(3)), spec(agent="planner", delay=60), spec(), spec(agent="other"))
     (cancelled,) = put(store, spec(agent="planner"))
     store.run(store.verbs.operate("cancel", [cancelled], None, "ada", "default"))
     assert register(store).waiting == 4
+    capped = agent_reads.AGENT_COLUMNS.replace(f"limit {WAITING_CAP}", "limit 2")
+    assert capped != agent_reads.AGENT_COLUMNS
+    monkeypatch.setattr(agent_reads, "AGENT_COLUMNS", capped)
+    assert store.run(store.verbs.agent("planner", "default")).waiting == 2, "and not further"  # type: ignore[union-attr]
 
 
 def test_jobs_are_listed_by_agent(store: Store) -> None:

@@ -259,3 +259,25 @@ def test_what_is_not_sealed_and_what_cannot_go_is_said(store: Store) -> None:
     forward(store, 60)
     assert sweep(store)["purge"] == 1
     assert "retention_held" not in codes(store, "*")
+
+
+async def test_whoever_looks_all_the_time_needs_no_connection_of_its_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is looked at every few seconds, and to open a connection takes a server as long as most pages."""
+    tight = Thresholds(transaction_warn=None, wal_warn=1, disk_warn=10**18)
+    said, status = store.conditions(tight), store.schema()
+    try:
+        await store.aschema()
+        for whose in (psycopg, psycopg.AsyncConnection):
+            monkeypatch.setattr(whose, "connect", _refused)
+        assert await store.aconditions(tight) == said
+        assert await store.aschema() == status
+        assert status.current
+        assert said != [], "nothing was compared"
+    finally:
+        await store.leave_loop()
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("a connection was opened")

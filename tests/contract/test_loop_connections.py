@@ -10,6 +10,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg import sql
 
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres import keeping
@@ -106,3 +107,32 @@ async def test_reads_of_one_transaction_bind_it_once_and_each_to_its_own_tenant(
     expected = [f"{tenant}0" for tenant in asked] + ["a"]
     assert await store.arun(flow) == expected
     assert await asyncio.to_thread(store.run, flow) == expected
+
+
+async def test_a_process_opens_no_more_than_it_says_and_the_doctor_compares(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, pool_size=2, answer_within=20.0)
+    hot = Flow(_rests, writes=False, single=True, hot=True)
+    plain = Flow(_rests, writes=False, single=True)
+    hush = store.listen(lambda _: None)
+    ours = "select 1 from pg_stat_activity where application_name = 'holdfast' and datname = current_database()"
+    try:
+        asked = [store.arun(each) for each in [hot, plain] * 6]
+        beside = [asyncio.to_thread(store.run, plain) for _ in range(6)]
+        counting = asyncio.to_thread(until, lambda: _rows(store.url, ours) == 7, "each has come to its pool's limit")
+        await asyncio.gather(*asked, *beside, counting)
+        assert _rows(store.url, ours) == store.most_connections == 7
+        (found,) = [each for each in await asyncio.to_thread(store.diagnose) if each.name == "connections"]
+        assert found.ok
+        assert found.says.endswith("(server); a worker process opens 7 at most")
+        with psycopg.connect(store.url, autocommit=True) as connection:
+            here = sql.Identifier(connection.info.dbname)
+            connection.execute(sql.SQL("alter database {} connection limit 14").format(here))
+            (found,) = [each for each in await asyncio.to_thread(store.diagnose) if each.name == "connections"]
+        assert (found.ok, "of 14 are free (database)" in found.says) == (False, True)
+    finally:
+        hush()
+        await store.aclose()
+
+
+def _rests() -> Steps[None]:
+    yield Statement("select pg_sleep(0.3)")

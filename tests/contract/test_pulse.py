@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.domain.states import State
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.reads import audit
+from holdfast.stores.reads import pulse as reads
 from tests.support.stores import forward, put, spec, take
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -107,3 +109,28 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
         if before is None:
             break
     assert (found, looks > 2, before) == (0, True, None), "it comes to an end, a few rows at a time"
+
+
+@pytest.mark.parametrize("tenant", ["default", "*"])
+def test_queues_and_workers_alone_are_as_the_pulse_has_them(store: Store, tenant: str) -> None:
+    put(store, spec(queue="mail"), spec(queue="mail", process_after=LATER), spec(queue="other"))
+    store.run(store.verbs.open_lease("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
+    pulse, stands = store.run(store.verbs.pulse(tenant)), store.run(store.verbs.standing(tenant))
+    assert [(each.queue, each.waiting, each.scheduled) for each in stands.queues] == [("mail", 1, 1), ("other", 1, 0)]
+    assert [replace(each, oldest_age_s=None) for each in stands.queues] == [
+        replace(each, oldest_age_s=None) for each in pulse.queues
+    ]
+    assert (stands.workers, stands.capped) == (pulse.workers, pulse.capped)
+
+
+def test_a_queue_all_of_which_is_young_has_an_age_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are looked at first none is in it."""
+    monkeypatch.setattr(reads, "WALK", 2)
+    forward(store)
+    put(store, *(spec(queue="old") for _ in range(3)))
+    forward(store, 60)
+    put(store, spec(queue="young"), spec(queue="young", process_after=LATER))
+    forward(store, 5)
+    found = queues(store, "default")
+    assert found["old"].oldest_age_s == pytest.approx(65, abs=1)
+    assert found["young"].oldest_age_s == pytest.approx(5, abs=1)

@@ -50,8 +50,8 @@ WITH_JOBS = {name.split(".")[0] for name in GOES}
 PRUNED = {"lease", "api_token", "reservation", "operation", "endpoint_delivery", "dead_letter_group", "leftover"}
 # With the lease, the limit, the tenant or the policy it belongs to.
 OF_OTHERS = {"recall", "meter", "tenant_load", "pending_change", "fair_place", "retention_pass"}
-# As many as people and programs have set, and gone when they say so. (Versions of a template and deleted schedules
-# stay: they say what jobs were made from.)
+# As many as people and programs have set, and gone when they say so. (The newest thousand versions of a template and
+# deleted schedules stay: they say what jobs were made from.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
     *("payload_rule", "retention", "tenant", "switch", "connector", "endpoint"),

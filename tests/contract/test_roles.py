@@ -57,7 +57,7 @@ RESOLVES = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor"),
     *("pause", "resume"),
-    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"),
     *("set_retention", "delete_retention"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),

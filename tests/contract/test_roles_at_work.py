@@ -36,6 +36,7 @@ from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Tel
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter, EventFilter
+from holdfast.stores.port.payloads import SealedPart
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
@@ -82,7 +83,7 @@ READS = {
     *("tenants", "fair_queues", "turn_of", "registered_only"),
     *("retentions", "preview_retention", "usage"),
     *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions", "pulse"),
+    *("sealed", "fingerprints", "actions", "pulse", "standing"),
     *("endpoint", "endpoints", "endpoint_deliveries"),
     *("connector", "connectors"),
     *("token_of", "token_used", "open_session", "end_session"),
@@ -105,7 +106,7 @@ DECIDES = {"decide_gate", "gate_hashes", "gate_token", "keep_gate_token"}
 GOVERNS = {
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "pause", "resume"),
-    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal"),
+    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
     *("set_connector", "remove_connector"),
@@ -187,6 +188,7 @@ def verbs(
         "result": lambda: run(v.result(job, tenant)),
         "health": lambda: run(v.health(tenant)),
         "pulse": lambda: run(v.pulse(tenant)),
+        "standing": lambda: run(v.standing(tenant)),
         "hour": lambda: run(v.hour(tenant)),
         "counts": lambda: run(v.counts(tenant)),
         "events_after": lambda: run(v.events_after(None, 5, tenant)),
@@ -306,6 +308,8 @@ def verbs(
         "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
         "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
         "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
+        "sealed_parts": lambda: run(v.sealed_parts("k1", None, 5, tenant)),
+        "reseal_part": lambda: run(v.reseal_part(SealedPart(job, tenant, "step", "1", "[]"), "{}", "ada", tenant)),
         "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
         "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
         "tenants": lambda: run(v.tenants(tenant)),
@@ -412,6 +416,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(
                 v.counts("*"),
                 v.pulse("*"),
+                v.standing("*"),
                 v.hour("*"),
                 v.health("*"),
                 v.cursor_of("c", "*"),

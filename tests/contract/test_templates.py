@@ -10,8 +10,10 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Retry
-from holdfast.domain.errors import Conflict, InvalidArguments, InvalidSetting, NotFound
+from holdfast.domain.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
+from holdfast.domain.pages import Place
 from holdfast.stores.base import Store
+from tests.support.by_hand import open_by_hand
 from tests.support.schedules import MONDAY, at, made, set_time, template
 
 pytestmark = pytest.mark.req("SC-8")
@@ -129,3 +131,30 @@ def test_versions_that_are_put_at_once_are_all_there(store: Store) -> None:
     assert [each.version for each in versions] == list(range(16, 0, -1))
     assert sorted(each.payload["day"] for each in versions) == list(range(16))
     assert store.run(store.verbs.templates("acme")) == []
+
+
+def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -> None:
+    with closing(open_by_hand(store.url)) as by_hand:
+        by_hand.execute(
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)"
+            " insert into template (tenant, name, version, kind, created_by, created_at)"
+            " select 'default', 'monthly', i, 'report', 'ada', p.now from n, present p"
+        )
+        verbs, run = store.verbs, store.run
+        assert run(verbs.put_template(template(day=7), "ada", "default")).version == 1002  # type: ignore[union-attr]
+        assert run(verbs.template("monthly", "default", 2)) is None
+        assert run(verbs.remove_template("monthly", "ada", "default"))
+        kept = run(verbs.template_versions("monthly", "default"))
+        assert [each.version for each in kept] == list(range(1003, 3, -1))
+        first = run(verbs.template_versions("monthly", "default", limit=3))
+        after = Place("default", str(first[-1].version))
+        assert [*first, *run(verbs.template_versions("monthly", "default", after, 2))] == kept[:5]
+        everybody = run(verbs.template_versions("monthly", "*", Place("default", "5")))
+        assert [each.version for each in everybody] == [4]
+        with pytest.raises(InvalidInput, match="invalid_cursor"):
+            run(verbs.template_versions("monthly", "default", Place("default", "x")))
+        told = by_hand.execute("select verb, count(*) from action where subject = 'template' group by verb")
+        assert [tuple(row) for row in told] == [("add", 1003)], "what was forgotten was not removed by anybody"
+        # By hand no version goes before its time.
+        with pytest.raises(Exception, match="never deleted"):
+            by_hand.execute("delete from template where version = 4")

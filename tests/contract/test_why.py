@@ -12,8 +12,9 @@ from holdfast.domain.circumstances import AHEAD
 from holdfast.domain.errors import NotFound
 from holdfast.domain.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.domain.reason import Reason
+from holdfast.domain.states import State
 from holdfast.domain.why import REASONS
-from holdfast.insights import Why, why
+from holdfast.insights import Why, story, view, why
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asking, ballot
@@ -36,7 +37,14 @@ pytestmark = pytest.mark.req("HF-2")
 
 
 def ask(store: Store, job_id: str, tenant: str = "default") -> Why:
-    return store.run(why(store.verbs, job_id, tenant))
+    """By itself; and what the page of the job says, which reads all in one go, is the same."""
+    found = store.run(why(store.verbs, job_id, tenant))
+    seen = store.run(view(store.verbs, job_id, tenant, 5))
+    assert seen is not None
+    assert seen.story == store.run(story(store.verbs, job_id, tenant))
+    told = [] if found.job.state is State.SUCCEEDED else found.reasons
+    assert [each.code for each in seen.reasons] == [each.code for each in told]
+    return found
 
 
 def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:

@@ -10,9 +10,11 @@ import httpx2
 import pytest
 
 from holdfast import App, Retry, State
+from holdfast.access import Identity, Scope
 from holdfast.dashboard.pages import audit
+from holdfast.service import make_service
 from holdfast.stores.base import JobFilter
-from tests.api.conftest import client_of
+from tests.api.conftest import HERE, client_of
 from tests.app.running import work_off
 from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the
 
@@ -253,6 +255,14 @@ async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.Async
         assert (await acme.post("/tokens", data={"name": "x", "role": "admin", "whose": "all"})).status_code == 403
         assert (await acme.post("/tokens", data={"name": "x", "role": "admin"})).status_code == 200
         assert (await acme.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 404
+    # As over the API: whoever may issue tokens and nothing else makes none that may more.
+    keeper = Identity("keeper", "acme", frozenset({Scope.ADMIN, Scope.READ}))
+    service = make_service(app, authenticate=lambda _: keeper)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as narrow:
+        for role in ("admin", "approver", "executor", "operator"):
+            assert (await narrow.post("/tokens", data={"name": "x", "role": role})).status_code == 403, role
+        assert (await narrow.post("/tokens", data={"name": "x", "role": "viewer"})).status_code == 200
+    async with client_of(app, role="admin", tenant="acme") as acme:
         assert token.id not in (await acme.get("/tokens")).text
     assert {each.tenant for each in app.tokens.list(tenant="*")} == {"default", "acme"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from urllib.parse import quote
 
 import httpx2
@@ -50,6 +51,23 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
     drawn = (await http.get(f"/workflows/{scene.workflow}/graph.json")).json()
     assert [len(drawn["nodes"]), len(drawn["edges"])] == [3, 3]
     assert _kept(app) == before, "looking changes nothing"
+
+
+async def test_every_number_of_the_overview_leads_to_what_it_counts(app: App, http: httpx2.AsyncClient) -> None:
+    await _played(app)
+    await app.aenqueue("later", {}, delay="1h", queue="calm")
+    await app.aenqueue("now", {}, queue="busy")
+    page = (await http.get("/")).text
+    main = re.sub(r"<figure.*?</figure>", "", page[page.index("<main") : page.index("</main>")], flags=re.DOTALL)
+    cells = re.findall(r'<td class="number">(.*?)</td>', main)
+    assert len(cells) >= 3
+    assert all(cell.startswith("<a href=") for cell in cells), cells
+    figures = dict(re.findall(r'<a class="figure" href="([^"]*)"><span class="name">(Scheduled|Retrying)<', main))
+    assert {name: path for path, name in figures.items()} == {
+        "Scheduled": "/jobs?state=queued",
+        "Retrying": "/jobs?state=retry_waiting",
+    }
+    assert "later" in (await http.get("/jobs?state=queued&q=queue:calm")).text
 
 
 def _kept(app: App) -> list[object]:

@@ -2,13 +2,15 @@
 
 Ids, times, spans and process numbers are not those of the page. An id that the page shows stands for the one that was
 printed in its place, also in the commands after it. A line `…` on the page stands for any lines. A command that only
-looks is repeated until it says what the page says, because workers take a moment; a worker is left running.
+looks is repeated until it says what the page says, because workers take a moment; a worker is left running. A block
+without a command is what the newest worker says when it gets a Ctrl-C, as soon as it has said what stands before.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ _MASKS = (
     (re.compile(r"\+?\d+(?:\.\d+)? (?:µs|ms|s|m|h|d)\b"), "SPAN"),
     (re.compile(r"\s+"), " "),
 )
+INTERRUPT = "Ctrl-C"
 _DONE_ALREADY = ("mkdir ", "python3 -m venv", "pip install")
 _LOOKS = re.compile(r"^holdfast (?:jobs|approvals) (?:list|show|history)\b|^holdfast health")
 _STAYS = re.compile(r"^holdfast worker (?!.*--burst)")
@@ -32,6 +35,8 @@ def commands(page: str) -> list[tuple[str, list[str]]]:
     """Every command with the lines that are printed below it."""
     found: list[tuple[str, list[str]]] = []
     for block in BLOCK.findall(page):
+        if not block.startswith("$ "):
+            found.append((INTERRUPT, []))
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
@@ -58,6 +63,8 @@ class Console:
                 continue
             if _STAYS.match(command):
                 self._stay(command, expected)
+            elif command == INTERRUPT:
+                self._interrupt(expected)
             else:
                 self._run(command, expected)
 
@@ -91,16 +98,32 @@ class Console:
             )
         self._staying.append((staying, expected))
 
+    def _interrupt(self, expected: list[str]) -> None:
+        number = len(self._staying) - 1
+        staying, before = self._staying[number]
+        end = time.monotonic() + PATIENCE
+        while not self._has_said(number, before):
+            assert time.monotonic() < end, _difference("the worker", before, self._lines(number))
+        staying.send_signal(signal.SIGINT)
+        staying.wait(30)
+        wanted = [*before, *expected]
+        self._staying[number] = (staying, wanted)
+        assert self._has_said(number, wanted), _difference("the worker", wanted, self._lines(number))
+
     def close(self) -> None:
         """End what was left running; it has said what the page says, in that order."""
         for number, (staying, expected) in enumerate(self._staying):
             staying.terminate()
             staying.wait(30)
-            lines = (self._folder / f"terminal-{number}.log").read_text().splitlines()
-            # The tests' own role is a superuser, which a worker warns of; the readers' is, or is not.
-            said = [line for line in lines if "warning holdfast.worker: this role " not in line]
-            wanted = [part for line in expected for part in (line, "…")]
-            assert self._agrees(wanted, said), _difference("the worker", expected, said)
+            assert self._has_said(number, expected), _difference("the worker", expected, self._lines(number))
+
+    def _lines(self, number: int) -> list[str]:
+        lines = (self._folder / f"terminal-{number}.log").read_text().splitlines()
+        # The tests' own role is a superuser, which a worker warns of; the readers' is, or is not.
+        return [line for line in lines if "warning holdfast.worker: this role " not in line]
+
+    def _has_said(self, number: int, expected: list[str]) -> bool:
+        return self._agrees(["…", *(part for line in expected for part in (line, "…"))], self._lines(number))
 
     def kill(self) -> None:
         for staying, _ in self._staying:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -40,14 +38,7 @@ def app(url: str) -> Iterator[App]:
         yield app
 
 
-def has_the_command() -> bool:
-    asked = [sys.executable, "-m", "holdfast", "approvals", "--help"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
-
-
 def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
-    if not has_the_command():
-        pytest.skip("there is no `holdfast approvals` yet")
     files = FILES.findall(TUTORIAL)
     assert [name for name, _ in files] == ["refunds.py", "decide.py"]
     for name, content in files:

@@ -206,8 +206,12 @@ def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = load("dev_shop")
     with closing(shop.app):
         receipt, label = shop.send_receipt.enqueue(7), shop.draw_label.enqueue(7)
+        large, refused = shop.charge.enqueue(7, 499.5), shop.charge.enqueue(8, 5.0)
+        monkeypatch.setattr(shop.random, "random", lambda: 0.9)  # the bank answers
         shop.app.run_worker(burst=True)
         assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
+        assert [gate.summary for gate in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
+        assert (large.state(), shop.app.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
 
 
 def test_every_example_has_a_test() -> None:

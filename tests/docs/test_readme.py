@@ -16,6 +16,7 @@ import pytest
 from holdfast import App, State, SyncContext
 from tests.app.running import work_off, working
 from tests.app.waiting import until
+from tests.docs.console import Console
 from tests.docs.guide_blocks import finish, later
 from tests.docs.guide_blocks import run as run_block
 
@@ -117,19 +118,40 @@ def test_steps_and_approval_as_the_readme_has_them(request: pytest.FixtureReques
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_the_tutorials_programs_print_what_the_tutorial_says(
-    request: pytest.FixtureRequest, tmp_path: Path, store: str
-) -> None:
-    url = request.getfixturevalue(f"{store}_url")
+def test_the_tutorials_programs_print_the_same_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     receipts, first, change, more, _ = blocks("docs/tutorial.md")
-    before = '    if not to.endswith("@example.com"):\n'
-    assert before in receipts
-    (tmp_path / "receipts.py").write_text(receipts.replace(before, change), encoding="utf-8")
+    (tmp_path / "receipts.py").write_text(mended(receipts, change), encoding="utf-8")
     (tmp_path / "first.py").write_text(first, encoding="utf-8")
     (tmp_path / "more.py").write_text(more, encoding="utf-8")
-    states = [line.split()[1] for line in run(tmp_path, "first.py", url=url).splitlines()]
+    states = [line.split()[1] for line in run(tmp_path, "first.py", url=postgres_url).splitlines()]
     assert states == ["queued", "queued"]
-    said = run(tmp_path, "more.py", url=url)
+    said = run(tmp_path, "more.py", url=postgres_url)
     assert f"$ python more.py\n{said}```" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # a dozen processes, one after another
+def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
+    whole = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page, waiting, _ = whole.partition("## Waiting for a result")
+    before, right, after = page.partition("## Putting it right")
+    assert waiting
+    assert right
+    receipts, first, change, more, _ = blocks("docs/tutorial.md")
+    for name, content in (("receipts", receipts), ("first", first), ("more", more)):
+        (tmp_path / f"{name}.py").write_text(content, encoding="utf-8")
+    console = Console(tmp_path, "sqlite:///jobs.db", user="ada")
+    try:
+        console.follow(before)
+        (tmp_path / "receipts.py").write_text(mended(receipts, change), encoding="utf-8")
+        console.follow(after)
+        console.close()
+    finally:
+        console.kill()
+
+
+def mended(receipts: str, change: str) -> str:
+    before = '    if not to.endswith("@example.com"):\n'
+    assert before in receipts
+    return receipts.replace(before, change)

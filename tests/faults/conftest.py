@@ -29,7 +29,6 @@ def url(request: pytest.FixtureRequest) -> str:
 def app(url: str) -> Iterator[App]:
     """The program that enqueues and looks on. Afterwards every ledger is replayed, counters included."""
     with closing(App(url, name="tests", enqueued_by="tester")) as app:
-        app.store.migrate()
         yield app
     with closing(open_store(url)) as store:
         check_ledger(store)

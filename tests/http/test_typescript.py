@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from contextlib import closing
 from pathlib import Path
 
@@ -55,14 +56,31 @@ def test_the_package_against_the_real_service(package: Path, sqlite_url: str) ->
         asks.enqueue()
         app.run_worker(burst=True)
         token = app.tokens.issue("node", roles=["admin"]).text
-    built = npm(package, "run", "build")
+    built = npm(package, "pack")
     assert built.returncode == 0, built.stdout + built.stderr
+    assert "Client, Conflict, HoldfastError" in _installed(package, built.stdout.split()[-1])
     command = ["serve", "--url", sqlite_url, "--port", "0", "--json", "--log-level", "error"]
     with started(command, cwd=package) as server:
         tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token)
     assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
-    assert re.search(r"^# pass 17$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
+    assert re.search(r"^# pass 19$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
     assert token not in tested.stdout + tested.stderr
+
+
+def _installed(package: Path, packed: str) -> str:
+    """What a program finds that has installed what would be published from a clone in which nothing was built."""
+    program = package.parent / "program"
+    into = program / "node_modules" / "@holdfast"
+    with tarfile.open(package / packed) as archive:
+        names = {name.removeprefix("package/") for name in archive.getnames()}
+        archive.extractall(into, filter="data")
+    (into / "package").rename(into / "client")
+    (program / "node_modules" / "zod").symlink_to(package / "node_modules" / "zod")
+    assert {"LICENSE", "README.md", "dist/src/index.js", "dist/src/index.d.ts"} <= names
+    assert not [name for name in names if "test" in name]
+    script = 'console.log(Object.keys(await import("@holdfast/client")).sort().slice(0, 4).join(", "))'
+    node = [shutil.which("node") or "node", "--input-type=module", "-e", script]
+    return subprocess.run(node, cwd=program, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def address_of(server: subprocess.Popen[str]) -> str:

@@ -312,6 +312,7 @@ def screens(verbs: Any, tenant: str) -> dict[str, Flow[Any]]:
     """What the screens of the dashboard are drawn from."""
     return {
         "the hour": verbs.hour(tenant),
+        "queues and workers": verbs.standing(tenant),
         "tenants": verbs.tenants(tenant, most=1_000, names=50),
         "events of nobody": verbs.recent_events(EventFilter(tenant=tenant, actor="nobody")),
         "decided gates": verbs.gates(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),

@@ -289,6 +289,11 @@ _FORGED = '{"gate_id": "x", "state": "approved", "votes": []}'
 
 STEPS = [
     both("change what a step returned", "update step set value = '2' where job_id = :running", says=_OVER),
+    both(
+        "seal what a step returned in the clear",
+        """update step set value = '{"$holdfast":{"key":"k2","sealed":"BBBB"}}' where job_id = :running""",
+        says=_OVER,
+    ),
     both("have a step done again", "update step set ended_at = null where job_id = :running", says=_OVER),
     both("rename a step that is over", "update step set name = 'x' where job_id = :running", says=_OVER),
     both("rename a wait", "update step set name = 'refunded' where job_id = :waiting", says=_OVER),

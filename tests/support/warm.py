@@ -17,7 +17,10 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-PRELOADED = ["holdfast.cli.commands", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"]
+PRELOADED = [
+    *("holdfast.cli.commands", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"),
+    "tests.support.preloaded",
+]
 
 
 def context() -> ForkServerContext:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast import App, Context, Retry, SyncContext
+from holdfast import App, Backoff, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, look
 from holdfast.cli.top_view import as_lines, picture
 from holdfast.domain.pulse import LATELY, WINDOW, Pulse, rates_of
@@ -29,6 +29,7 @@ from tests.app.running import work_off, working
 from tests.app.waiting import until
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment
+from tests.support.stores import forward
 
 pytestmark = pytest.mark.req("JF-15")
 
@@ -51,6 +52,21 @@ def declare(app: App) -> None:
     @app.job()
     def asks(ctx: SyncContext) -> None:
         ctx.approval("go", summary=HOSTILE)
+
+
+def test_a_failure_is_told_as_it_was_also_of_a_job_that_has_succeeded_since(app: App) -> None:
+    @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=0, jitter=False)))
+    def mends(ctx: Context) -> None:
+        if ctx.attempt < 3:
+            raise (ConnectionError("busy") if ctx.attempt == 1 else KeyError("gone"))
+
+    job = mends.enqueue()
+    for _ in range(3):
+        work_off(app)
+        forward(app.store, 60)
+    assert job.state() == "succeeded"
+    told = [(each.attempt, each.error_code) for each in pulse(app).failures]
+    assert told == [(2, "KeyError"), (1, "ConnectionError")]
 
 
 def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, new_app: NewApp) -> None:

@@ -58,8 +58,11 @@ def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clo
 
 def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
     search = Search(("default",))
-    search.learn(Turn([taken(n) for n in range(500)], [], True, 11_000), want=500, look=search.look())
+    many = [taken(n) for n in range(500)]
+    search.learn(Turn(many, [], True, 3_900), want=500, look=search.look())
     assert search.look().after == {}
+    search.learn(Turn(many, [], True, 4_100), want=500, look=search.look())
+    assert search.look().after != {}
 
 
 def test_only_a_look_at_the_head_tells_that_there_is_nothing_left(clock: Clock) -> None:

@@ -178,3 +178,44 @@ def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> Non
 def sound(path: Path) -> bool:
     with closing(sqlite3.connect(path)) as connection:
         return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
+
+
+# -- a file that is not there any more -----------------------------------------------------------------------------
+
+
+def remove(path: Path) -> None:
+    for part in ("", "-wal", "-shm"):
+        Path(f"{path}{part}").unlink(missing_ok=True)
+
+
+def test_nothing_is_written_to_a_file_that_was_removed(store: SqliteStore, path: Path) -> None:
+    """SQLite would go on with the file that has no name any more, and nobody would ever see what was accepted."""
+    put_one(store)
+    remove(path)
+    with pytest.raises(StoreUnavailable) as refused:
+        put_one(store)
+    assert refused.value.code == "database_gone"
+    assert not path.exists()
+    with pytest.raises(StoreUnavailable), store.transaction():
+        pass
+    assert not path.exists()
+
+
+def test_a_file_that_took_the_place_of_another_is_used_from_then_on(
+    store: SqliteStore, path: Path, tmp_path: Path
+) -> None:
+    put_one(store)
+    restored = tmp_path / "restored.db"
+    with closing(SqliteStore(f"sqlite:///{restored}")) as other:
+        other.migrate()
+        kept = put_one(other)
+    remove(path)
+    restored.rename(path)
+    new = put_one(store)
+    with closing(SqliteStore(store.url)) as somebody:
+        assert somebody.run(somebody.verbs.get(kept, "default")) is not None
+        assert somebody.run(somebody.verbs.get(new, "default")) is not None
+        log = Path(f"{path}-wal")
+        assert log.exists()
+        store.close()  # the last connection to the old file would take the log of the new one with it
+        assert log.exists()

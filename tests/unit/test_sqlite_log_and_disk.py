@@ -53,6 +53,19 @@ def small_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         yield opened
 
 
+def test_what_was_written_stays_written_when_the_log_cannot_be_moved(
+    small_log: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever was told of an error would write it again."""
+    Path(f"{path}-checkpoint").unlink(missing_ok=True)
+    Path(f"{path}-checkpoint").mkdir()  # as with no more open files: it cannot be opened
+    for number in range(40):
+        put(small_log, *(spec() for _ in range(10)))
+        assert count(small_log) == 10 * (number + 1)
+    assert Path(f"{path}-wal").stat().st_size > 400_000
+    assert caplog.text.count("cannot be moved") == 1
+
+
 def test_the_log_is_moved_into_the_file_and_begun_anew(small_log: SqliteStore, path: Path) -> None:
     log = Path(f"{path}-wal")
     sizes = []

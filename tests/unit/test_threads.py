@@ -128,3 +128,20 @@ def test_a_thread_that_outlives_its_loop_ends_quietly() -> None:
     asyncio.run(give_up())
     go_on.set()
     until(lambda: threads.stuck == 0, "it has come back")
+
+
+@pytest.mark.req("CX-15")
+async def test_a_call_that_no_thread_could_be_started_for_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job has failed by then, and may be begun again: it would be done twice."""
+    threads, made = Threads(), []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await threads.run("k", lambda: made.append("first"))
+    await threads.run("k", lambda: made.append("second"))
+    await threads.run("k", lambda: made.append("third"))
+    assert made == ["second", "third"]

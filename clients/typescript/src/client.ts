@@ -7,6 +7,7 @@ import { z } from "zod";
 import { JobFailed, NotFound, Refused, unexpected, WaitTimeout } from "./errors.js";
 import { DeadLetters, Queues, Schedules } from "./operating.js";
 import { every } from "./pages.js";
+import { reserve, type Held, type Reserve } from "./reserving.js";
 import * as schemas from "./schemas.js";
 import type { Enqueued, Event, Gate, Health, Job, Outcome, Sent, Verdict } from "./schemas.js";
 import { Parser } from "./sse.js";
@@ -89,6 +90,12 @@ export class Client {
   /** How the work of the token's tenant stands, with a verdict and its reasons. */
   health(): Promise<Health> {
     return this.#transport.ask(schemas.healthSchema, { method: "GET", path: "/health" });
+  }
+
+  /** Use something directly while no job is begun there: a resource, a queue, or (with neither) everything. `work` is
+   * called when its turn has come and the jobs under way there have ended; the reservation is kept alive meanwhile. */
+  reserve<T>(wanted: Reserve, work: (held: Held) => Promise<T> | T): Promise<T> {
+    return reserve(this.#transport, wanted, work);
   }
 
   /** Sent again after a lost connection it is one job: a key goes with it, made once. */

@@ -211,6 +211,17 @@ export const healthSchema = z.object({
 });
 export type Health = z.infer<typeof healthSchema>;
 
+export const reservedSchema = z.object({
+  id: z.string(),
+  scope: z.string(),
+  name: z.string(),
+  state: z.string(),
+  /** Jobs that were begun before and are under way there. */
+  running: z.number(),
+  ahead: z.number(),
+});
+export type Reserved = z.infer<typeof reservedSchema>;
+
 // --- for workers ---
 
 export const leaseSchema = z.object({ lease: z.string(), until: time });

@@ -98,6 +98,7 @@ export class Worker {
   /** Jobs that the lease holds and nobody here knows of, with how many claims had been begun when they were seen. */
   readonly #strange = new Map<string, number>();
   #pause = 0;
+  #freed: () => void = nothing;
 
   constructor(transport: Transport, options: WorkerOptions) {
     this.#transport = transport;
@@ -148,7 +149,7 @@ export class Worker {
     }
     const want = Math.min(concurrency - this.#running.size, 100);
     if (want <= 0) {
-      await Promise.race([...this.#running.values()].map((each) => each.done).concat(aborted(signal)));
+      await this.#room(signal);
       return;
     }
     const lease = this.#lease;
@@ -169,12 +170,26 @@ export class Worker {
     }
   }
 
+  /** Until one of them has ended. Nothing is left behind on the signal, nor on a job that takes days. */
+  #room(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      this.#freed = () => {
+        signal.removeEventListener("abort", this.#freed);
+        this.#freed = nothing;
+        resolve();
+      };
+      signal.addEventListener("abort", this.#freed);
+      if (signal.aborted) this.#freed();
+    });
+  }
+
   #begin(lease: string, claim: Claim): void {
     const stop = new AbortController();
     const each: Running = { claim, stop, ours: true, done: Promise.resolve() };
     this.#running.set(claim.id, each);
     each.done = this.#execute(lease, each).finally(() => {
       if (this.#running.get(claim.id) === each) this.#running.delete(claim.id);
+      this.#freed();
     });
   }
 
@@ -319,9 +334,4 @@ function endingOf(error: unknown): Ending {
   return { outcome: "failed", error: said };
 }
 
-function aborted(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve();
-    else signal.addEventListener("abort", () => resolve(), { once: true });
-  });
-}
+function nothing(): void {}

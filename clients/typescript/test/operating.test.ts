@@ -85,3 +85,23 @@ test("a queue is paused and resumed, and health tells of it", async () => {
   assert.ok(!(await collect(client.queues.paused())).some((each) => each.name === "ts-paused"));
   assert.equal((await client.enqueue("ts.nothing", {}, { queue: "ts-paused" })).created, true);
 });
+
+test("something is reserved while a function runs, kept alive, and released", async () => {
+  const held = await client.reserve({ resource: "ts-gpu", ttl: 1_500, reason: "measuring" }, async (mine) => {
+    await assert.rejects(
+      client.reserve({ resource: "ts-gpu", wait: 0 }, () => assert.fail("it is taken")),
+      (error) => error instanceof Conflict && error.code === "reservation_busy",
+    );
+    await sleep(2_000); // longer than it lasts by itself
+    return mine;
+  });
+  assert.equal(held.signal.aborted, false);
+  assert.equal(await client.reserve({ resource: "ts-gpu", wait: 0 }, () => 7), 7, "it is free again");
+  await assert.rejects(
+    client.reserve({ queue: "ts-quiet" }, () => {
+      throw new TypeError("mine");
+    }),
+    TypeError,
+  );
+  await assert.rejects(client.reserve({ ttl: 1 }, () => 1), InvalidInput);
+});

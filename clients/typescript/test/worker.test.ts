@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -60,6 +60,21 @@ describe("a worker", { concurrency: true }, () => {
     assert.ok(most > 1);
     const [retried, snoozed] = await Promise.all([client.get(three), client.get(four)]);
     assert.deepEqual([retried?.retries, snoozed?.retries], [1, 0]);
+  });
+
+  it("a busy worker leaves nothing behind on the signal that ends it", async () => {
+    const kind = "ts.busy";
+    const ids = await Promise.all(Array.from({ length: 15 }, () => made(kind)));
+    const stop = new AbortController();
+    const worker = client.worker({ handlers: { [kind]: () => sleep(2) }, queues: [kind], wait: 1, concurrency: 1 });
+    const running = worker.run(stop.signal);
+    try {
+      for (const id of ids) await client.wait(id, { timeout: 30_000 });
+      assert.ok(getEventListeners(stop.signal, "abort").length < 5);
+    } finally {
+      stop.abort();
+      await running;
+    }
   });
 
   it("a lease is renewed for as long as the handler takes", async () => {

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.access.identity import Identity
 from holdfast.access.identity import Scope as Allowed
-from holdfast.access.origin import comes_from_here
+from holdfast.access.origin import comes_from_elsewhere, comes_from_here
 from holdfast.access.problems import problem, refusal_of
 from holdfast.client import Client
 from holdfast.domain.errors import HoldfastError, Refused
@@ -55,22 +55,25 @@ class Gate:
             await self._inner(scope, receive, send)
             return
         try:
-            found = self._authenticate(request)
-            identity = await found if inspect.isawaitable(found) else found
+            identity = await self.who(request)
         except HoldfastError as error:  # a tenant that is none, a database that is away
             await refusal_of(error)(scope, receive, send)
             return
         if identity is None:
             await self._turn_away(request, path)(scope, receive, send)
             return
-        if identity.ambient and request.method not in SAFE and not comes_from_here(request):
+        if request.method not in SAFE and _is_forged(request, identity):
             await problem(403, "cross_site", "this request did not come from a page of this service")(
                 scope, receive, send
             )
             return
-        scope.setdefault("state", {})["identity"] = identity
+        scope.setdefault("state", {}).update(identity=identity, holdfast_gate=self)
         with self._client.serving(identity.tenant, identity.actor):
             await self._inner(scope, receive, send)
+
+    async def who(self, request: Request) -> Identity | None:
+        found = self._authenticate(request)
+        return await found if inspect.isawaitable(found) else found
 
     def _turn_away(self, request: Request, path: str) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
@@ -84,6 +87,14 @@ class Gate:
         answer = problem(401, "unauthenticated", "who asks is not known", fix="Send Authorization: Bearer hf_…")
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
+
+
+def _is_forged(request: Request, identity: Identity) -> bool:
+    """Whether another site's page may have made this request (rule 22). A program that lets people in by its cookies
+    and does not say so (``ambient``) is guarded as well: no page can add the header of a token."""
+    if identity.ambient:
+        return not comes_from_here(request)
+    return "authorization" not in request.headers and comes_from_elsewhere(request)
 
 
 def path_below(scope: Scope) -> str:

@@ -13,13 +13,21 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 def comes_from_here(request: Request) -> bool:
     """By Sec-Fetch-Site, which pages cannot forge, or else by Origin. A program that sends neither is no browser, and
     is believed only on the local machine, where no cookie was needed."""
+    said = _said(request)
+    return "cookie" not in request.headers if said is None else said
+
+
+def comes_from_elsewhere(request: Request) -> bool:
+    """Whether a browser says so itself."""
+    return _said(request) is False
+
+
+def _said(request: Request) -> bool | None:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
     origin = request.headers.get("origin")
-    if origin is not None:
-        return urlsplit(origin).netloc == request.headers.get("host")
-    return "cookie" not in request.headers
+    return None if origin is None else urlsplit(origin).netloc == request.headers.get("host")
 
 
 def is_local(request: Request) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.identity import Identity
@@ -20,6 +21,7 @@ log = logging.getLogger("holdfast.http")
 
 UNMATCHED = "unmatched"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PREFIXES = ("/api/v1", "/api")
 CLOSED = 499
 """Whoever asked went away before there was an answer."""
 
@@ -48,6 +50,8 @@ class RequestLog:
         with trace_from(_header(headers, b"traceparent"), _header(headers, b"tracestate")):
             try:
                 await self._inner(scope, receive, noticed)
+            except ClientDisconnect:  # in the midst of what they said: nobody waits for an answer, and nothing broke
+                pass
             except Exception:
                 status = 500 if status == CLOSED else status
                 raise
@@ -73,11 +77,13 @@ def pattern_of(scope: Scope) -> str:
     """The route without the values in it; what fits none is all the same."""
     path, root = str(scope["path"]), str(scope.get("app_root_path", scope.get("root_path", "")))
     found = getattr(scope.get("route"), "path", None)
+    below = path.removeprefix(root) if root else path
     if isinstance(found, str):
-        return found
+        # Newer releases of FastAPI keep to themselves what a router was included under.
+        cut = () if found.startswith("/api/") else (under for under in PREFIXES if below.startswith(f"{under}/"))
+        return next(iter(cut), "") + found
     if scope.get("endpoint") is None:
         return UNMATCHED
-    below = path.removeprefix(root) if root else path
     for name, value in (scope.get("path_params") or {}).items():
         if name == "path":  # files below a mount
             return "/static/{path}"

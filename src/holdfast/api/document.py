@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from holdfast.access import Scope
 from holdfast.api.answers import Problem
+from holdfast.api.examples import EXAMPLES
 from holdfast.api.linking import PREFIX
 
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -65,6 +66,8 @@ def _document(service: FastAPI) -> dict[str, Any]:
     parts = found.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema()
+    for name, example in EXAMPLES.items():
+        schemas[name]["examples"] = [example]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_…"}}

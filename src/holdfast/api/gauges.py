@@ -41,7 +41,7 @@ class _Reading:
             if not self._read or time.monotonic() - self._read > KEPT:
                 try:
                     client = self._app.client
-                    self._queues = client.run(client.verbs.pulse(client.scope)).queues
+                    self._queues = client.run(client.verbs.standing(client.scope)).queues
                 except HoldfastError as error:
                     log.warning("the queues could not be looked at: %s", error.code)
                     self._queues = ()

@@ -112,6 +112,7 @@ class HandingOut:
     async def _prepared(self, claim: Claim, scope: str) -> dict[str, Any] | None:
         handler = await self.handler_for(claim)
         outcome: Outcome | None = None
+        kept: dict[str, Any] = {}
         try:
             if handler.at_most_once and (claim.retries or claim.crashes):
                 outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
@@ -119,6 +120,7 @@ class HandingOut:
                 if is_packed(claim.payload):
                     claim = await unpacked(handler, claim)
                 await self._asked(claim, scope)
+                kept = await self._kept(claim)
         except Suspended as wait:
             outcome = wait.outcome
         except Reject as error:
@@ -129,7 +131,7 @@ class HandingOut:
             settlement = decide(claim, outcome, random.random())
             await self.client.arun(self.client.verbs.settle(claim.lease, [settlement], scope))
             return None
-        return await self._handed_out(claim)
+        return _handed_out(claim, kept)
 
     async def _asked(self, claim: Claim, scope: str) -> None:
         declared = self._app.kinds.get(claim.kind)
@@ -143,30 +145,16 @@ class HandingOut:
         finally:
             await means.aclose()
 
-    async def _handed_out(self, claim: Claim) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
-        if claim.attempt > 1:
-            kept = await self.client.arun(self.client.verbs.checkpoints(claim.id, claim.tenant))
+    async def _kept(self, claim: Claim) -> dict[str, Any]:
+        """What earlier attempts have saved, opened: who works over HTTP has no keys."""
+        if claim.attempt == 1:
+            return {}
+        found = await self.client.arun(self.client.verbs.checkpoints(claim.id, claim.tenant))
+        bound = {"what": "checkpoint", "tenant": claim.tenant, "job_id": claim.id}
         return {
-            "id": claim.id,
-            "attempt": claim.attempt,
-            "tenant": claim.tenant,
-            "kind": claim.kind,
-            "queue": claim.queue,
-            "payload": decode(claim.payload),
-            "retries": claim.retries,
-            "max_retries": claim.max_retries,
-            "crashes": claim.crashes,
-            "max_crashes": claim.max_crashes,
-            "priority": claim.priority,
-            "created_at": claim.created_at,
-            "deadline_at": claim.deadline_at,
-            "correlation_id": claim.correlation_id,
-            "parent_id": claim.parent_id,
-            "workflow_id": claim.workflow_id,
-            "agent": claim.agent,
-            "tags": list(claim.tags),
-            "checkpoints": {name: value for name, value in kept.items() if name != RESERVED},
+            name: self.client.vault.open_kept(value, place=name, **bound)  # type: ignore[arg-type]
+            for name, value in found.items()
+            if name != RESERVED
         }
 
     async def _attend(self, tenant: str) -> None:
@@ -198,6 +186,30 @@ class HandingOut:
 
     async def aclose(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _handed_out(claim: Claim, kept: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "attempt": claim.attempt,
+        "tenant": claim.tenant,
+        "kind": claim.kind,
+        "queue": claim.queue,
+        "payload": decode(claim.payload),
+        "retries": claim.retries,
+        "max_retries": claim.max_retries,
+        "crashes": claim.crashes,
+        "max_crashes": claim.max_crashes,
+        "priority": claim.priority,
+        "created_at": claim.created_at,
+        "deadline_at": claim.deadline_at,
+        "correlation_id": claim.correlation_id,
+        "parent_id": claim.parent_id,
+        "workflow_id": claim.workflow_id,
+        "agent": claim.agent,
+        "tags": list(claim.tags),
+        "checkpoints": kept,
+    }
 
 
 async def _nobody(claim: Claim, stop: Stop) -> None:

@@ -10,9 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match, Mount, Route
 
 from holdfast.access.problems import problem, refusal_of
+from holdfast.access.requests import pattern_of
 from holdfast.domain.errors import HoldfastError
 
 log = logging.getLogger("holdfast.api")
@@ -37,8 +38,11 @@ def add_problems(service: FastAPI) -> None:
 
     @service.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, "internal_error", "something went wrong here; the log of the service says what")
+        log.error("%s %s failed", request.method, pattern_of(request.scope), exc_info=error)
+        answer = problem(500, "internal_error", "something went wrong here; the log of the service says what")
+        # It is made outside of all else that would add them.
+        answer.headers.update({"cache-control": "no-store", "x-content-type-options": "nosniff"})
+        return answer
 
 
 def invalid_request(error: RequestValidationError) -> Response:
@@ -51,12 +55,15 @@ def add_the_rest(service: FastAPI) -> None:
     """What is below /api and no route of ours is a problem, too, and not a page of the dashboard."""
 
     async def nothing(request: Request) -> Response:
-        others = [route for route in service.routes if route is not here]
-        known = any(route.matches(request.scope)[0] is Match.PARTIAL for route in others)
-        raise HTTPException(405 if known else 404)
+        others = [route for route in service.routes if route is not here and not isinstance(route, Mount)]
+        asked = {method: {**request.scope, "method": method} for method in METHODS}
+        known = [word for word in METHODS if any(each.matches(asked[word])[0] is Match.FULL for each in others)]
+        if not known:
+            raise HTTPException(404)
+        raise HTTPException(405, headers={"Allow": ", ".join([*known, *(["HEAD"] if "GET" in known else [])])})
 
     here = Route("/api/{rest:path}", nothing, methods=[*METHODS], include_in_schema=False)
     service.router.routes.append(here)
 
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Query
@@ -13,10 +11,7 @@ from holdfast.app import App
 from holdfast.domain.ids import parse_id
 from holdfast.domain.keys import check_name
 from holdfast.domain.states import State
-from holdfast.searching import Search, moment, narrowed, parse
-
-_NEVER = datetime.min.replace(tzinfo=UTC)  # where no time is asked for
-_TIMED = re.compile(r"(since|until):", re.IGNORECASE)
+from holdfast.searching import NEVER, Search, moment, names_a_time, narrowed, parse
 
 
 async def the_search(
@@ -32,8 +27,8 @@ async def the_search(
 ) -> Search:
     """What the parameters and the words of ``q`` come to together; refused where they contradict."""
     client = app.client
-    timed = since is not None or until is not None or _TIMED.search(q or "")
-    now = await client.arun(client.verbs.now()) if timed else _NEVER
+    timed = since is not None or until is not None or names_a_time(q or "")
+    now = await client.arun(client.verbs.now()) if timed else NEVER
     return narrowed(
         parse(q or "", now),
         state=state,

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from holdfast.api.handing_out import HandingOut
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Claim, Job
 from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from holdfast.domain.payload import encode
-from holdfast.domain.redaction import JobRedactor, Redact
+from holdfast.domain.redaction import JobRedactor, Redact, one_line
 from holdfast.domain.rules import HIDDEN, WITHHELD
 from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide
 from holdfast.domain.usage import check_cost
@@ -25,6 +26,8 @@ from holdfast.runtime.execution import Handler, packed
 from holdfast.transaction import RESULT_LIMIT
 
 Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
+CODE_LIMIT: Final = 100
+_NAME: Final = re.compile(r"[\w.:$*-]+")
 VERBS = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 
 
@@ -120,7 +123,7 @@ def _outcome(said: Said, handler: Handler, claim: Claim, *, hidden: bool) -> Out
     # Of a restricted payload every value is a secret, and it is not to be had here to compare with.
     message = WITHHELD if hidden and said.message else redact(said.message or "", MESSAGE_LIMIT)
     trace = None if said.traceback is None or hidden else redact(said.traceback, TRACEBACK_LIMIT)
-    code = said.code or said.type
+    code = _code_of(said, redact, hidden=hidden)
     match said.outcome:
         case "succeeded":
             try:
@@ -138,3 +141,10 @@ def _outcome(said: Said, handler: Handler, claim: Claim, *, hidden: bool) -> Out
             return Snoozed(said.after or 0.0, message or None, cost=cost)
         case "cancel":
             return Cancelled(message or None, cost=cost)
+
+
+def _code_of(said: Said, redact: Redact, *, hidden: bool) -> str | None:
+    """A word of the worker's, which goes into lists, groups and logs as it is: one line, without secrets. Of a
+    restricted job only what can be a name: anything else may be made of what the worker has read."""
+    text = one_line(redact(said.code or said.type or "", CODE_LIMIT), CODE_LIMIT).strip()
+    return None if not text or (hidden and not _NAME.fullmatch(text)) else text

@@ -14,7 +14,7 @@ from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
-from holdfast.domain.agents import Agent, Definition
+from holdfast.domain.agents import WAITING_CAP, Agent, Definition
 from holdfast.domain.errors import NotFound
 from holdfast.domain.policies import PRESETS, preset, retry_limit
 from holdfast.domain.sizes import in_words
@@ -45,7 +45,7 @@ def list_agents(
             "name": lambda agent: line(agent.name),
             "kind": lambda agent: line(agent.kind or ""),
             "state": lambda agent: _state(agent),
-            "waiting": lambda agent: f"{agent.waiting:,}",
+            "waiting": _waiting,
             "why": lambda agent: line(agent.disabled_reason or ""),
         },
         none="There are no such agents.",
@@ -145,7 +145,7 @@ def _print(agent: Agent, as_json: bool) -> None:
             ("disabled", disabled_since(agent)),
             ("tenant", agent.tenant),
             ("kind", agent.kind),
-            ("waiting", f"{agent.waiting:,}"),
+            ("waiting", _waiting(agent)),
             ("tries", None if agent.max_retries is None else str(agent.max_retries + 1)),
             ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
             ("backoff", _backoff(agent.backoff)),
@@ -169,3 +169,7 @@ def _backoff(backoff: dict[str, Any] | None) -> str | None:
     if backoff is None:
         return None
     return next((name for name, known in PRESETS.items() if known.to_json() == backoff), json.dumps(backoff))
+
+
+def _waiting(agent: Agent) -> str:
+    return f"{agent.waiting:,}" + ("+" if agent.waiting >= WAITING_CAP else "")

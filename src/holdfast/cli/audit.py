@@ -29,7 +29,7 @@ PAUSE = 2.0  # seconds between two words about the progress
 @commands.add(
     "verify",
     "holdfast audit verify",
-    "holdfast audit verify --from 1200 --anchor '$(cat anchor.txt)'",
+    'holdfast audit verify --from 1200 --anchor "$(tail -1 anchors.txt)"',
     "holdfast audit verify --file trail.jsonl",
 )
 def verify(
@@ -153,7 +153,7 @@ def anchor(session: NoTenant) -> None:
         write(str(found))
 
 
-@commands.add("seal")
+@commands.add("seal", "holdfast audit seal")
 def seal(session: NoTenant) -> None:
     """Seal what there is now. Workers do so by themselves every few seconds."""
     with session.connect(EVERY_TENANT) as client:

@@ -148,11 +148,13 @@ app.add(
     "dev",
     "holdfast dev shop.jobs:app",
     "holdfast dev examples/dev_shop.py --port 9000",
+    brief="Run dashboard, API, worker and scheduler, to develop with.",
 )(dev.dev)
 app.add(
     "tick",
     "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
     "holdfast tick shop.jobs:app --json",
+    brief="Run at most N jobs in this process: no worker is needed.",
 )(tick.tick)
 app.add(
     "enqueue",
@@ -169,12 +171,14 @@ app.add(
     "why",
     "holdfast why 01a1de74-eb8c-70f1-843b-cac5f6817387",
     "holdfast why ID --json",
+    brief="Say why a job does not run, and what would change it.",
 )(why.why)
 app.add(
     "top",
     "holdfast top --all-tenants",
     "holdfast top --interval 500ms",
     "holdfast top --json",
+    brief="Watch queues, workers, jobs and failures as they are.",
 )(top.top)
 app.add("health", "holdfast health --all-tenants")(health.health)
 app.add(
@@ -182,14 +186,15 @@ app.add(
     "holdfast pause --queue mail --reason 'SMTP is down' --until 1h",
     "holdfast pause --kind pay --tenant acme --reason 'wrong sums' --refuse-enqueue",
     "holdfast pause --all --reason 'the database is being moved'",
+    brief="Begin nothing more of a queue, a kind, a tenant, or all.",
 )(switches.pause)
 app.add(
     "resume",
     "holdfast resume --queue mail",
     "holdfast resume --all",
 )(switches.resume)
-app.add("switches", "holdfast switches --all-tenants")(switches.switches)
-app.add("doctor", "holdfast doctor --strict")(health.doctor)
+app.add("switches", "holdfast switches --all-tenants", brief="List what is paused.")(switches.switches)
+app.add("doctor", "holdfast doctor --strict", brief="Look for what is wrong with the database.")(health.doctor)
 app.add(
     "events",
     "holdfast events --follow",
@@ -199,17 +204,20 @@ app.add(
     "bench",
     "holdfast bench --url sqlite:///scratch.db",
     "holdfast bench --url postgresql://app@db/app --json",
+    brief="Measure your own database.",
 )(bench.bench)
 app.add(
     "demo",
     "holdfast demo",
     "holdfast demo --json",
     "holdfast demo --keep",
+    brief="Run many jobs, kill a worker, check that nothing was lost.",
 )(demo.demo)
 app.add(
     "usage",
     "holdfast usage --by day --since 30d",
     "holdfast usage --by tenant,kind --since 2027-01-01 --until 2027-01-31 --all-tenants --csv",
+    brief="Show what was used: jobs, run time, wait time and cost.",
 )(usage.usage)
 
 GROUPS = (

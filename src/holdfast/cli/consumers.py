@@ -50,7 +50,7 @@ def reset_consumer(
     )
 
 
-@commands.add("remove")
+@commands.add("remove", "holdfast consumers remove billing")
 def remove_consumer(session: AnyTenant, name: Name) -> None:
     """Forget a consumer's place; reading under its name begins anew."""
     with session.connect() as client:

@@ -13,6 +13,7 @@ import typer
 
 from holdfast import config
 from holdfast.cli import logs, options, web
+from holdfast.cli.loading import module_of
 from holdfast.cli.output import emit, say
 from holdfast.cli.serve import HOST, PORT, Host, Port
 from holdfast.cli.serving import run_to_end
@@ -48,6 +49,7 @@ def dev(
     Nobody has to log in: it listens on this machine only.
     """
     web.refuse_unsafe(host, local=True)
+    module_of(app)  # a file that is not there is told at once, and not waited for
     json_lines = options.logs_json(log_format, as_json)
     logs.set_up(log_level.value, as_json=json_lines)
     if url is None:

@@ -152,7 +152,7 @@ def enable(
         _told(Endpoints(client).enable(name, skip=skip), session.as_json)
 
 
-@commands.add("remove")
+@commands.add("remove", "holdfast endpoints remove ops")
 def remove(session: OneTenant, name: Name) -> None:
     """Remove an endpoint and the log of its deliveries."""
     with session.connect() as client:
@@ -205,7 +205,7 @@ def resend(
         _enqueued(Endpoints(client).resend(name, message), session.as_json)
 
 
-@commands.add("secret")
+@commands.add("secret", "holdfast endpoints secret")
 def secret(as_json: options.Json = False) -> None:
     """Make a secret to sign with. It is printed once, and stored nowhere: put it where workers and receiver find it."""
     made = new_secret()

@@ -17,7 +17,7 @@ commands = Commands("Who may execute: a list of labels.")
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="What a worker is started with as --executor.")]
 
 
-@commands.add("list")
+@commands.add("list", "holdfast executors list")
 def list_executors(session: NoTenant) -> None:
     """List who may execute. While the list is empty, everybody may."""
     with session.connect() as client:
@@ -50,7 +50,7 @@ def add(
     session.answer(added, f"{label} is on the list, as {added.role}.")
 
 
-@commands.add("remove")
+@commands.add("remove", "holdfast executors remove gpu")
 def remove(session: NoTenant, label: Label) -> None:
     """Take a label off the list: what it runs may end, and it takes nothing more."""
     with session.connect() as client:

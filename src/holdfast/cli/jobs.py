@@ -25,6 +25,7 @@ from holdfast.domain.templates import MadeFrom
 from holdfast.domain.trace import plain_tags
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
+from holdfast.vault import shown
 
 commands = Commands("Look at jobs, and put them right.")
 
@@ -105,10 +106,10 @@ def show(session: AnyTenant, job: options.JobId) -> None:
     if found.steps:
         heading("Steps")
         print_steps(found.steps, found.job)
-    print_document("Payload", _unsealed(found.job.payload))
+    print_document("Payload", shown(found.job.payload))
     if found.result is not None and found.result.value is not None:
-        print_document("Result", _unsealed(found.result.value))
-    checkpoints = {name: value for name, value in found.checkpoints.items() if name != RESERVED}
+        print_document("Result", shown(found.result.value))
+    checkpoints = {name: shown(value) for name, value in found.checkpoints.items() if name != RESERVED}
     if checkpoints:
         print_document("Checkpoints", checkpoints)
     if found.artifacts:
@@ -116,7 +117,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
 
 
-@commands.add("history")
+@commands.add("history", "holdfast jobs history 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def history(session: AnyTenant, job: options.JobId) -> None:
     """Show the events of a job, oldest first."""
     events = _story(session, job).history
@@ -134,14 +135,6 @@ def _story(session: AnyTenant, job_id: str) -> Story:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
         raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
     return found
-
-
-def _unsealed(value: Any) -> Any:
-    """Of what is sealed, with which key; nobody reads the rest of it."""
-    inside = value.get("$holdfast") if isinstance(value, dict) and len(value) == 1 else None
-    if isinstance(inside, dict) and "sealed" in inside:
-        return f"sealed with key {inside.get('key')}"
-    return value
 
 
 def _try(n: int, each: Job, shown: str) -> list[Cell]:

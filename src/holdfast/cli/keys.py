@@ -1,4 +1,4 @@
-"""``holdfast keys list | generate | rotate``: the keys that payloads and results are sealed with."""
+"""``holdfast keys list | generate | rotate``: the keys that payloads, results, steps and checkpoints are under."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from holdfast.features.keys import Rotated, rotate
 from holdfast.sealing import KeyRing, new_key
 from holdfast.vault import Vault
 
-commands = Commands("The keys that payloads and results are sealed with.")
+commands = Commands("The keys that what jobs bring and keep is sealed with.")
 
 
-@commands.add("list")
+@commands.add("list", "holdfast keys list")
 def list_keys(as_json: options.Json = False) -> None:
     """List the names of the keys in HOLDFAST_KEYS; the first seals, all of them open."""
     text = config.key_text()

@@ -17,7 +17,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule, counted
 from holdfast.features.limits import Limits
 
-commands = Commands("Limit how many jobs run at once, and how many are begun in a time.")
+commands = Commands("Limit how many jobs run at once, or begin in a time.")
 
 
 @dataclass(frozen=True, kw_only=True)

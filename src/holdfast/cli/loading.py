@@ -34,7 +34,9 @@ def module_of(name: str) -> str:
         return name
     file = Path(path).resolve()
     if not file.is_file():
-        raise InvalidSetting(f"there is no file {path}", code="module_not_found")
+        raise InvalidSetting(
+            f"there is no file {path}", code="module_not_found", fix="Name it as it is seen from this directory."
+        )
     if not file.stem.isidentifier():
         raise InvalidSetting(f"{file.name} cannot be imported by that name", code="invalid_app")
     if str(file.parent) not in sys.path:

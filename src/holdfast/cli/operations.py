@@ -21,7 +21,7 @@ from holdfast.domain.operations import Operation
 from holdfast.domain.states import State
 from holdfast.features.operations import Operations, Wanted
 
-commands = Commands("What is done to many jobs: start it, look how far it is, cancel it.")
+commands = Commands("What is done to many jobs at once: start, watch, cancel.")
 
 
 class Verb(StrEnum):

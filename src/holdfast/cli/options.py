@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -98,6 +99,10 @@ def listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
+# What somebody means as a weight who does not know how it is written: served as a name it would find nothing.
+_LIKE_A_WEIGHT = re.compile(r".+[:=]\s*[-+]?[0-9.]+%?")
+
+
 def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
     """``mail:3,default`` as the queues and their weights; no weights if none is given.
 
@@ -109,6 +114,12 @@ def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
         name, colon, number = part.rpartition(":")
         if colon and number.isascii() and number.isdecimal():
             weighted = True
+        elif _LIKE_A_WEIGHT.fullmatch(part):
+            raise InvalidSetting(
+                f"{part!r} has no weight that is a whole number",
+                code="invalid_weight",
+                fix=f"Write mail:3; a queue that is really called so is written {part}:1.",
+            )
         else:
             name, number = part, "1"
         weights[check_name(name, "queue")] = int(number[:10])

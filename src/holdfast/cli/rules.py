@@ -17,7 +17,7 @@ from holdfast.domain.rules import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.domain.sizes import in_words
 from holdfast.features.payload_rules import PayloadRules
 
-commands = Commands("Rules for payloads: what may be in one, who sees it, how large it may be.")
+commands = Commands("Rules for payloads: what may be in one, who sees it.")
 
 Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The kind; without one the rule for each kind.")]
 DeclaredBy = Annotated[

@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 from holdfast.app import App
 from holdfast.cli.output import line
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.runtime.looping import entered_again
 from holdfast.runtime.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 
 ONCE_MORE = "Stopping; once more to hand back what is running at once."
 AT_ONCE = "Stopping at once."
+LAST_WORDS = 0.5
 
 
 def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str], None]) -> None:
@@ -62,13 +64,24 @@ class Stopper:
 
 
 def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """``asyncio.run`` without its wait for threads: one that is stuck in a handler must not keep the process."""
+    """``asyncio.run`` without its wait for threads and tasks: one that is stuck must not keep the process."""
     loop = loop or asyncio.new_event_loop()
+    task = loop.create_task(work)
     try:
-        return loop.run_until_complete(work)
+        return entered_again(task, lambda: loop.run_until_complete(task))
     finally:
+        loop.run_until_complete(_cancel_what_is_left())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _cancel_what_is_left() -> None:
+    """Somebody may still be knocking at a database that does not answer."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=LAST_WORDS)
 
 
 async def serve(
@@ -92,5 +105,5 @@ async def serve(
             await serving.run()
     finally:
         await app.aclose()
-    tell(f"{serving.name} has ended after {serving.taken} jobs.")
+    tell(f"{serving.name} has ended after {serving.taken} {'attempt' if serving.taken == 1 else 'attempts'}.")
     return stopper

@@ -153,7 +153,7 @@ def resume(
         _told(features, features.resume(name, skip=skip), session.as_json)
 
 
-@commands.add("delete")
+@commands.add("delete", "holdfast subscriptions delete audit")
 def delete(session: AnyTenant, name: Name) -> None:
     """Remove a subscription. The jobs it made stay; one that a program declares comes back with its next worker."""
     with session.connect() as client:

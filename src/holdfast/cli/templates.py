@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import planning
+from holdfast.cli import options, planning
 from holdfast.cli.output import Cell, emit, facts, line, print_document, say, table, write
 from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant, OneTenant
@@ -45,11 +45,11 @@ def show(session: OneTenant, name: Name, version: Version = None) -> None:
     _print(found, session.as_json)
 
 
-@commands.add("versions", "holdfast templates versions monthly")
-def versions(session: OneTenant, name: Name) -> None:
+@commands.add("versions", "holdfast templates versions monthly --limit 10")
+def versions(session: OneTenant, name: Name, limit: options.Limit = 50) -> None:
     """List the versions of a template, the newest first."""
     with planning.templating(session) as templates:
-        found = templates.versions(name)
+        found = templates.versions(name, limit=limit)
     if not found:
         raise not_found(name)
     if session.as_json:

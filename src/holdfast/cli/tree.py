@@ -24,11 +24,12 @@ class Commands(typer.Typer):
     def __init__(self, help: str, **settings: Any) -> None:
         super().__init__(help=help, no_args_is_help=True, **settings)
 
-    def add(self, name: str, *shown: str) -> Callable[[Command], Command]:
-        """Put a function into the tree under this name, with examples to show."""
+    def add(self, name: str, first: str, *more: str, brief: str | None = None) -> Callable[[Command], Command]:
+        """Put a function into the tree under this name, with at least one example. ``brief`` is for the list of
+        commands, where the first sentence of its docstring would be cut off."""
 
         def put(function: Command) -> Command:
-            self.command(name, epilog=examples(*shown) if shown else None)(spread(function))
+            self.command(name, epilog=examples(first, *more), short_help=brief)(spread(function))
             return function
 
         return put

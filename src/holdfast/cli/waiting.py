@@ -15,6 +15,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.states import State
 from holdfast.domain.steps import NO_LIMIT, Step
 from holdfast.insights import Story
+from holdfast.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
 STYLES = {"done": "green", "failed": "red", "asked": "magenta", "not over": "dim"}
@@ -128,6 +129,8 @@ def _value(step: Step) -> str:
         return line(said + (f": {comment}" if comment else ""), SHORT)
     if step.kind == "event" and isinstance(value, dict):
         value = value.get("data")
+    if (sealed := shown(value)) is not value:
+        return str(sealed)
     return "" if value is None else line(_json(value), SHORT)
 
 

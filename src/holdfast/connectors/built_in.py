@@ -16,11 +16,21 @@ from holdfast.kind import Options
 Made = tuple[str, Callable[..., Any], Signature, Options]
 
 
+# The handlers are each app's own, and all are called alike: the types are looked at once, not by every app.
+_signatures: dict[str, Signature] = {}
+
+
 def built_in(reach: Reach, reports: Sources) -> Iterator[Made]:
     """Name, handler, signature and options of each."""
-    deliver = deliverer(reach)
-    yield DELIVER, deliver, Signature(deliver, DELIVER, skip=1), Options(retry=DELIVERY_RETRY)
-    request = requester(reach)
-    yield REQUEST, request, CheckedSignature(request, REQUEST, check_request, skip=1), Options()
-    generate = generator(reports)
-    yield GENERATE, generate, CheckedSignature(generate, GENERATE, check_report, skip=1), Options()
+    deliver, request, generate = deliverer(reach), requester(reach), generator(reports)
+    if not _signatures:
+        _signatures.update(
+            {
+                DELIVER: Signature(deliver, DELIVER, skip=1),
+                REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
+                GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
+            }
+        )
+    yield DELIVER, deliver, _signatures[DELIVER], Options(retry=DELIVERY_RETRY)
+    yield REQUEST, request, _signatures[REQUEST], Options()
+    yield GENERATE, generate, _signatures[GENERATE], Options()

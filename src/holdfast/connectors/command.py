@@ -23,6 +23,7 @@ from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Crashed, Failed
+from holdfast.domain.payload import safe_text
 from holdfast.domain.sizes import Size, in_bytes
 from holdfast.kind import Kind
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
@@ -33,6 +34,8 @@ from holdfast.runtime.programs import desk, shim
 from holdfast.runtime.slots import LAST_WORDS
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+# A path may have bytes in it that are no text, and no store could hold.
+PATH_LIMIT = 4_096
 SHIM = Recipe((sys.executable, "-I", "-S", shim.__file__), "")
 
 
@@ -125,14 +128,15 @@ def command_caller(
                     claim.id, claim.lease, claim.attempt, each.name, each.ref, client.scope, about
                 )
             )
-        raise Ended(program_outcome(program, answer, str(at.log), [each.name for each in found]))
+        log = safe_text(str(at.log), PATH_LIMIT)
+        raise Ended(program_outcome(program, answer, log, [each.name for each in found]))
 
     return call
 
 
 async def _run(order: Message, program: Program, timeout: float | None, children: Children) -> Message:
     child = await children.start(SHIM)
-    note = {"log": order["log"]}
+    note = {"log": safe_text(order["log"], PATH_LIMIT)}
     try:
         async with asyncio.timeout(timeout):
             return await child.ask(order)

@@ -23,11 +23,13 @@ from holdfast.domain.endpoints import (
     DELIVERY_TIMEOUT,
     EXCERPT,
     LONGEST_WAIT,
+    MAKERS,
     PATIENCE,
     PING,
     Endpoint,
     EndpointDelivery,
     fate_of,
+    is_ours,
     message_of,
 )
 from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting
@@ -62,6 +64,8 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
             raise Cancel(f"there is no endpoint {endpoint} any more")
         if not found.enabled and type != PING:
             raise Reject("endpoint_disabled", f"endpoint {endpoint} is disabled: {found.disabled_reason}")
+        if event is not None or message is not None or is_ours(type):
+            await _refuse_forged(ctx)
         given = {"event": event, "type": type, "data": data, "message": message, "at": at}
         id, kind, body = message_of(given, ctx.job_id, ctx.claim.created_at)
         attempt = _Attempt(ctx, found, id, kind)
@@ -78,6 +82,16 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
 
     deliver.__name__ = DELIVER.replace(".", "_")
     return deliver
+
+
+async def _refuse_forged(ctx: Context) -> None:
+    """What happened to jobs, schedules and endpoints is told by subscriptions, and once more by whoever may resend it:
+    a receiver that has checked the signature believes that it did happen."""
+    job = await ctx.client.arun(ctx.client.verbs.get(ctx.job_id, ctx.tenant))
+    if job is None or job.source_system not in MAKERS:
+        raise Reject(
+            "webhook_not_yours", "a job that was enqueued sends messages with a type of its own, and none of Holdfast's"
+        )
 
 
 async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:

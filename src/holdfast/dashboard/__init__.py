@@ -7,9 +7,11 @@ One file a screen under ``pages``; each has ``routes`` and asks for one scope a 
 from __future__ import annotations
 
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
+from holdfast.access.gate import path_below
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
 from holdfast.dashboard.pages import (
@@ -38,6 +40,21 @@ PAGES = (
     *(overview, jobs, job, operations, live, theme, login),
     *(approvals, decide, dead_letters, workflows, schedules, queues, tenants, audit, system, tokens, endpoints),
 )
+
+
+class Below(Mount):
+    """All but some paths: so that it can be asked before the many routes that those have."""
+
+    def __init__(self, dashboard: Starlette, *, but: frozenset[str]) -> None:
+        super().__init__("/", dashboard)
+        self._exact = frozenset(path for path in but if not path.endswith("/"))
+        self._below = tuple(path for path in but if path.endswith("/"))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = path_below(scope)
+        if path in self._exact or path.startswith(self._below):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 def make_dashboard(app: App) -> Starlette:

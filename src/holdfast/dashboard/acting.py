@@ -45,7 +45,7 @@ async def ask_first(request: Request, question: str, *, back: str, detail: str |
         return None
     given = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     root = request.scope.get("root_path", "")
-    return render(
+    return await render(
         request,
         "confirm.html",
         question=question,

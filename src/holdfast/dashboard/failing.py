@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from holdfast.access.problems import status_of
+from holdfast.access.requests import CLOSED, pattern_of
 from holdfast.dashboard.rendering import render
 from holdfast.domain.errors import HoldfastError
 
@@ -19,21 +20,27 @@ log = logging.getLogger("holdfast.dashboard")
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
-    return render(request, "error.html", status=status_of(error), code=error.code, reason=error.message, fix=error.fix)
+    return await render(
+        request, "error.html", status=status_of(error), code=error.code, reason=error.message, fix=error.fix
+    )
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return render(
+    return await render(
         request, "error.html", status=error.status_code, code="no_such_page", reason=str(error.detail), fix=None
     )
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLOSED)  # to nobody: they went in the midst of what they said
+
+
 async def _broken(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log.error("%s %s failed", request.method, pattern_of(request.scope), exc_info=error)
     reason = "something went wrong here; the log of the service says what"
-    return render(request, "error.html", status=500, code="internal_error", reason=reason, fix=None)
+    return await render(request, "error.html", status=500, code="internal_error", reason=reason, fix=None)
 
 
 def failures() -> Mapping[Any, Any]:
-    return {HoldfastError: _refused, HTTPException: _http, Exception: _broken}
+    return {HoldfastError: _refused, HTTPException: _http, ClientDisconnect: _gone, Exception: _broken}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.access.gate import path_below
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -27,11 +29,13 @@ class PageHeaders:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        ours = (*HEADERS, KEPT if "/static/" in scope["path"] else NOT_KEPT)
+        # Ours alone, by where it lies: names that people choose have /static/ in them, too.
+        file = path_below(scope).startswith("/static/")
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 said = list(message.get("headers", ()))
+                ours = (*HEADERS, KEPT if file and message["status"] < 400 else NOT_KEPT)
                 names = {name.lower() for name, _ in said}
                 message["headers"] = [*said, *(pair for pair in ours if pair[0] not in names)]
             await send(message)

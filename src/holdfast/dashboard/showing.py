@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from holdfast.domain.job import Event
 from holdfast.domain.states import State
@@ -60,11 +59,3 @@ def special(event: Event) -> str:
         parts.append(str(meta["reason"]))
     parts += [f"{name}: {value}" for name, value in meta.items() if name not in ELSEWHERE]
     return "; ".join(parts)
-
-
-def unsealed(value: Any) -> Any:
-    """Of what is sealed, with which key; nobody reads the rest of it here."""
-    inside = value.get("$holdfast") if isinstance(value, dict) and len(value) == 1 else None
-    if isinstance(inside, dict) and "sealed" in inside:
-        return f"sealed with key {inside.get('key')}"
-    return value

@@ -22,6 +22,8 @@ from holdfast.domain.sizes import Size, in_bytes
 NAME_LIMIT: Final = 255
 LARGEST_PAYLOAD: Final = 2**30
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 100 * 365 * 86_400.0
+WAITING_CAP: Final = 10_000
+"""Jobs that wait are counted up to here: a list of agents must not read the jobs of all of them."""
 HOLD: Final = timedelta(minutes=10)
 """How long jobs of a disabled agent are put off before a claim looks at them again."""
 
@@ -30,7 +32,8 @@ HOLD: Final = timedelta(minutes=10)
 class Agent:
     """An agent as it is registered. Of ``max_retries``, ``max_crashes`` and ``backoff`` None is the kind's own.
 
-    ``waiting`` is how many of its jobs wait, for their turn, their time or their retry; ``max_wait`` is in seconds.
+    ``waiting`` is how many of its jobs wait, for their turn, their time or their retry, counted up to 10,000;
+    ``max_wait`` is in seconds.
     """
 
     tenant: str

@@ -20,6 +20,7 @@ from holdfast.domain.payload import encode
 from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.subscriptions import (
     TELLS,
+    TOLD_BY_US,
     JobOptions,
     Subscribing,
     check_pattern,
@@ -46,6 +47,9 @@ PATIENCE: Final = 5
 DELIVERY_RETRY: Final = Retry(max_attempts=11, backoff=Backoff(base=10.0, factor=4.0, cap=21_600.0))
 """Up to 10 s, 40 s, 160 s … six hours: eleven times within 28 hours, spread by chance."""
 DELIVERY_TIMEOUT: Final = 20.0
+
+MAKERS: Final = frozenset({"subscription", "endpoint"})
+"""Of which source a job is that delivers what happened; nobody who enqueues can say so."""
 
 NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "schedule.missed", "endpoint.disabled")
 """What an endpoint is told that wants nothing in particular: all that somebody should look at."""
@@ -311,6 +315,11 @@ def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tu
         at = payload.get("at") or _written(made_at)
     body = encode({"type": type, "timestamp": at, "data": data}, what="message")
     return id, type, body.encode()
+
+
+def is_ours(type: str | None) -> bool:
+    """Whether this is what a message is called that tells of a job, a schedule or an endpoint."""
+    return type is not None and (of_ledger(type) or type in TOLD_BY_US or type == PING)
 
 
 def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:

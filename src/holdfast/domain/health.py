@@ -152,7 +152,7 @@ def _no_worker(found: Health, when: Thresholds) -> Concern | None:
     return Concern(
         "no_worker",
         late or "warn",
-        f"{_many(found.backlog)} jobs wait and no worker is alive",
+        f"{_counted(found.backlog, 'job waits', 'jobs wait')} and no worker is alive",
         "Start one: holdfast worker MODULE:APP",
     )
 
@@ -196,7 +196,7 @@ def _dead(found: Health, when: Thresholds) -> Concern | None:
     return Concern(
         "dead_letters",
         "warn",
-        f"{_many(found.dead_letter_open)} dead letters wait for somebody to redrive or discard them",
+        f"{_counted(found.dead_letter_open, 'dead letter waits', 'dead letters wait')} to be redriven or discarded",
         "See them: holdfast jobs list --state dead_letter",
     )
 
@@ -224,7 +224,7 @@ def _gates(found: Health, when: Thresholds) -> Concern | None:
     return Concern(
         "gates_overdue",
         "warn",
-        f"{_many(found.gate_overdue)} questions are past the time at which somebody should have decided",
+        f"{_counted(found.gate_overdue, 'question is', 'questions are')} past the time by which to decide",
         "See them: holdfast approvals list",
     )
 
@@ -347,6 +347,10 @@ def powerful_role(says: str) -> Concern:
 
 def _many(count: int) -> str:
     return f"{CAP:,} or more" if count >= CAP else f"{count:,}"
+
+
+def _counted(count: int, one: str, more: str) -> str:
+    return f"{_many(count)} {one if count == 1 else more}"
 
 
 def _whole(value: str, name: str) -> int:

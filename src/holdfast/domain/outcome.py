@@ -21,6 +21,10 @@ class Succeeded:
     ref: str | None = None
 
 
+WELL = Succeeded()
+"""Nearly every end, and nothing in it differs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``final``: no further try can help.

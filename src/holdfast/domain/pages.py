@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple, TypedDict
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput, InvalidPayload
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.payload import decode
 
 
 class Place(NamedTuple):
@@ -24,12 +25,13 @@ class Place(NamedTuple):
         if text is None:
             return None
         try:
-            tenant, name = json.loads(text) if scope == EVERY_TENANT else (scope, text)
-        except (ValueError, TypeError):
-            raise _unknown() from None
-        if not (isinstance(tenant, str) and isinstance(name, str)) or "\0" in tenant + name:
-            raise _unknown()
-        return cls(tenant, name)
+            found = decode(text) if scope == EVERY_TENANT else [scope, text]
+        except InvalidPayload:
+            raise unknown_place() from None
+        match found:
+            case [str(tenant), str(name)] if "\0" not in tenant + name:
+                return cls(tenant, name)
+        raise unknown_place()
 
 
 class Paging(TypedDict, total=False):
@@ -39,5 +41,5 @@ class Paging(TypedDict, total=False):
     limit: int | None
 
 
-def _unknown() -> InvalidInput:
+def unknown_place() -> InvalidInput:
     return InvalidInput("this is no place in the list", code="invalid_cursor", fix="Give the next of the page before.")

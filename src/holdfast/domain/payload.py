@@ -48,9 +48,21 @@ _COMPACT: Final = _encoder()
 _SORTED: Final = _encoder(sort_keys=True)
 
 
+MARK: Final = '{"$holdfast":'
+"""How begins what is sealed, or lies elsewhere."""
+
+
 def encode(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
     """Compact JSON text of at most ``limit`` bytes in UTF-8; ``what`` names the value in a refusal."""
     return _write(_COMPACT, value, limit, what)
+
+
+def own(text: str, what: str = "payload") -> str:
+    """The text of a value that somebody gave. One that looks like what the vault writes is refused: whoever opened it
+    would be shown what lies under a reference that anybody can write."""
+    if text.startswith(MARK):
+        raise InvalidPayload(f"a {what} must not look like one that is sealed or stored", code="payload_reserved")
+    return text
 
 
 def canonical(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
@@ -79,7 +91,7 @@ def decode(text: str | bytes) -> JsonValue:
     # Text with few brackets is not deep, and without \u it hides nothing that cannot be stored: most of what
     # a store gives back needs no second look.
     escapes = "\\u" in source
-    if escapes or source.count("[") + source.count("{") > MAX_DEPTH:
+    if escapes or (len(source) > MAX_DEPTH and source.count("[") + source.count("{") > MAX_DEPTH):
         _inspect(value, len(source), "JSON text", texts=escapes)
     return value
 
@@ -95,9 +107,10 @@ def _digits(digits: str) -> int | str:
 
 
 def _read(source: str) -> JsonValue:
-    """``_READER.decode`` without its search for white space around what nearly always has none."""
+    """``_READER.decode`` without its search for white space around what nearly always has none. A short text has no
+    number that is too long, so nobody looks at each of them."""
     try:
-        value, end = _scan(source, 0)
+        value, end = (_scan_short if len(source) <= MAX_DIGITS else _scan)(source, 0)
     except StopIteration:
         value, end = None, -1
     return value if end == len(source) else _decode(source)
@@ -260,4 +273,6 @@ def _read_float(digits: str) -> float:
 _READER: Final = json.JSONDecoder(parse_int=_read_int, parse_float=_read_float, parse_constant=_read_float)
 _scan: Final[Callable[[str, int], tuple[JsonValue, int]]] = _READER.scan_once  # type: ignore[attr-defined]
 _decode: Final[Callable[[str], JsonValue]] = _READER.decode
+_SHORT: Final = json.JSONDecoder(parse_float=_read_float, parse_constant=_read_float)
+_scan_short: Final[Callable[[str, int], tuple[JsonValue, int]]] = _SHORT.scan_once  # type: ignore[attr-defined]
 _LENIENT: Final = json.JSONDecoder(parse_int=_digits)

@@ -85,6 +85,16 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """The part of the pulse that pages show: queues and workers."""
+
+    at: datetime
+    queues: tuple[QueuePulse, ...]
+    workers: tuple[WorkerPulse, ...]
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pulse:
     at: datetime
     queues: tuple[QueuePulse, ...]

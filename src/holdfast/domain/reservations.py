@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from holdfast.domain.errors import Conflict
+
+# How soon whoever waits for its turn looks again: quickly at first, then at leisure.
+LOOK_EVERY: Final = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
+LOOK_LATER: Final = 0.5
+SHORTEST, LONGEST, TTL = 0.1, 3600.0, 30.0
+
 ReservationState = Literal["waiting", "active", "released", "expired", "withdrawn"]
 
 
@@ -58,6 +65,34 @@ class Standing:
     state: ReservationState
     running: int
     ahead: int
+
+
+def is_begun(standing: Standing | Reserved, *, at_once: bool) -> bool:
+    """Whether the block of whoever asked may begin; ``reservation_lost`` when it was ended by somebody else."""
+    if standing.state in ("released", "expired", "withdrawn"):
+        raise Conflict("the reservation was ended by somebody else", code="reservation_lost")
+    return standing.state == "active" and (at_once or not standing.running)
+
+
+def busy(what: str, standing: Standing | Reserved) -> Conflict:
+    """It has waited long enough."""
+    if standing.state == "active":
+        why = f"{standing.running} jobs are still running there"
+    else:
+        why = f"{standing.ahead} others are before this one"
+    return Conflict(
+        f"{what} could not be reserved: {why}", code="reservation_busy", fix="Wait longer, or try again later."
+    )
+
+
+def outlived() -> Conflict:
+    return Conflict(
+        "the reservation had ended before the block did: jobs may have run meanwhile", code="reservation_lost"
+    )
+
+
+def why_left(error: BaseException | None) -> str:
+    return "released" if error is None else f"left with {type(error).__name__}"
 
 
 NOBODYS: Final = Standing("withdrawn", 0, 0)

@@ -12,7 +12,7 @@ from typing import Any, Literal, assert_never
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
+from holdfast.domain.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.domain.payload import safe_text
 from holdfast.domain.policies import Backoff
 
@@ -44,6 +44,8 @@ class Settlement:
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     """``random01`` is the jitter, drawn by the caller so that this stays a function."""
+    if outcome is WELL:
+        return Settlement(claim.id, claim.attempt, "succeeded")
     settlement = _decide(claim, outcome, random01)
     if outcome.cost:  # into the ledger with the end of the attempt, where usage finds it
         settlement.note = (settlement.note or {}) | {"cost": outcome.cost}

@@ -19,7 +19,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, EVERY_TENANT, Event, JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import check_priority
-from holdfast.domain.payload import canonical, encode
+from holdfast.domain.payload import canonical, encode, own
 from holdfast.domain.policies import Backoff, Retry, as_stored_policy
 from holdfast.domain.steps import projection
 from holdfast.domain.templates import Template, job_options
@@ -31,6 +31,8 @@ Start = Literal["now", "beginning"]
 _VERBS: Final = frozenset(verb.value for verb in Verb)
 
 LEDGER: Final = "job."
+TOLD_BY_US: Final = ("schedule.missed", "endpoint.disabled")
+"""Events that are not about a job; the database tells them among those of applications."""
 DEPTH: Final = 5
 """How many subscriptions may lie behind a job, unless a subscription says otherwise."""
 MOST_DEEP: Final = 100
@@ -278,6 +280,16 @@ def _bad_pattern(why: str) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_pattern", fix="For example job.succeeded, job.*, order.paid, order.*")
 
 
+def check_event_name(name: object) -> str:
+    """What an application may call its events: nothing that could be taken for one of ours."""
+    checked = check_name(name, "event")
+    if checked.startswith(LEDGER) or checked in TOLD_BY_US:
+        raise InvalidSetting(
+            f"events called job.…, {' and '.join(TOLD_BY_US)} are told by Holdfast alone", code="reserved_name"
+        )
+    return checked
+
+
 def of_ledger(pattern: str) -> bool:
     return pattern.startswith(LEDGER)
 
@@ -343,7 +355,7 @@ def job_of(
         return JobSpec(
             id=new_id,
             kind=whose.job_kind if template is None else template.kind,
-            payload=encode(payload),
+            payload=own(encode(payload)),
             enqueued_by=f"subscription {whose.name}",
             source_system="subscription",
             queue=options.get("queue", DEFAULT_QUEUE),
@@ -411,7 +423,7 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
     if "payload" in options:
         if not isinstance(options["payload"], dict):
             raise InvalidSetting("the payload is an object of names and values", code="invalid_subscription")
-        encode(options["payload"])
+        own(encode(options["payload"]))
         stored["payload"] = options["payload"]
     return stored
 

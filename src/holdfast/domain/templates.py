@@ -14,7 +14,8 @@ from holdfast.domain.durations import seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import check_priority
-from holdfast.domain.payload import encode
+from holdfast.domain.pages import Place, unknown_place
+from holdfast.domain.payload import encode, own
 from holdfast.domain.policies import Backoff, Retry, as_stored_policy
 from holdfast.domain.rules import HIDDEN
 
@@ -70,6 +71,13 @@ class MadeFrom:
     due_at: datetime | None
 
 
+def version_of(place: Place) -> int:
+    """Versions are listed by their numbers: a place in that list has one as its name."""
+    if not place.name.isascii() or not place.name.isdigit() or len(place.name) > 9:
+        raise unknown_place()
+    return int(place.name)
+
+
 def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
     if payload is not None and not isinstance(payload, Mapping):
         raise InvalidSetting(f"the payload of {what} is an object of names and values", code="invalid_payload")
@@ -77,7 +85,7 @@ def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
         raise InvalidSetting(
             f"the payload of {what} is what readers see of one that is restricted", code="payload_reserved"
         )
-    return encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}")
+    return own(encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}"))
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from holdfast.client import Client
 from holdfast.domain.errors import InvalidSetting, StaleLease
 from holdfast.domain.job import Claim
+from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.progress import RESERVED
 from holdfast.stores.flow import Flow
@@ -21,15 +22,23 @@ class _Saved:
     client: Client
 
     def _save(self, value: Any, name: str) -> Flow[bool]:
-        if name == RESERVED:
+        if check_name(name, "checkpoint") == RESERVED:
             raise InvalidSetting(f"the name {RESERVED!r} is ctx.progress's own", code="reserved_name")
-        text = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint")
+        text, claim = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), self.claim
+        text = self.client.vault.seal(text, what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name)
         # Under the lease the job was claimed with, whose scope may be every tenant.
-        claim = self.claim
         return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.scope)
 
     def _load(self) -> Flow[dict[str, Any]]:
         return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)
+
+    def _found(self, kept: dict[str, Any], name: str, default: Any) -> Any:
+        if name not in kept:
+            return default
+        claim = self.claim
+        return self.client.vault.open_kept(
+            kept[name], what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name
+        )
 
     def _kept(self, kept: bool) -> None:
         if not kept:
@@ -47,7 +56,7 @@ class Checkpoints(_Saved):
 
     async def load(self, name: str = "progress", default: Any = None) -> Any:
         """What was saved under this name, in this attempt or an earlier one."""
-        return (await self.client.arun(self._load())).get(name, default)
+        return self._found(await self.client.arun(self._load()), name, default)
 
 
 class SyncCheckpoints(_Saved):
@@ -59,4 +68,4 @@ class SyncCheckpoints(_Saved):
         self._kept(self.client.run(self._save(value, name)))
 
     def load(self, name: str = "progress", default: Any = None) -> Any:
-        return self.client.run(self._load()).get(name, default)
+        return self._found(self.client.run(self._load()), name, default)

@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from holdfast.client import Client
@@ -88,8 +88,23 @@ class Durable:
                     log.warning("the steps of job %s could not be read, trying again: %s", self.claim.id, error)
                     await asyncio.sleep(random.uniform(0.1, 0.5))
                 else:
-                    self.script.remember(steps)
+                    self.script.remember([self._opened(step) for step in steps])
                     self._read = True
+
+    def _opened(self, step: Step) -> Step:
+        """A worker that does not have the key cannot go on from here, and says so."""
+        if step.kind != "step" or step.value is None:
+            return step
+        claim, vault = self.claim, self.client.vault
+        value = vault.open_kept(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
+        return step if value is step.value else replace(step, value=value)
+
+    def _sealed(self, entry: StepEntry) -> StepEntry:
+        claim, vault = self.claim, self.client.vault
+        if entry.value is None or vault.keys is None:
+            return entry
+        text = vault.seal(entry.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
+        return replace(entry, value=text)
 
     # --- whether it goes on ---
 
@@ -128,7 +143,7 @@ class Durable:
     async def save(self, entry: StepEntry) -> list[Saved]:
         await self.reach("after", entry.name)
         entries = [*self.script.due_with(entry.n), entry]
-        answers = await self.lent.recorder.save(self.claim, entries)
+        answers = await self.lent.recorder.save(self.claim, [self._sealed(each) for each in entries])
         self.script.written(entries)
         if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.arguments import Signature
 from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
-from holdfast.domain.payload import decode, encode
+from holdfast.domain.payload import decode, encode, own
 from holdfast.domain.redaction import Redact
 from holdfast.domain.settlement import MESSAGE_LIMIT
 from holdfast.domain.steps import VALUE_LIMIT, Step
@@ -78,8 +78,12 @@ class Value:
 
     def pack(self, value: Any) -> str | None:
         if self.signature is not None:
-            return self.signature.pack_result(value, limit=VALUE_LIMIT)
-        return None if value is None else encode(value, limit=VALUE_LIMIT, what=f"result of step {self.name}")
+            text = self.signature.pack_result(value, limit=VALUE_LIMIT)
+        else:
+            text = None if value is None else encode(value, limit=VALUE_LIMIT, what=f"result of step {self.name}")
+        if text is not None:
+            own(text, "result")
+        return text
 
     def unpack(self, value: Any) -> Any:
         return value if self.signature is None else self.signature.unpack_result(value)

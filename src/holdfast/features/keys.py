@@ -1,8 +1,9 @@
 """Changing keys: what is sealed with an old one is opened, sealed with the current one, and put back, page by page.
 
-Each job is a transaction of its own, so it can be stopped and begun again at any moment, and jobs run meanwhile. What
-cannot be opened (its key is not here) is left as it is, and counted. What lay in the artifact store under the old key
-goes when no job names it any more: a retry that is a job of its own may.
+First payloads and results, then what handlers have kept on their way. Each is a transaction of its own, so it can be
+stopped and begun again at any moment, and jobs run meanwhile. What cannot be opened (its key is not here) is left as it
+is, and counted. What lay in the artifact store under the old key goes when no job names it any more: a retry that is a
+job of its own may.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
-from holdfast.stores.port.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob, SealedPart
 from holdfast.vault import Vault, What
 
 PAGE = 100
@@ -40,9 +41,33 @@ def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambd
                     done = _counted(done, _one(caller, vault, job, what, text))  # type: ignore[arg-type]
         after = found[-1].id
         told(done)
+    done = _rotate_parts(caller, vault, done, told, page)
     if vault.artifacts is not None:
         clear_now(caller, vault.artifacts, caller.tenant)
     return done
+
+
+def _rotate_parts(caller: Caller, vault: Vault, done: Rotated, told: Callable[[Rotated], None], page: int) -> Rotated:
+    """What handlers have kept on their way."""
+    assert vault.keys is not None
+    after: SealedPart | None = None
+    while found := caller.run(caller.verbs.sealed_parts(vault.keys.current, after, page, caller.tenant)):
+        for part in found:
+            done = _counted(done, _part(caller, vault, part))
+        after = found[-1]
+        told(done)
+    return done
+
+
+def _part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
+    try:
+        opened = vault.open(part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
+    except HoldfastError:
+        return None
+    becomes = vault.seal_anew(
+        opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place
+    )
+    return caller.run(caller.verbs.reseal_part(part, becomes, caller.actor, part.tenant))
 
 
 def _counted(done: Rotated, written: bool | None) -> Rotated:

@@ -14,7 +14,8 @@ from holdfast.domain.operations import BulkVerb, Operation, Starting, check_rate
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.settlement import storable
 from holdfast.domain.states import State
-from holdfast.stores.base import Caller, JobFilter
+from holdfast.stores.base import Caller
+from holdfast.stores.choosing import all_of
 from holdfast.stores.flow import Flow
 
 LOOK = 0.2
@@ -130,34 +131,13 @@ class Operations:
             raise InvalidSetting("only a redrive gives jobs another number of tries", code="conflicting_options")
         new = Starting(self._new_id(), which, why, retry_limit(max_attempts), check_rate(rate))
         caller = self._caller
-        return caller.verbs.start_operation(new, _filter(caller.tenant, wanted), caller.actor, caller.tenant)
+        return caller.verbs.start_operation(new, all_of(caller.tenant, wanted), caller.actor, caller.tenant)
 
     def _work(self, id: str) -> Flow[int | None]:
         return self._caller.verbs.work_operation(self._caller.tenant, id)
 
     def _cancel(self, id: str, reason: str | None) -> Flow[bool]:
         return self._caller.verbs.cancel_operation(id, storable(reason), self._caller.actor, self._caller.tenant)
-
-
-def _filter(tenant: str, wanted: Wanted) -> JobFilter:
-    unknown = wanted.keys() - Wanted.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"jobs are not chosen by {', '.join(sorted(unknown))}", code="unknown_option")
-    given = {name: value for name, value in wanted.items() if value is not None}
-    for name in ("since", "until"):
-        moment = given.get(name)
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
-    if "state" in given:
-        given["state"] = _state(given["state"])
-    return JobFilter(tenant=tenant, **given)  # type: ignore[arg-type]
-
-
-def _state(given: object) -> State:
-    try:
-        return State(given)  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidSetting(f"there is no state {given!r}: {', '.join(State)}", code="unknown_state") from None
 
 
 def _found(id: str, operation: Operation | None) -> Operation:

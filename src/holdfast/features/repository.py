@@ -17,7 +17,7 @@ from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, StaleLeas
 from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
-from holdfast.domain.payload import decode, encode
+from holdfast.domain.payload import decode, encode, own
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.settlement import MESSAGE_LIMIT, decide
 from holdfast.stores.base import ClaimRequest, Store
@@ -63,7 +63,7 @@ class JobRepository:
         spec = JobSpec(
             id=self._new_id(),
             kind=check_name(kind, "kind"),
-            payload=encode({} if payload is None else payload),
+            payload=own(encode({} if payload is None else payload)),
             enqueued_by=self._owner,
             source_system="repository",
             process_after=run_at,
@@ -88,7 +88,7 @@ class JobRepository:
         return self._vault.open(claim.payload, what="payload", tenant=claim.tenant, job_id=claim.id)
 
     def mark_success(self, job_id: str, result: Any = None) -> None:
-        self._settle(job_id, Succeeded(None if result is None else encode(result, what="result")))
+        self._settle(job_id, Succeeded(None if result is None else own(encode(result, what="result"), "result")))
 
     def mark_failure(self, job_id: str, error: str, *, code: str = "failed", permanent: bool = False) -> None:
         """Tried again by the job's policy while it has tries left, then a dead letter."""

@@ -15,9 +15,23 @@ from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
 
 from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, StoreError
+from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, StoreError
 from holdfast.domain.limits import counted
-from holdfast.domain.reservations import Ask, Reservation, Reserved, Standing
+from holdfast.domain.reservations import (
+    LONGEST,
+    LOOK_EVERY,
+    LOOK_LATER,
+    SHORTEST,
+    TTL,
+    Ask,
+    Reservation,
+    Reserved,
+    Standing,
+    busy,
+    is_begun,
+    outlived,
+    why_left,
+)
 from holdfast.domain.settlement import storable
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
@@ -25,10 +39,6 @@ from holdfast.stores.flow import Flow
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast.reservation")
-
-LOOK_EVERY = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
-LOOK_LATER = 0.5
-SHORTEST, LONGEST, TTL = 0.1, 3600.0, 30.0
 
 _Reservations = list[Reservation]
 
@@ -128,14 +138,14 @@ class Reserving:
                 self._check(standing, end)
                 time.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
         except BaseException as error:
-            self._caller.run(self._releasing(_why(error)))
+            self._caller.run(self._releasing(why_left(error)))
             raise
         self._keep()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._let_go()
-        self._told(self._caller.run(self._releasing(_why(error))), error)
+        self._told(self._caller.run(self._releasing(why_left(error))), error)
 
     async def __aenter__(self) -> Reserving:
         end = self._end()
@@ -145,7 +155,7 @@ class Reserving:
                 self._check(standing, end)
                 await asyncio.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
         except BaseException as error:
-            await self._caller.arun(self._releasing(_why(error)))
+            await self._caller.arun(self._releasing(why_left(error)))
             raise
         self._keep()
         return self
@@ -154,7 +164,7 @@ class Reserving:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._let_go()
-        self._told(await self._caller.arun(self._releasing(_why(error))), error)
+        self._told(await self._caller.arun(self._releasing(why_left(error))), error)
 
     def _end(self) -> float | None:
         return None if self._wait is None else time.monotonic() + self._wait
@@ -166,20 +176,11 @@ class Reserving:
         return self._caller.verbs.release_reservation(self._ask.id, why, self._caller.actor, self._caller.tenant)
 
     def _begun(self, standing: Standing) -> bool:
-        if standing.state in ("released", "expired", "withdrawn"):
-            raise Conflict("the reservation was ended by somebody else", code="reservation_lost")
-        return standing.state == "active" and (self._at_once or not standing.running)
+        return is_begun(standing, at_once=self._at_once)
 
     def _check(self, standing: Standing, end: float | None) -> None:
         if end is not None and time.monotonic() >= end:
-            what = "everything" if self._ask.scope == "all" else f"{self._ask.scope} {self._ask.name}"
-            if standing.state == "active":
-                why = f"{standing.running} jobs are still running there"
-            else:
-                why = f"{standing.ahead} others are before this one"
-            raise Conflict(
-                f"{what} could not be reserved: {why}", code="reservation_busy", fix="Wait longer, or try again later."
-            )
+            raise busy("everything" if self._ask.scope == "all" else f"{self._ask.scope} {self._ask.name}", standing)
 
     def _keep(self) -> None:
         self._thread = threading.Thread(target=self._renew, name="holdfast-reservation", daemon=True)
@@ -212,9 +213,7 @@ class Reserving:
 
     def _told(self, released: bool, error: BaseException | None) -> None:
         if (self.lost or not released) and error is None:
-            raise Conflict(
-                "the reservation had ended before the block did: jobs may have run meanwhile", code="reservation_lost"
-            )
+            raise outlived()
 
 
 def _asked(
@@ -239,10 +238,6 @@ def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserve
         raise NotFound(f"there is no reservation {id}", code="reservation_not_found")
     known = {each.name: getattr(found, each.name) for each in fields(found)}
     return Reserved(**known | {"state": standing.state}, running=standing.running, ahead=standing.ahead)
-
-
-def _why(error: BaseException | None) -> str:
-    return "released" if error is None else f"left with {type(error).__name__}"
 
 
 def _ended(reservation_id: str, released: bool) -> None:

@@ -39,7 +39,8 @@ class Templates:
         self._options = dict(options or {})
 
     def put(self, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Template:
-        """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing.
+        """Define a template, or change it: that is a new version, and the 1,000 newest stay. Repeating it changes
+        nothing.
 
         ``payload`` has defaults, as many as there are. Options are ``queue``, ``priority``, ``tags``, ``agent``,
         ``retry``, ``correlation_id``, ``external_ref``, and ``deadline`` as a duration.
@@ -63,12 +64,13 @@ class Templates:
     async def alist(self, **page: Unpack[Paging]) -> _Templates:
         return await self._caller.arun(self._listed(page))
 
-    def versions(self, name: str) -> _Templates:
-        """Every version, the newest first; a removal is one of them."""
-        return self._caller.run(self._versions(name))
+    def versions(self, name: str, **page: Unpack[Paging]) -> _Templates:
+        """The newest first, as many as are kept; a removal is one of them. A page goes on after
+        ``Place(tenant, str(version))``."""
+        return self._caller.run(self._versions(name, page))
 
-    async def aversions(self, name: str) -> _Templates:
-        return await self._caller.arun(self._versions(name))
+    async def aversions(self, name: str, **page: Unpack[Paging]) -> _Templates:
+        return await self._caller.arun(self._versions(name, page))
 
     def remove(self, name: str) -> None:
         """No new jobs are made from it; its versions stay, and putting it again makes the next one."""
@@ -111,8 +113,8 @@ class Templates:
         return (yield from self._shown(found))
 
     @flow(writes=False)
-    def _versions(self, name: str) -> Steps[_Templates]:
-        found = yield from self._caller.verbs.template_versions(_named(name), self._caller.tenant).start()
+    def _versions(self, name: str, page: Paging) -> Steps[_Templates]:
+        found = yield from self._caller.verbs.template_versions(_named(name), self._caller.tenant, **page).start()
         return (yield from self._shown(found))
 
     def _shown(self, found: _Templates) -> Steps[_Templates]:

@@ -7,11 +7,13 @@ from collections.abc import Collection
 from datetime import date
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+from uuid import uuid4
 
 from holdfast import config
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.gates import GateState
 from holdfast.domain.health import Health
+from holdfast.domain.reservations import TTL
 from holdfast.domain.tick import TickSummary
 from holdfast.domain.usage import By, Usage
 from holdfast.domain.workflows import OnFailure
@@ -23,11 +25,12 @@ from holdfast.http.jobs import Jobs
 from holdfast.http.keeping import Audit, Consumers, PayloadRules, Retentions, Subscriptions
 from holdfast.http.leases import Leases
 from holdfast.http.link import Link
+from holdfast.http.reserving import AsyncReserving, Reserving
 from holdfast.http.resolving import DeadLetters, Operations
 from holdfast.http.runners import Awaiting, Blocking, Runner
 from holdfast.http.scheduling import Schedules, Templates
 from holdfast.http.sending import Base, Retrying
-from holdfast.http.standing import Queues, Reservations, Switches
+from holdfast.http.standing import Asked, Queues, Reservations, Switches
 from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 from holdfast.http.wire import Steps, get, given, post
 from holdfast.http.workflows import WorkflowPlan, Workflows, more_of, new_plan
@@ -214,6 +217,22 @@ class Client(_Everything[Blocking]):
     ) -> None:
         super().__init__(Blocking(_link(url, token, tenant, timeout, retrying), transport or HttpxTransport()))
 
+    def reserve(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        wait: Duration | None = None,
+        ttl: Duration = TTL,
+        at_once: bool = False,
+        reason: str | None = None,
+    ) -> Reserving:
+        """Use something directly while no job is begun there: ``with client.reserve("gpu-0", wait="30s"):``. That is a
+        resource, a queue, or (with neither) everything. The block begins when its turn has come and the jobs that run
+        there have ended, or ``at_once`` while they go on; after ``wait`` it is refused as busy."""
+        asked = Asked(resource, queue, seconds(ttl, "ttl"), reason, str(uuid4()))
+        return Reserving(self._runner, asked, wait, at_once)
+
     def close(self) -> None:
         self._runner.transport.close()
 
@@ -240,6 +259,20 @@ class AsyncClient(_Everything[Awaiting]):
         transport: AsyncTransport | None = None,
     ) -> None:
         super().__init__(Awaiting(_link(url, token, tenant, timeout, retrying), transport or AsyncHttpxTransport()))
+
+    def reserve(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        wait: Duration | None = None,
+        ttl: Duration = TTL,
+        at_once: bool = False,
+        reason: str | None = None,
+    ) -> AsyncReserving:
+        """``async with client.reserve("gpu-0", wait="30s"):``, as ``Client.reserve``."""
+        asked = Asked(resource, queue, seconds(ttl, "ttl"), reason, str(uuid4()))
+        return AsyncReserving(self._runner, asked, wait, at_once)
 
     async def aclose(self) -> None:
         await self._runner.transport.aclose()

@@ -33,6 +33,7 @@ BY_STATUS: dict[int, type[HoldfastError]] = {
     409: Conflict,
     410: Refused,
     413: InvalidInput,
+    415: InvalidInput,
     422: InvalidInput,
     429: StoreUnavailable,
     502: StoreUnavailable,

@@ -107,7 +107,7 @@ class Templates(Noun[C], Generic[C]):
     @verb
     def versions(self, name: str) -> Steps[_Templates]:
         """The newest first; a removal is one of them."""
-        return (yield from self._items(Template, get(f"{_template(name)}/versions", limit=200)))
+        return (yield from self._pages(Template, f"{_template(name)}/versions", limit=200))
 
     @verb
     def remove(self, name: str) -> Steps[None]:

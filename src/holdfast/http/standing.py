@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from holdfast.domain.durations import Duration, seconds
@@ -80,6 +81,21 @@ class Queues(Noun[C], Generic[C]):
         request = put(f"/queues/{segment(queue)}/aging", {"every": span, "step": step, "most": most})
         answer = yield from self._ask(request)
         return None if answer is None else read(QueueSetting, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for, again and again under one id."""
+
+    resource: str | None
+    queue: str | None
+    ttl: float
+    reason: str | None
+    id: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 class Reservations(Noun[C], Generic[C]):

@@ -95,19 +95,21 @@ async def attend(
     connection each before that."""
     async with first:
         if duty.readies and not leaving.is_set():
-            await _look(duty, store, call, looked)
+            await _look(duty, store, call, looked, leaving)
     if not duty.readies and not leaving.is_set():  # one that goes slowly, and nobody waits for
-        await _look(duty, store, call, looked)
+        await _look(duty, store, call, looked, leaving)
     while not leaving.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
         if not leaving.is_set():
-            await _look(duty, store, call, looked)
+            await _look(duty, store, call, looked, leaving)
 
 
-async def _look(duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None]) -> None:
+async def _look(
+    duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
+) -> None:
     each: Duty | None = duty
-    while each is not None:
+    while each is not None and not leaving.is_set():
         if await run_once(each, store):
             call()
         each = each.then

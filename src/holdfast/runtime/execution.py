@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,6 +16,7 @@ from holdfast.domain.durations import seconds
 from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.domain.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.domain.outcome import (
+    WELL,
     Cancelled,
     Crashed,
     Failed,
@@ -25,6 +27,7 @@ from holdfast.domain.outcome import (
     Succeeded,
     outcome_word,
 )
+from holdfast.domain.payload import own
 from holdfast.domain.policies import Retry
 from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.domain.rules import NO_RULE, WITHHELD, Effective
@@ -46,7 +49,6 @@ if ends.level == logging.NOTSET:
 
 End = TypeVar("End", bound=Outcome | Settled)
 
-_WELL = Succeeded()  # nearly every end, and nothing in it differs
 _BADLY = (Failed, Crashed)
 
 
@@ -71,6 +73,16 @@ class Handler:
     """The jobs that this one is a retry of."""
     rule: Effective = NO_RULE
     """What the code declares for payloads of this kind; ``rules`` has what the database says."""
+
+    async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
+        """The call, within its timeout."""
+        stop.limit = asyncio.timeout(self.timeout)
+        async with stop.limit:
+            try:
+                return await self.call(claim, stop)
+            except asyncio.CancelledError as error:
+                stop.cancelled(error)
+                raise
 
     def rule_for(self, claim: Claim) -> Effective:
         return self.rules.of(claim.tenant, claim.kind, self.rule)
@@ -99,11 +111,10 @@ async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
 
 async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
     begun = time.perf_counter()
+    outcome: Outcome | Settled
     if handler.at_most_once and (claim.retries or claim.crashes):
         # Its policy is stored with the job, by a program that may not have known what kind it is.
-        outcome: Outcome | Settled = Failed(
-            "interrupted", "it was begun before, and is of a kind that is begun once", final=True
-        )
+        outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
     else:
         stop = stop or Stop(handler.timeout, claim.deadline_at)
         if handler.cost:
@@ -114,12 +125,21 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
         except Exception as error:  # a key or a blob that is not here: tried again, and told
             outcome = failure(error, handler.redact)
         else:
-            outcome = charged(await _attempt(handler, claim, stop), stop)
-            if isinstance(outcome, Succeeded) and outcome.result is not None:
-                outcome = await packed(handler, claim, outcome)
+            try:
+                # Nearly always there is no limit, and one is not for nothing.
+                answer = await (handler.call if handler.timeout is None else handler.limited)(claim, stop)
+                outcome = WELL if answer is None else Succeeded(answer) if isinstance(answer, str) else answer
+            except BaseException as error:
+                outcome = _interrupted(handler, claim, stop, error)
+            if outcome is not WELL or stop.cost:
+                outcome = charged(outcome, stop)
+                if isinstance(outcome, Succeeded) and outcome.result is not None:
+                    outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
-    _report(claim, outcome, time.perf_counter() - begun)
+    if outcome is not WELL or ends.isEnabledFor(logging.INFO):
+        with contextlib.suppress(Exception):  # a log of somebody's own that fails: the job has ended as it has
+            _report(claim, outcome, time.perf_counter() - begun)
     return outcome
 
 
@@ -136,35 +156,26 @@ async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
     return found is not None and found.state is State.SUCCEEDED
 
 
-async def _attempt(handler: Handler, claim: Claim, stop: Stop) -> Outcome | Settled:
-    try:
-        if handler.timeout is None:  # nearly always, and a limit is not for nothing
-            answer = await handler.call(claim, stop)
-        else:
-            stop.limit = asyncio.timeout(handler.timeout)
-            async with stop.limit:
-                answer = await _call(handler, claim, stop)
-        if answer is None:
-            return _WELL
-        return Succeeded(answer) if isinstance(answer, str) else answer
-    except Suspended as wait:
-        return _untold(handler, claim, wait.outcome)
-    except Ended as end:
-        return _without_secrets(handler, claim, end.outcome)
-    except TimeoutError as error:
-        if stop.limit is None or not stop.limit.expired():
-            return _raised(handler, claim, error)
-        late = f"the handler was not done after {handler.timeout} s"
-        return Failed("timeout", late, final=handler.retry.is_final(error))
-    except asyncio.CancelledError as error:
-        stop.cancelled(error)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise  # the worker is being stopped: it decides what becomes of the job
-        return _raised(handler, claim, error)  # the handler's own doing: something it awaited was cancelled
-    except BaseException as error:
-        # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
-        return _suspended(error) or _raised(handler, claim, error)
+def _interrupted(handler: Handler, claim: Claim, stop: Stop, error: BaseException) -> Outcome | Settled:
+    """How an attempt ended that raised. Raised again is only what the worker itself has interrupted."""
+    match error:
+        case Suspended():
+            return _untold(handler, claim, error.outcome)
+        case Ended():
+            return _without_secrets(handler, claim, error.outcome)
+        case TimeoutError() if stop.limit is not None and stop.limit.expired():
+            late = f"the handler was not done after {handler.timeout} s"
+            return Failed("timeout", late, final=handler.retry.is_final(error))
+        case asyncio.CancelledError():
+            told = stop.told
+            stop.cancelled(error)
+            task = asyncio.current_task()
+            if told and task is not None and task.cancelling():
+                raise error  # the worker is being stopped: it decides what becomes of the job
+            return _raised(handler, claim, error)  # its own doing: it, or something it awaited, was cancelled
+        case _:
+            # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
+            return _suspended(error) or _raised(handler, claim, error)
 
 
 def _suspended(error: BaseException) -> Outcome | None:
@@ -176,14 +187,6 @@ def _suspended(error: BaseException) -> Outcome | None:
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first.outcome if others is None and isinstance(first, Suspended) else None
-
-
-async def _call(handler: Handler, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-    try:
-        return await handler.call(claim, stop)
-    except asyncio.CancelledError as error:
-        stop.cancelled(error)
-        raise
 
 
 async def unpacked(handler: Handler, claim: Claim) -> Claim:
@@ -209,13 +212,15 @@ async def unpacked(handler: Handler, claim: Claim) -> Claim:
 
 async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
     """The result sealed, or stored elsewhere if it is too large to lie with the job; nearly always as it is."""
+    assert outcome.result is not None
     rule = handler.rule_for(claim)
-    if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
-        return outcome
     try:
+        own(outcome.result, "result")
+        if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
+            return outcome
         return await asyncio.to_thread(pack_result, handler.vault, rule, claim, outcome)
     except HoldfastError as error:
-        over = error.code == "result_over_limit"  # it will be so next time, too
+        over = error.code in ("result_over_limit", "payload_reserved")  # it will be so next time, too
         return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=over)
 
 
@@ -233,7 +238,7 @@ def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
     redact = handler.redactor(claim)
     try:
         outcome = _said(handler, error, redact)
-    except Exception as trouble:  # one of ours that was not made as it should be: its job must end all the same
+    except BaseException as trouble:  # one of ours that was not made as it should be: its job must end all the same
         outcome = failure(trouble, redact)
     return withheld(outcome, error) if redact.restricted else outcome
 

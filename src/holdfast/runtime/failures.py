@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcome import Failed
@@ -41,7 +41,7 @@ FRAME_LIMIT = 200
 
 
 def failure(error: BaseException, redact: Redact, *, final: bool = False) -> Failed:
-    code = error.code if isinstance(error, HoldfastError) else type_name(error)
+    code = str(error.code) if isinstance(error, HoldfastError) else type_name(error)
     message = redact(message_of(error), MESSAGE_LIMIT)
     return Failed(code, message or code, traceback_of(error, redact), final=final, frame=frame_of(error))
 
@@ -54,7 +54,7 @@ def type_name(error: BaseException) -> str:
 def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an error that cannot even be printed is still a failure
+    except BaseException:  # an error that cannot even be printed is still a failure
         return ""
 
 
@@ -104,6 +104,16 @@ def frame_of(error: BaseException) -> str | None:
         trace = trace.tb_next
     found = own or first
     return None if found is None else found[:FRAME_LIMIT]
+
+
+def place_of(frame: FrameType | None) -> str | None:
+    """Where a thread is in the user's own code; None when it is in nothing of theirs."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_INTERNAL) and not _is_library(path):
+            return f"{path}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return None
 
 
 def _is_library(path: str) -> bool:

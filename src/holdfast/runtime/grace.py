@@ -20,11 +20,14 @@ class Grace:
         """There is none, from now on."""
         self._seconds, self._until = 0.0, None
 
-    def is_over(self) -> bool:
+    def left(self) -> float:
         now = asyncio.get_running_loop().time()
         if self._until is None:
             self._until = now + self._seconds
-        return now >= self._until
+        return max(0.0, self._until - now)
+
+    def is_over(self) -> bool:
+        return self.left() <= 0.0
 
     def shortened(self, pause: float) -> float:
         """A pause that does not outlast it."""

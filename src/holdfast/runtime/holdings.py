@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from holdfast.domain.settlement import Settlement
 from holdfast.runtime.execution import ended_by_itself
 from holdfast.runtime.slots import Slots
 from holdfast.stores.base import Store
@@ -33,6 +32,4 @@ async def compare(store: Store, slots: Slots, lease: str, tenant: str) -> None:
     slots.forget(await taken_away(store, begun, held, tenant), "cancelled")
     slots.ended = [item for item in slots.ended if held.get(item.id) == item.attempt]
     known = begun | {item.id for item in slots.ended}
-    for job_id, attempt in held.items():
-        if job_id not in known:
-            slots.ended.append(Settlement(job_id, attempt, "snooze", note={"reason": "never_begun"}))
+    slots.decline((job_id, attempt) for job_id, attempt in held.items() if job_id not in known)

@@ -71,7 +71,7 @@ class Recorder:
         self.closed = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task})
+            await asyncio.wait({self._task}, timeout=LAST_MOMENT)  # longer only if the store does not answer
         for write in self._waiting:
             write.done.cancel()
 

@@ -31,7 +31,8 @@ _swapping = threading.Lock()
 class Reporter:
     """``write`` stores one report and answers whether it was taken: a job that is no longer ours has no more to say.
 
-    Every attempt has one, and most have nothing to say: what is None at first is so in the class.
+    Every context has one, and most have nothing to say: what is None at first is so in the class. ``loop`` is the
+    worker's, where it is not made there.
     """
 
     used = False
@@ -41,11 +42,13 @@ class Reporter:
     _closing: asyncio.Event | None = None
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self, claim: Claim, write: Write, every: float = EVERY) -> None:
+    def __init__(
+        self, claim: Claim, write: Write, every: float = EVERY, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self._claim = claim
         self._write = write
         self._every = every
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop or asyncio.get_running_loop()
 
     def __call__(self, report: str) -> None:
         with _swapping:

@@ -3,66 +3,95 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Outcome, Settled
-from holdfast.domain.settlement import Settlement, decide, hand_back
+from holdfast.domain.outcome import WELL, Outcome, Settled
+from holdfast.domain.settlement import Settlement, hand_back
 from holdfast.runtime.execution import Handler, charged, execute
+from holdfast.runtime.hands import Hands
+from holdfast.runtime.refusals import settlement_of, unusable
 from holdfast.runtime.stopping import Stop
+
+log = logging.getLogger("holdfast.worker")
 
 # How long a task that was told to stop may take before its slot is given away.
 LAST_WORDS = 1.0
 
 
 class Run:
-    """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when it is no longer ours."""
+    """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when it is no longer ours. ``stop`` is
+    there once it has begun, or was told not to: what many have at once the collector looks at again and again."""
 
-    __slots__ = ("claim", "stop", "task")
+    __slots__ = ("claim", "handler", "stop", "task")
 
-    def __init__(self, claim: Claim, stop: Stop) -> None:
+    def __init__(self, claim: Claim, handler: Handler) -> None:
         self.claim = claim
-        self.stop = stop
+        self.handler = handler
+        self.stop: Stop | None = None
         self.task: asyncio.Task[None] | None = None
 
+    def begin(self, task: asyncio.Task[None]) -> Stop:
+        self.task = task
+        self.stop = Stop(self.handler.timeout, self.claim.deadline_at)
+        return self.stop
+
     def cancel(self, why: str) -> None:
+        if self.stop is None:
+            self.stop = Stop()
         self.stop.set(why)
         if self.task is not None:
             self.task.cancel(why)
+
+    def handed_back(self) -> Outcome:
+        outcome = hand_back(self.claim, at_most_once=self.handler.at_most_once)
+        return outcome if self.stop is None else charged(outcome, self.stop)
 
 
 class Slots:
     def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None]) -> None:
         self._handlers = handlers
         self._call = ended
+        self._hands = Hands(self._begin, self._over)
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
 
     def start(self, claims: Iterable[Claim]) -> None:
+        runs = []
         for claim in claims:
-            run = Run(claim, Stop(self._handlers[claim.kind].timeout, claim.deadline_at))
-            self.running[claim.id] = run
-            run.task = _start(self._run(run))
+            run = self.running[claim.id] = Run(claim, self._handlers[claim.kind])
+            runs.append(run)
+        self._hands.take(runs)
+
+    def decline(self, taken: Iterable[tuple[str, int]]) -> None:
+        """Hand back jobs, each with its attempt, that were taken and never begun: another will take them."""
+        reason = "never_begun"
+        self.ended += [Settlement(job_id, attempt, "snooze", note={"reason": reason}) for job_id, attempt in taken]
 
     def take_ended(self, most: int) -> list[Settlement]:
         taken, self.ended = self.ended[:most], self.ended[most:]
         return taken
 
-    async def _run(self, run: Run) -> None:
+    def _begin(self, run: Run, task: asyncio.Task[None]) -> Coroutine[Any, Any, Outcome | Settled] | None:
+        if run.stop is not None:
+            return None  # told to stop before it had begun
+        return execute(run.handler, run.claim, run.begin(task))
+
+    def _over(self, run: Run, outcome: Outcome | Settled | Exception | None) -> None:
         claim = run.claim
-        outcome: Outcome | Settled
-        try:
-            outcome = await execute(self._handlers[claim.kind], claim, run.stop)
-        except asyncio.CancelledError:
-            outcome = charged(self._handed_back(claim), run.stop)
         if self.running.get(claim.id) is not run:
             return  # told to stop because it is no longer ours
         del self.running[claim.id]
+        if outcome is None:
+            outcome = run.handed_back()
+        elif isinstance(outcome, Exception):  # nobody can have meant this: the job must end all the same
+            log.error("the attempt of job %s broke down", claim.id, exc_info=outcome)
+            outcome = unusable(outcome)
         if not isinstance(outcome, Settled):
-            self.ended.append(decide(claim, outcome, random.random()))
+            self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is WELL else random.random()))
         self._call()
 
     def forget(self, ids: Iterable[str], why: str) -> int:
@@ -83,17 +112,9 @@ class Slots:
         if tasks:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
         for run in list(self.running.values()):
-            self.ended.append(decide(run.claim, charged(self._handed_back(run.claim), run.stop), 0.0))
+            if run.task is None:
+                self.decline([(run.claim.id, run.claim.attempt)])
+            else:
+                self.ended.append(settlement_of(run.claim, run.handed_back(), 0.0))
         self.running.clear()
         self._call()
-
-    def _handed_back(self, claim: Claim) -> Outcome:
-        return hand_back(claim, at_most_once=self._handlers[claim.kind].at_most_once)
-
-
-def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task that begins at once where Python can do that: one that never waits then costs no trip of the loop."""
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return asyncio.Task(work, loop=loop)

@@ -1,7 +1,7 @@
 """Telling a handler to stop, and how long it has. Set by whoever cancels it; read by the context, from any thread.
 
 An async handler is interrupted by its ``CancelledError``; a function in a thread cannot be, and has to look here.
-Whoever cancels a handler's task passes the reason as the message of ``task.cancel``.
+Whoever cancels a handler's task sets this first: a task that is cancelled without it has done that to itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stop:
 
     def over(self) -> None:
         """The handler has ended: whatever it has left running is told, unless something else was told before."""
-        if not self.is_set:
+        if self._reason is None and (self.limit is None or not self.limit.expired()):
             self.set(ENDED)
 
     def spend(self, units: float) -> None:
@@ -61,6 +61,11 @@ class Stop:
         """The handler's task was cancelled: for its time limit, or by somebody who says why."""
         given = error.args[0] if error.args else None
         self.set(TIMEOUT if self._expired() else str(given or UNKNOWN))
+
+    @property
+    def told(self) -> bool:
+        """Somebody else has set it: it was not the end of the handler itself."""
+        return self._reason not in (None, ENDED)
 
     @property
     def is_set(self) -> bool:

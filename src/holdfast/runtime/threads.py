@@ -69,9 +69,9 @@ class Threads:
         with self._lock:
             needed = self._free == 0
             self._free -= not needed
-        self._calls.put(call)
-        if needed:
+        if needed:  # first: where no thread can be started, nobody must find the call later and make it after all
             threading.Thread(target=self._serve, name=f"holdfast-job-{next(_numbers)}", daemon=True).start()
+        self._calls.put(call)
 
     def _serve(self) -> None:
         while True:

@@ -20,17 +20,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from holdfast.domain.errors import HoldfastError, StaleLease
+from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.domain.queues import drawn_order
-from holdfast.domain.settlement import Ending, Settlement, decide
+from holdfast.domain.settlement import Ending, Settlement, hand_back
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
-from holdfast.runtime.execution import Handler, execute
+from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.refusals import is_refusal, settle_singly, settlement_of
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
@@ -100,15 +101,24 @@ class Tick:
         return TickSummary(taken=len(self._taken), ids=tuple(self._taken), duration=duration, more=more, **self._counts)
 
     async def _attend(self) -> None:
-        """Each duty once, one batch of it: a large backlog of them is shared by many ticks."""
+        """Each duty once, one batch of it: a large backlog of them is shared by many ticks. One that fails is told and
+        tried again by the next; without a store there is no tick."""
         for first in self._duties:
             duty: Duty | None = first
             while duty is not None:
-                if duty.run is not None:
-                    await duty.run(self._store)
-                elif duty.flow is not None:
-                    duty.count(await self._store.arun(duty.flow(self._store)))
+                try:
+                    await self._do(duty)
+                except StoreError:
+                    raise
+                except Exception as error:
+                    log.warning("duty %s failed: %s", duty.name, error)
                 duty = duty.then
+
+    async def _do(self, duty: Duty) -> None:
+        if duty.run is not None:
+            await duty.run(self._store)
+        elif duty.flow is not None:
+            duty.count(await self._store.arun(duty.flow(self._store)))
 
     async def _work(self) -> None:
         """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""
@@ -169,14 +179,14 @@ class Tick:
                 continue
             if isinstance(outcome, Failed | Crashed):
                 log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
-            found.append(decide(claim, outcome, self._draw()))
+            found.append(settlement_of(claim, outcome, self._draw()))
         return found
 
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
         if not ended:
             return
         try:
-            stale = await self._write(self._store.verbs.settle(self._lease, ended, self._options.tenant))
+            stale = await self._uncut(self._settled(ended))
         except StaleLease:
             self._counts["lost"] += len(ended)
             raise
@@ -185,6 +195,16 @@ class Tick:
                 self._counts[counted_as or _FIELDS[item.ending]] += 1
         for job_id in stale:
             await self._note_gone(job_id)
+
+    async def _settled(self, ended: list[Settlement]) -> list[str]:
+        store, tenant = self._store, self._options.tenant
+        try:
+            return await store.arun(store.verbs.settle(self._lease, ended, tenant))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            log.warning("the outcomes of %s jobs are settled one by one: %s", len(ended), error)
+            return await settle_singly(store, self._lease, ended, tenant)
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""
@@ -225,9 +245,16 @@ class Tick:
         done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
         with contextlib.suppress(StaleLease):
             await self._settle(self._ended({task for task in done if not task.cancelled()}))
-            back = [decide(claim, Snoozed(0.0, "tick_over"), 0.0) for claim in self._running.values()]
+            back = [self._handed_back(task, claim) for task, claim in self._running.items()]
             self._running.clear()
-            await self._settle(back, "handed_back")
+            await self._settle([each for each in back if each.ending == "snooze"], "handed_back")
+            await self._settle([each for each in back if each.ending != "snooze"])  # begun, and not to be begun again
+
+    def _handed_back(self, task: asyncio.Task[Outcome | Settled], claim: Claim) -> Settlement:
+        outcome = hand_back(claim, at_most_once=self._handlers[claim.kind].at_most_once)
+        if isinstance(outcome, Snoozed):
+            outcome = Snoozed(0.0, "tick_over")
+        return settlement_of(claim, charged(outcome, self._stops[task]), 0.0)
 
     def abandon(self) -> None:
         """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""

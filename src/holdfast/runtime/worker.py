@@ -10,20 +10,23 @@ somebody else may have it by now.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from holdfast.domain.errors import HoldfastError, Refused, StaleLease
 from holdfast.domain.settlement import Settlement
-from holdfast.runtime.duties import attend
+from holdfast.runtime.duties import Duty, attend
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.grace import Grace
 from holdfast.runtime.holdings import compare
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.options import WorkerOptions
+from holdfast.runtime.parting import LET_GO, Parting
 from holdfast.runtime.recalls import Recalls
+from holdfast.runtime.refusals import is_refusal, settle_singly
 from holdfast.runtime.search import Search
 from holdfast.runtime.slots import Slots
 from holdfast.stores.base import ClaimRequest, Store
@@ -33,6 +36,8 @@ __all__ = ["Worker", "WorkerOptions"]
 
 log = logging.getLogger("holdfast.worker")
 
+# A worker that starts beside a backlog begins with that. Whatever else it does waits until it rests, but no longer.
+LATEST_REST = 1.0
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
 
@@ -53,6 +58,7 @@ class Worker:
         self.taken = 0
         self._wake = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._rested = asyncio.Event()
         self._slots = Slots(handlers, self._wake.set)
         self._search = Search(options.queues, options.weights)
         self._keeper = Keeper(store, options, handlers, self._wake.set)
@@ -60,10 +66,14 @@ class Worker:
         self._turns: set[asyncio.Task[None]] = set()
         self._asked = 0  # how many jobs the turns under way may bring
         self._hungry = True  # there may be something to take
+        self._plenty = False  # the last turn brought all it asked for: there may be enough for two
         self._asleep = False
         self._stopping = False
+        self._settling = 0  # how many outcomes the turns under way carry
         self._grace = Grace(options.grace)
+        self._parting = Parting()
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
+        self._refused = False  # it may have been for one of the outcomes in it
         self._failing = False  # the last turn did
         self._unlooked: set[str] = set()  # duties that have not yet looked whether there is something to do
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -74,9 +84,17 @@ class Worker:
         return self._keeper.name
 
     def stop(self) -> None:
-        """Take nothing more; end when what is running has ended, or the grace is over."""
+        """Take nothing more; end when what is running has ended, or the grace is over. A store that is away is not
+        waited for much longer than that."""
         self._stopping = True
         self._wake.set()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._part)
+
+    def _part(self) -> None:
+        """What is in its hands has the grace; without anything there is nothing to wait for."""
+        busy = self._slots.running or self._slots.ended or self._settling
+        self._parting.begin(self._grace.left() if busy else 0.0)
 
     def stop_now(self) -> None:
         """Stop without grace: what is running is handed back at once. To be called on the worker's loop."""
@@ -84,32 +102,77 @@ class Worker:
         self.stop()
 
     async def run(self) -> None:
+        """Until it is stopped, or its options say so. Cancelled, it hands back what is running before it ends, as with
+        ``stop_now``; cancelled once more it just ends, and its lease lapses."""
+        serving = asyncio.create_task(self._serve())
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.stop_now()
+            await serving
+            raise
+
+    async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         watching.working_as.set(self.name)
-        await self._keeper.open_first()
-        hush = self.store.listen(self._heard) if self.options.notify else None
+        if self._stopping:
+            self._part()
+        with self._parting.kept():
+            if await self._parting.wait_for(self._keeper.open_first()):
+                await self._run()
+            else:
+                log.error("the store is away: no lease could be opened")
+
+    async def _run(self) -> None:
         duties = self.options.duties()
         self._unlooked = {duty.name for duty in duties if duty.readies}
-        first = asyncio.Lock()
-        beside = [
-            asyncio.create_task(
-                attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving, first)
-            )
-            for duty in duties
-        ]
-        beside.append(asyncio.create_task(self._recalls.attend(self._leaving)))
+        beside = asyncio.create_task(self._beside(duties))
         try:
-            await self._work()
+            if not await self._parting.wait_for(self._work()):
+                await self._let_go()
         finally:
-            # Asked, not cancelled: a statement under way is let through, whatever it does is wanted.
+            # Asked, not cancelled: a statement under way is let through, whatever it does is wanted. Unless nobody
+            # answers it.
             self._leaving.set()
+            self._rested.set()
             self._recalls.hint()
-            await asyncio.gather(*beside)
-            if hush is not None:
-                await asyncio.to_thread(hush)
+            if self._stopping:
+                self._parting.hasten(away=self._failing or self._doubt)
+            await self._parting.wait_for(beside)
             if self._on_leave is not None:
                 await self._on_leave()
-            await self._keeper.leave()
+            await self._parting.wait_for(self._keeper.leave())
+
+    async def _let_go(self) -> None:
+        """The store has not answered in time. What it was asked for is forgotten, and what still runs is stopped."""
+        self._lament()
+        self._failing = True
+        self._slots.forget(list(self._slots.running), "worker_stopped")
+        for turn in self._turns:
+            turn.cancel()
+        if self._turns:
+            await asyncio.wait(self._turns, timeout=LET_GO)
+
+    async def _beside(self, duties: Iterable[Duty]) -> None:
+        """What is done besides taking jobs and running them: hearing of more, the duties, recalls."""
+        recalls = asyncio.create_task(self._recalls.attend(self._leaving))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LATEST_REST):
+                await self._rested.wait()
+        hush = None
+        if self.options.notify and not self._leaving.is_set():
+            hush = self.store.listen(self._heard)
+            self._call()  # what came in before that was not heard of
+        first = asyncio.Lock()
+        looks = [
+            attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving, first)
+            for duty in duties
+        ]
+        try:
+            await asyncio.gather(recalls, *looks)
+        finally:
+            if hush is not None:
+                hush()
 
     # --- the loop ---
 
@@ -117,14 +180,14 @@ class Worker:
         while True:
             if self._keeper.lost:
                 await self._replace_lease()
-            if self._doubt and not self._turns:
+            if self._stopping and self._slots.running and self._grace.is_over():
+                await self._slots.hand_back()
+            if self._doubt and not self._turns and not self._gives_up():
                 await self._compare()
             while len(self._turns) < self.store.lanes and self._begin_turn():
                 pass
             if self._done():
                 return
-            if self._stopping and self._slots.running and self._grace.is_over():
-                await self._slots.hand_back()
             await self._sleep()
 
     async def _replace_lease(self) -> None:
@@ -138,12 +201,22 @@ class Worker:
     async def _compare(self) -> None:
         try:
             await compare(self.store, self._slots, self._keeper.lease, self.options.tenant)
-            self._doubt = False
+            if self._refused:
+                await self._settle_singly()
+            self._doubt = self._refused = False
         except StaleLease:
             self._keeper.lost = True
         except Exception as error:
             log.warning("the store cannot be used, trying again: %s", error)
             await asyncio.sleep(random.uniform(0.1, 0.5))
+
+    async def _settle_singly(self) -> None:
+        ended = self._slots.take_ended(LARGEST_TURN)
+        try:
+            await settle_singly(self.store, self._keeper.lease, ended, self.options.tenant)
+        except BaseException:
+            self._slots.ended[:0] = ended  # those that are settled by now are found out by the next comparison
+            raise
 
     # --- turns ---
 
@@ -157,9 +230,11 @@ class Worker:
         # Half of the slots at most: the other half has something to run meanwhile.
         want = max(0, min(room, LARGEST_TURN, -(-self.options.concurrency // 2)))
         if want:
-            self._hungry = False  # until it brings all it asked for, or somebody speaks up
+            self._hungry = self._plenty  # or when this one brings all it asks for, or somebody speaks up
         self._asked += want
-        turn = asyncio.create_task(self._turn(self._slots.take_ended(LARGEST_TURN), want))
+        ended = self._slots.take_ended(LARGEST_TURN)
+        self._settling += len(ended)
+        turn = asyncio.create_task(self._turn(ended, want))
         self._turns.add(turn)
         turn.add_done_callback(self._turn_over)
         return True
@@ -183,12 +258,14 @@ class Worker:
             after=look.after,
         )
         try:
-            turn = await self.store.arun(self.store.verbs.turn(ended, request))
+            flow = self.store.verbs.turn(ended, request)
+            turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
             await self._turn_failed(ended, lease, error)
             return
         finally:
             self._asked -= want
+            self._settling -= len(ended)
         self._failing = False
         for job_id in turn.stale:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
@@ -196,11 +273,16 @@ class Worker:
             return  # it was lost meanwhile: the reaper has whatever this brought
         if want and turn.live:
             self._search.learn(turn, want, look)
-            self._hungry = self._hungry or len(turn.claims) == want
+            self._plenty = len(turn.claims) == want
+            self._hungry = self._hungry or self._plenty
         if any(settlement.ending == "ask" for settlement in ended):
             self._hungry = True  # the job that tells people of a question may be there only when the turn is over
-        self.taken += len(turn.claims)
-        self._slots.start(turn.claims)
+        if self._stopping and turn.claims:
+            self._slots.decline((claim.id, claim.attempt) for claim in turn.claims)
+            self._part()  # they are to be handed back
+        else:
+            self.taken += len(turn.claims)
+            self._slots.start(turn.claims)
         if not turn.live and await self._keeper.revive():
             self._call()
 
@@ -210,6 +292,7 @@ class Worker:
             return
         self._slots.ended[:0] = ended
         self._doubt = self._failing = self._hungry = True
+        self._refused = bool(ended) and is_refusal(error)
         if isinstance(error, StaleLease):
             self._keeper.lost = True
             return
@@ -226,13 +309,15 @@ class Worker:
         self._turns.discard(turn)
         self._wake.set()
         if not turn.cancelled() and (error := turn.exception()) is not None:
-            raise error
+            # Between what the store answered and what was begun of it: what was not is found out, and handed back.
+            log.error("a turn failed half-way", exc_info=error)
+            self._doubt = self._hungry = True
 
     # --- ending, and waiting ---
 
     def _done(self) -> bool:
         if self._gives_up() and not self._turns:
-            log.error("the store is away: %s outcomes are not recorded, the lease lapses", len(self._slots.ended))
+            self._lament()
             return True
         if self._slots.running or self._slots.ended or self._turns:
             return False
@@ -248,10 +333,16 @@ class Worker:
         away = self._failing or self._doubt  # with two turns under way, one may come through and the other not
         return self._stopping and away and not self._slots.running and self._grace.is_over()
 
+    def _lament(self) -> None:
+        lost = len(self._slots.ended) + self._settling + len(self._slots.running)
+        log.error("the store is away: %s outcomes are not recorded, the lease lapses", lost)
+
     async def _sleep(self) -> None:
         """Until something happens, or it is time to look whether something has."""
         longest = self._grace.shortened(self.options.poll * random.uniform(0.8, 1.2))
         self._asleep = True
+        if not self._turns:
+            self._rested.set()
         try:
             if not self._hungry or self._room() <= 0 or self._turns:
                 async with asyncio.timeout(longest):

@@ -73,6 +73,8 @@ class Record:
         }
     )
 
+    _made: ClassVar[dict[object, Callable[[Sequence[Any]], Any]]] = {}
+
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
         names = [field.name for field in dataclasses.fields(record) if field.name not in skip]
@@ -81,6 +83,17 @@ class Record:
     @classmethod
     def decoder(
         cls, record: type[R], codec: Codec, *, raw: Sequence[str] = (), skip: Sequence[str] = ()
+    ) -> Callable[[Sequence[Any]], R]:
+        """Made once: to work out the types of a record's fields takes as long as to read many rows of them."""
+        key = (record, codec, tuple(raw), tuple(skip))
+        found = cls._made.get(key)
+        if found is None:
+            found = cls._made[key] = cls._make(record, codec, raw, skip)
+        return found
+
+    @classmethod
+    def _make(
+        cls, record: type[R], codec: Codec, raw: Sequence[str], skip: Sequence[str]
     ) -> Callable[[Sequence[Any]], R]:
         hints = get_type_hints(record)
         names = [f.name for f in dataclasses.fields(record) if f.name not in skip]  # type: ignore[arg-type]

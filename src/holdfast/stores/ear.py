@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 # Waiting for one result after another must not mean one connection after another.
 LINGER = 5.0
+# It may be asking a server that does not answer: it is a daemon, and nobody has to wait for that.
+CLOSE_WITHIN = 0.5
 
 
 class Ear(abc.ABC):
@@ -67,7 +69,7 @@ class Ear(abc.ABC):
             self._closing.set()
         if thread is not None and self._owner == os.getpid() and thread is not threading.current_thread():
             self._rouse()
-            thread.join(timeout=5)
+            thread.join(timeout=CLOSE_WITHIN)
 
     @abc.abstractmethod
     def _rouse(self) -> None:

@@ -6,6 +6,7 @@ table that people set something in gets a line here; ``tests/contract/test_actio
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 RETENTION = "retention"
@@ -29,6 +30,9 @@ class Recorded:
     """Retention forgets its rows when they were over for long, which the guards judge: that is told in one line for all
     of a batch, since a line for each would be kept longer than the row itself."""
 
+    trimmed: bool = False
+    """Rows go when newer ones have taken their place, and in no other way: that somebody added one is what was done."""
+
     @property
     def watched(self) -> list[str]:
         return [*self.told.split(), *self.seen.split()]
@@ -48,7 +52,7 @@ RECORDED = (
         "name kind max_retries max_crashes backoff max_payload_bytes max_wait requires_approval disabled_reason",
         "disabled_at",
     ),
-    Recorded("template", "template", "name", "version kind removed created_by"),
+    Recorded("template", "template", "name", "version kind removed created_by", trimmed=True),
     Recorded(
         "schedule", "schedule", "name", "state timing zone kind template missed overlap jitter", "payload options"
     ),
@@ -77,13 +81,14 @@ RECORDED = (
 )
 
 
+@functools.cache
 def postgres_triggers() -> str:
     """As a script. A trigger for updates looks at the watched columns alone, so that others cost nothing."""
     parts = []
     for each in RECORDED:
         call = f"record_action('{each.subject}', '{each.name}', '{each.told}', '{each.seen}')"
         if each.by_hand:
-            when = "insert" if each.ends else "insert or delete"
+            when = "insert" if each.ends or each.trimmed else "insert or delete"
             parts.append(
                 f"create or replace trigger record_action after {when} on {each.table}"
                 f" for each row execute function {call};"
@@ -102,6 +107,7 @@ def postgres_triggers() -> str:
     return "\n".join(parts) + "\n"
 
 
+@functools.cache
 def sqlite_triggers() -> str:
     parts = [_changed(each) for each in RECORDED if each.watched]
     parts += [part for each in RECORDED if each.by_hand for part in (_added(each), _removed(each))]
@@ -116,6 +122,8 @@ def _added(each: Recorded) -> str:
 
 
 def _removed(each: Recorded) -> str:
+    if each.trimmed:
+        return f"DROP TRIGGER IF EXISTS record_removed_{each.table};\n"
     condition = f"WHEN (SELECT actor FROM present) <> '{RETENTION}'\n" if each.ends else ""
     return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"), condition)
 

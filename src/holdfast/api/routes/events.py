@@ -7,12 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
 from holdfast.access import Scope
+from holdfast.access.lasting import Lasting
 from holdfast.api.answers import PAGE, After, Limit, Page, as_json
 from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
 from holdfast.domain.job import Event
@@ -86,6 +87,7 @@ async def list_events(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def stream_events(
+    request: Request,
     app: TheApp,
     live: TheLive,
     wanted: Filter,
@@ -95,20 +97,25 @@ async def stream_events(
     """Events as they are committed (server-sent). `event:` is the verb as `job.succeeded`, `data:` the event as JSON,
     `id:` its cursor: a client that comes back with it in `Last-Event-ID` (or `after`) misses nothing, and may be told
     one twice. Without either it hears of what happens from now on. `lagged` says that it was too slow, and that what
-    follows was read for it from its own place on."""
+    follows was read for it from its own place on. It ends when the token does."""
     place = last_event_id or after
     tenant = app.client.tenant
     if place is None:
         place = await live.place(tenant)
     else:  # one that is none is refused now, not in the midst of the stream
         await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
-    return EventSourceResponse(_told(live, tenant, place, wanted), ping=KEEP_ALIVE, sep="\n")
+    told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ))
+    return EventSourceResponse(told, ping=KEEP_ALIVE, sep="\n")
 
 
-async def _told(live: Live, tenant: str, place: str, wanted: Wanted) -> AsyncIterator[ServerSentEvent]:
+async def _told(
+    live: Live, tenant: str, place: str, wanted: Wanted, lasting: Lasting
+) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent(comment="following", retry=2_000, id=place)
     async with aclosing(live.follow(tenant, after=place)) as events:
         async for event in events:
+            if not await lasting.holds():
+                return
             if isinstance(event, Lagged):
                 yield ServerSentEvent(event="lagged", data="{}")
             elif await wanted.fits(event, live):

@@ -156,11 +156,6 @@ class Settle(Asked):
     """How one attempt ended. ``failed`` is tried again by the job's policy while tries are left, ``retry`` likewise but
     ``after`` so many seconds, ``reject`` never; ``snooze`` costs no try."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"job": "0198…", "attempt": 1, "outcome": "succeeded", "result": {"sent": 3}}]},
-    )
-
     job: Id
     attempt: Number
     outcome: Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
@@ -263,10 +258,22 @@ async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> S
         text = encode(wanted.value, limit=CHECKPOINT_LIMIT, what="checkpoint")
         if name == RESERVED:
             raise InvalidInput("this name is kept for progress", code="reserved_name")
+        text = await _sealed(app, job, name, text)
     save = app.client.verbs.save_checkpoint
     if not await app.client.arun(save(job, token, wanted.attempt, name, text, app.client.tenant)):
         raise _stale()
     return Saved()
+
+
+async def _sealed(app: App, job: str, name: str, text: str) -> str:
+    """As the service's own workers would save it."""
+    vault, tenant = app.client.vault, app.client.tenant
+    if vault.keys is not None and tenant == EVERY_TENANT:
+        found = await app.client.arun(app.client.verbs.get(job, tenant))
+        if found is None:
+            raise _stale()
+        tenant = found.tenant
+    return vault.seal(text, what="checkpoint", tenant=tenant, job_id=job, place=name)
 
 
 @router.post("/{lease}/settle", summary="Say how attempts ended")

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from holdfast.access import Identity, Scope, identity_of
+from holdfast.access import Scope, identity_of
 from holdfast.api.asking import TheApp, allowed
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,10 +34,6 @@ async def metrics(request: Request, app: TheApp) -> Response:
         state.looks = Looks(app)
         state.measures.append(own.request)
     identity = identity_of(request)
-    text = await exposition(state.looks, identity.tenant, own.registry if _sees_all(identity) else None)
+    # What this process did is everybody's, and names kinds and queues of each.
+    text = await exposition(state.looks, identity.tenant, own.registry if identity.runs_all else None)
     return Response(text, headers={"Content-Type": CONTENT, "Cache-Control": "no-store"})
-
-
-def _sees_all(identity: Identity) -> bool:
-    """What this process did is everybody's: for those who look after all, and for the person at this machine."""
-    return identity.everywhere or (identity.ambient and identity.credential is None)

@@ -66,12 +66,13 @@ async def list_templates(
 
 
 @router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
-async def template_versions(app: TheApp, name: NamePath, limit: Limit = PAGE) -> Page[Template]:
+async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
     """The newest first; a removal is one of them."""
-    found = await app.templates.aversions(name)
-    if not found:
+    scope = app.client.tenant
+    found = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
+    if not found and after is None:
         raise _missing(name)
-    return Page(items=found[:limit])
+    return paged(found, limit, lambda each: Place(each.tenant, str(each.version)).cursor(scope))
 
 
 class FromTemplate(JobOptions):

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from holdfast.access import Scope, identity_of, scopes_of
+from holdfast.access import Scope, identity_of
+from holdfast.access.issuing import refuse_beyond
 from holdfast.api.asking import TheApp, allowed
 from holdfast.domain.errors import Refused
 from holdfast.domain.roles import Role
@@ -45,11 +46,7 @@ class TokenPage(BaseModel):
 @router.post("", status_code=201, summary="Issue a token")
 async def issue_token(request: Request, app: TheApp, wanted: IssueToken) -> IssuedToken:
     """For the caller's own tenant, and for no more than the caller may itself."""
-    beyond = scopes_of(wanted.roles, wanted.scopes) - identity_of(request).scopes
-    if beyond:
-        raise Refused(
-            f"nobody issues more than they have: {', '.join(sorted(beyond))}", code="missing_scope", fix="Narrow it."
-        )
+    refuse_beyond(identity_of(request), wanted.roles, wanted.scopes)
     if wanted.expires_at is not None and wanted.expires_in is not None:
         raise Refused("give expires_at or expires_in, not both", code="conflicting_options")
     expires = wanted.expires_at if wanted.expires_in is None else wanted.expires_in

@@ -30,7 +30,7 @@ async def inbox(request: Request) -> Response:
     newest, after = state != "open", said(asked, "after", 50)
     gates = await app.approvals.atold(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
     following = gates[PAGE - 1][0].id if len(gates) > PAGE else None
-    return render(
+    return await render(
         request,
         "approvals.html",
         gates=gates[:PAGE],
@@ -43,7 +43,7 @@ async def inbox(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    return _page(request, await the_app(request).approvals.ashow(request.path_params["gate"]))
+    return await _page(request, await the_app(request).approvals.ashow(request.path_params["gate"]))
 
 
 async def decide(request: Request) -> Response:
@@ -63,12 +63,14 @@ async def decide(request: Request) -> Response:
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
-        return _page(request, asked, given=given, wrong=error.message)
+        return await _page(request, asked, given=given, wrong=error.message)
     return go(request, f"/approvals/{gate.id}", outcome(gate))
 
 
-def _page(request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None) -> Response:
-    return render(
+async def _page(
+    request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None
+) -> Response:
+    return await render(
         request,
         "approval.html",
         status=200 if wrong is None else 422,

@@ -51,7 +51,7 @@ async def index(request: Request) -> Response:
             )
         )
         events, following = looked.events, looked.before
-    return render(
+    return await render(
         request,
         "audit.html",
         show=show,
@@ -79,7 +79,7 @@ async def verify(request: Request) -> Response:
         report: Report = await asyncio.to_thread(
             the_app(request).audit.verify, begin=begin, anchors=[] if kept is None else [kept]
         )
-    return render(request, "verified.html", report=report, begin=begin)
+    return await render(request, "verified.html", report=report, begin=begin)
 
 
 async def _anchor(request: Request) -> Anchor | None:

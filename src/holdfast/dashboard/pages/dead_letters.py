@@ -38,7 +38,9 @@ async def groups(request: Request) -> Response:
     found = await the_app(request).dead_letters.agroups(**wanted)
     following = found[PAGE - 1].cursor if len(found) > PAGE else None
     query = {name: asked.get(name) for name in ("kind", "queue", "text", "order", "resolved")}
-    return render(request, "dead_letters.html", groups=found[:PAGE], following=following, wanted=wanted, query=query)
+    return await render(
+        request, "dead_letters.html", groups=found[:PAGE], following=following, wanted=wanted, query=query
+    )
 
 
 async def group(request: Request) -> Response:
@@ -52,7 +54,7 @@ async def group(request: Request) -> Response:
         if each.wanted.get("fingerprint") == found.fingerprint
     ]
     following = jobs[PAGE - 1].id if len(jobs) > PAGE else None
-    return render(
+    return await render(
         request,
         "dead_letter_group.html",
         group=found,
@@ -116,7 +118,7 @@ async def resolve(request: Request) -> Response:
 async def edit(request: Request) -> Response:
     found, job = await _group(request), await _job(request)
     shown = None if job.payload == HIDDEN else json.dumps(job.payload, indent=2, ensure_ascii=False)
-    return render(request, "dead_letter_edit.html", group=found, job=job, payload=shown)
+    return await render(request, "dead_letter_edit.html", group=found, job=job, payload=shown)
 
 
 async def remake(request: Request) -> Response:

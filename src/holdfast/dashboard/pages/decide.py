@@ -18,7 +18,7 @@ from holdfast.features.approvals import AskedByToken
 
 
 async def show(request: Request) -> Response:
-    return _page(request, await _asked(request))
+    return await _page(request, await _asked(request))
 
 
 async def decide(request: Request) -> Response:
@@ -36,8 +36,8 @@ async def decide(request: Request) -> Response:
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
-        return _page(request, asked, given=given, wrong=error.message)
-    return _page(request, await _asked(request), done=outcome(gate))
+        return await _page(request, asked, given=given, wrong=error.message)
+    return await _page(request, await _asked(request), done=outcome(gate))
 
 
 async def _asked(request: Request) -> AskedByToken:
@@ -49,7 +49,7 @@ async def _asked(request: Request) -> AskedByToken:
         return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
 
 
-def _page(
+async def _page(
     request: Request,
     asked: AskedByToken,
     *,
@@ -57,7 +57,7 @@ def _page(
     wrong: str | None = None,
     done: str | None = None,
 ) -> Response:
-    answer = render(
+    answer = await render(
         request,
         "decide.html",
         status=200 if wrong is None else 422,

@@ -21,7 +21,7 @@ REASON: Final = 1_000
 
 async def index(request: Request) -> Response:
     found = await the_app(request).endpoints.alist()
-    return render(request, "endpoints.html", endpoints=found[:500], notices=NOTICES)
+    return await render(request, "endpoints.html", endpoints=found[:500], notices=NOTICES)
 
 
 async def show(request: Request) -> Response:
@@ -32,7 +32,7 @@ async def show(request: Request) -> Response:
     if before is not None:
         wanted["before"] = before
     log = await app.endpoints.adeliveries(endpoint.name, **wanted)
-    return render(
+    return await render(
         request,
         "endpoint.html",
         endpoint=endpoint,

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from holdfast.access import Scope, require
 from holdfast.dashboard.acting import ask_first, field, go
 from holdfast.dashboard.rendering import render, the_app
-from holdfast.dashboard.showing import special, stretches, unsealed
+from holdfast.dashboard.showing import special, stretches
 from holdfast.domain.errors import InvalidInput, NotFound
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job, Verdict
@@ -20,8 +20,9 @@ from holdfast.domain.order import Move
 from holdfast.domain.progress import RESERVED, Progress
 from holdfast.domain.rules import HIDDEN
 from holdfast.domain.states import State
-from holdfast.insights import story, why
-from holdfast.stores.base import JobFilter, Reschedule
+from holdfast.insights import view
+from holdfast.stores.base import Reschedule
+from holdfast.vault import shown
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
 REFUSED = {
@@ -35,30 +36,25 @@ REFUSED = {
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
     client, job_id = the_app(request).client, parse_id(request.path_params["id"])
-    found = await client.arun(story(client.verbs, job_id, client.tenant))
-    if found is None:
+    seen = await client.arun(view(client.verbs, job_id, client.tenant, CHILDREN + 1))
+    if seen is None:
         raise NotFound(f"there is no job {job_id} in this tenant")
-    job = found.job
-    reasons = (
-        [] if job.state is State.SUCCEEDED else (await client.arun(why(client.verbs, job_id, client.tenant))).reasons
-    )
-    wanted = JobFilter(tenant=client.tenant, parent_id=job_id, limit=CHILDREN + 1)
-    now = await client.arun(client.verbs.now())
-    return render(
+    found, job = seen.story, seen.story.job
+    return await render(
         request,
         "job.html",
         job=job,
         story=found,
-        reasons=reasons,
-        children=await client.arun(client.verbs.list_jobs(wanted)),
+        reasons=seen.reasons,
+        children=seen.children,
         most_children=CHILDREN,
-        stretches=stretches(found.history, now),
+        stretches=stretches(found.history, seen.now),
         events=[(event, special(event)) for event in found.history[-EVENTS:]],
         attempts=found.attempts[-ATTEMPTS:][::-1],
         progress=Progress.saved(found.checkpoints),
-        checkpoints={name: value for name, value in found.checkpoints.items() if name != RESERVED},
-        payload=unsealed(job.payload),
-        result=None if found.result is None else unsealed(found.result.value),
+        checkpoints={name: shown(value) for name, value in found.checkpoints.items() if name != RESERVED},
+        payload=shown(job.payload),
+        result=None if found.result is None else shown(found.result.value),
         hidden=HIDDEN,
         can=_can(job),
     )
@@ -71,7 +67,7 @@ def _can(job: Job) -> frozenset[str]:
         can.add("cancel")
     if job.state is State.DEAD_LETTER:
         can |= {"redrive", "discard"}
-        if job.payload != HIDDEN and unsealed(job.payload) is job.payload and job.workflow_id is None:
+        if job.payload != HIDDEN and shown(job.payload) is job.payload and job.workflow_id is None:
             can.add("edit")
     if job.state is State.QUEUED:
         can.add("move")
@@ -139,22 +135,22 @@ async def edit(request: Request) -> Response:
     if "edit" not in _can(job):
         return go(request, page, "Only a dead letter whose payload can be seen is redriven with another one.")
     if request.method == "GET":
-        return _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
+        return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
     text = await field(request, "payload")
     try:
         payload = json.loads(text)
-    except ValueError as error:
-        return _form(request, job, text, f"That is no JSON: {error}")
+    except (ValueError, RecursionError) as error:
+        return await _form(request, job, text, f"That is no JSON: {error}")
     app = the_app(request)
     try:
         new = await app.dead_letters.aredrive_as(job.id, payload, reason=await _reason(request))
     except InvalidInput as refused:
-        return _form(request, job, text, refused.message)
+        return await _form(request, job, text, refused.message)
     return go(request, f"/jobs/{new}", "This job takes the place of the dead letter.")
 
 
-def _form(request: Request, job: Job, text: str, error: str | None) -> Response:
-    return render(request, "job_edit.html", status=422 if error else 200, job=job, text=text, error=error)
+async def _form(request: Request, job: Job, text: str, error: str | None) -> Response:
+    return await render(request, "job_edit.html", status=422 if error else 200, job=job, text=text, error=error)
 
 
 async def _job(request: Request) -> tuple[Job, str]:

@@ -17,9 +17,9 @@ from holdfast.domain.health import CAP
 from holdfast.domain.job import Verdict
 from holdfast.domain.operations import BULK_VERBS, BulkVerb
 from holdfast.domain.states import State
-from holdfast.insights import Found, matching
-from holdfast.searching import Search
-from holdfast.stores.base import JobFilter
+from holdfast.insights import Found, listed
+from holdfast.searching import NEVER, Search, names_a_time
+from holdfast.stores.base import Counted
 
 TABS = (
     State.QUEUED,
@@ -40,25 +40,26 @@ MANY = 200
 async def list_jobs(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    client, tenant = app.client, app.client.tenant
-    job_id = only_id(request.query_params.get("q", ""))
+    client = app.client
+    text = request.query_params.get("q", "")
+    job_id = only_id(text)
     if job_id is not None and await app.aget(job_id) is not None:
         return go(request, f"/jobs/{job_id}")
     error: HoldfastError | None = None
-    now = await client.arun(client.verbs.now())
+    counted: Counted | None = None
+    now = await client.arun(client.verbs.now()) if names_a_time(text) else NEVER
     try:
         finding = Finding.of(request.query_params, now)
-        found = await client.arun(matching(client.verbs, finding.search, tenant, PAGE, finding.before))
+        found, counted = await client.arun(
+            listed(client.verbs, finding.search, client.tenant, PAGE, finding.before, CAP)
+        )
     except InvalidInput as refused:  # said above the box in which it can be put right
         error, finding, found = (
             refused,
-            Finding(None, request.query_params.get("q", ""), Search({})),
+            Finding(None, text, Search({})),
             Found([], {}, None),
         )
-    # Of all jobs: how many of those that match are in each state is in no index.
-    narrow = finding.search.words or finding.search.given.keys() - {"state"}
-    counted = None if error or narrow else await client.arun(client.verbs.capped_counts(JobFilter(tenant=tenant), CAP))
-    return render(
+    return await render(
         request,
         "jobs.html",
         status=422 if error else 200,

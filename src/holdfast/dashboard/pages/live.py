@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.access import Scope, require
+from holdfast.access.lasting import Lasting
 from holdfast.dashboard.rendering import the_app
 from holdfast.live import Live
 
@@ -25,11 +26,14 @@ QUIET = 15.0
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: Live = request.app.state.live
-    tenant = the_app(request).client.tenant
-    return StreamingResponse(signals(live, tenant), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    told = signals(live, the_app(request).client.tenant, Lasting(request, Scope.READ).holds)
+    return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float = QUIET) -> AsyncGenerator[str, None]:
+async def signals(
+    live: Live, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
+) -> AsyncGenerator[str, None]:
+    """Until whoever looks may not any more (``holds``), or the service ends."""
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"
     happened = asyncio.Event()
 
@@ -41,7 +45,7 @@ async def signals(live: Live, tenant: str, gentle: float = GENTLE, quiet: float 
     listener = asyncio.get_running_loop().create_task(listen())
     listener.add_done_callback(lambda _: happened.set())
     try:
-        while True:
+        while await holds():
             try:
                 async with asyncio.timeout(quiet):
                     await happened.wait()

@@ -31,7 +31,7 @@ def sessions_of(request: Request) -> Tokens:
 
 async def show(request: Request) -> Response:
     sessions_of(request)
-    return render(request, "login.html", wrong=None, next=onward(request.query_params.get("next")))
+    return await render(request, "login.html", wrong=None, next=onward(request.query_params.get("next")))
 
 
 async def log_in(request: Request) -> Response:
@@ -41,11 +41,15 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     target = onward(await field(request, "next"))
     if not await attempts.wait(address):
-        return render(request, "login.html", status=429, wrong="Too many attempts; try again in a while.", next=target)
+        return await render(
+            request, "login.html", status=429, wrong="Too many attempts; try again in a while.", next=target
+        )
     session = await sessions.open(await field(request, "token"))
     if session is None:
         attempts.failed(address)
-        return render(request, "login.html", status=401, wrong="This token is not known, or is over.", next=target)
+        return await render(
+            request, "login.html", status=401, wrong="This token is not known, or is over.", next=target
+        )
     attempts.succeeded(address)
     answer = go(request, target)
     answer.set_cookie(

@@ -20,12 +20,12 @@ async def list_operations(request: Request) -> Response:
     require(request, Scope.READ)
     before = request.query_params.get("before")
     found = await the_app(request).operations.alist(limit=PAGE + 1, before=parse_id(before) if before else None)
-    return render(request, "operations.html", operations=found[:PAGE], more=len(found) > PAGE, before=before)
+    return await render(request, "operations.html", operations=found[:PAGE], more=len(found) > PAGE, before=before)
 
 
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
-    return render(request, "operation.html", operation=await _operation(request))
+    return await render(request, "operation.html", operation=await _operation(request))
 
 
 async def cancel(request: Request) -> Response:

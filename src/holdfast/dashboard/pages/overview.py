@@ -32,21 +32,23 @@ async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
     client, verbs = app.client, app.client.verbs
-    health, pulse, hour, groups = await asyncio.gather(
+    health, stands, hour, groups = await asyncio.gather(
         app.ahealth(),
-        client.arun(verbs.pulse(client.tenant)),
+        client.arun(verbs.standing(client.tenant)),
         client.arun(verbs.hour(client.tenant)),
         app.dead_letters.agroups(order="count", limit=GROUPS),
     )
-    waiting = sorted((each for each in pulse.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))
-    return render(
+    waiting = sorted((each for each in stands.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))
+    return await render(
         request,
         "overview.html",
         health=health,
-        pulse=pulse,
+        workers=stands.workers,
         hour=hour,
         groups=groups,
         leads=LEADS,
+        later=sum(each.scheduled for each in stands.queues),
+        retrying=sum(each.retrying for each in stands.queues),
         waiting=waiting[:QUEUES],
         chart_rows=[(each.at, each.enqueued, each.succeeded, each.failed) for each in hour.minutes],
     )

@@ -26,15 +26,15 @@ REASON: Final = 1_000
 async def index(request: Request) -> Response:
     app = the_app(request)
     client = app.client
-    pulse = await client.arun(client.verbs.pulse(client.tenant))
+    stands = await client.arun(client.verbs.standing(client.tenant))
     switches, limits = await app.switches.alist(), await app.limits.alist()
     aging = {each.queue: each for each in await app.queues.alist()}
-    queues = {each.queue: each for each in pulse.queues}
+    queues = {each.queue: each for each in stands.queues}
     named = {switch.name for switch in switches if switch.scope == "queue"} | aging.keys()
     named |= {limit.name for limit in limits if limit.scope == "queue" and limit.name != "*"}
     for name in named:
         queues.setdefault(name, QueuePulse(name))
-    return render(
+    return await render(
         request,
         "queues.html",
         queues=[queues[name] for name in sorted(queues)],
@@ -43,7 +43,7 @@ async def index(request: Request) -> Response:
         aging=aging,
         limits=limits,
         limited={limit.name: limit for limit in limits if limit.scope == "queue"},
-        workers=pulse.workers,
+        workers=stands.workers,
         scopes=SCOPES,
         queue=request.query_params.get("queue", "")[:255],
     )

@@ -33,7 +33,7 @@ async def index(request: Request) -> Response:
     state, kind, name = chosen(asked, "state", STATES), said(asked, "kind"), said(asked, "name")
     found = await the_app(request).schedules.alist(state=state or None, kind=kind, limit=LOOKED_AT)
     named = [each for each in found if name is None or name.lower() in each.name.lower()]
-    return render(
+    return await render(
         request,
         "schedules.html",
         schedules=[(each, in_words(each), trouble(each)) for each in named[:LISTED]],
@@ -53,7 +53,7 @@ async def show(request: Request) -> Response:
         return await _form(request, _written(schedule, hides), schedule=schedule, hides=hides)
     zone = _zone(asked.get("zone"))
     fires = await app.schedules.ahistory(schedule.name, limit=PAGE, before=time_of(asked, "before"))
-    return render(
+    return await render(
         request,
         "schedule.html",
         schedule=schedule,
@@ -137,7 +137,7 @@ async def _form(
             coming = preview(timing, now, now.replace(microsecond=0), NEXT)
         except InvalidSetting as error:
             wrong = wrong or (error if tried else None)
-    return render(
+    return await render(
         request,
         "schedule_form.html",
         status=200 if wrong is None else 422,

@@ -24,12 +24,12 @@ async def index(request: Request) -> Response:
     app = the_app(request)
     client = app.client
     verbs = client.verbs
-    return render(
+    return await render(
         request,
         "system.html",
         version=__version__,
         python=platform.python_version(),
-        schema=await asyncio.to_thread(app.store.schema),
+        schema=await app.store.aschema(),
         health=await app.ahealth(),
         switches=(await app.switches.alist())[:SHOWN],
         retentions=(await client.arun(verbs.retentions(client.tenant)))[:SHOWN],
@@ -44,7 +44,7 @@ async def doctor(request: Request) -> Response:
     """It looks at the database closely, so it is asked for."""
     whole(request)
     findings = await asyncio.to_thread(the_app(request).store.diagnose)
-    return render(request, "doctor.html", findings=findings)
+    return await render(request, "doctor.html", findings=findings)
 
 
 async def admit(request: Request) -> Response:

@@ -27,7 +27,7 @@ async def index(request: Request) -> Response:
     found = await client.arun(client.verbs.tenants(whose, most=COUNTED, names=LISTED + 1))
     tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]
     shared = await client.arun(client.verbs.fair_queues())
-    return render(
+    return await render(
         request,
         "tenants.html",
         tenants=tenants,

@@ -7,7 +7,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.access import ROLES, Role, Scope
+from holdfast.access import ROLES, Role, Scope, identity_of
+from holdfast.access.issuing import refuse_beyond
 from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.acting import fields as every
 from holdfast.dashboard.asking import PAGE, fields, said
@@ -21,7 +22,7 @@ async def index(request: Request) -> Response:
     asked = request.query_params
     sessions = bool(asked.get("sessions"))
     found = await the_app(request).tokens.alist(sessions=sessions, before=said(asked, "before", 50), limit=PAGE + 1)
-    return render(
+    return await render(
         request,
         "tokens.html",
         tokens=found[:PAGE],
@@ -35,13 +36,14 @@ async def index(request: Request) -> Response:
 async def issue(request: Request) -> Response:
     """No redirect: the text must not be in any address, and a reload must not show it again."""
     given, roles = await fields(request), await every(request, "role", 20)
+    refuse_beyond(identity_of(request), roles)
     for_all = given.get("whose") == "all"
     if for_all:
         whole(request)
     issued = await the_app(request).tokens.aissue(
         said(given, "name", 255) or "", roles=roles, expires=said(given, "expires", 30), every_tenant=for_all
     )
-    return render(request, "token.html", text=issued.text, token=issued.token)
+    return await render(request, "token.html", text=issued.text, token=issued.token)
 
 
 async def revoke(request: Request) -> Response:

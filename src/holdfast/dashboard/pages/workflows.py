@@ -32,7 +32,7 @@ async def index(request: Request) -> Response:
         limit=PAGE + 1,
     )
     following = found[PAGE - 1].id if len(found) > PAGE else None
-    return render(
+    return await render(
         request, "workflows.html", workflows=found[:PAGE], following=following, show=show, kind=asked.get("kind", "")
     )
 
@@ -40,7 +40,7 @@ async def index(request: Request) -> Response:
 async def show(request: Request) -> Response:
     graph = await _graph(request)
     nodes = graph.nodes
-    return render(
+    return await render(
         request,
         "workflow.html",
         workflow=graph.workflow,

@@ -6,13 +6,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.domain.hour import Hour
-from holdfast.domain.pulse import Pulse
+from holdfast.domain.pulse import Pulse, Standing
 from holdfast.stores.flow import Flow
 
 
 class LookingVerbs(Protocol):
     def pulse(self, tenant: str) -> Flow[Pulse]:
         """How the work stands now: queue by queue what waits and runs, who works, what failed of late."""
+        ...
+
+    def standing(self, tenant: str) -> Flow[Standing]:
+        """Of that only what waits and runs queue by queue, and who works: all that a page shows of it."""
         ...
 
     def hour(self, tenant: str) -> Flow[Hour]:

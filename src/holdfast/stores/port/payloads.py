@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from holdfast.domain.job import References
 from holdfast.domain.rules import PayloadRule, RuleDraft
@@ -19,6 +19,17 @@ class SealedJob:
     tenant: str
     payload: str | None
     result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPart:
+    """The result of a step (``place`` is its number) or a checkpoint (its name), sealed with an old key."""
+
+    job_id: str
+    tenant: str
+    what: Literal["checkpoint", "step"]
+    place: str
+    text: str
 
 
 class PayloadVerbs(Protocol):
@@ -43,4 +54,12 @@ class PayloadVerbs(Protocol):
 
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Flow[bool]:
         """Put what was sealed anew in the place of what was; False when that is not there any more."""
+        ...
+
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
+        """What handlers have kept and is sealed with another key than this one, by job, kind of part and place."""
+        ...
+
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
+        """The same as ``reseal``, for one of them."""
         ...

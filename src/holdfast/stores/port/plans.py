@@ -28,7 +28,12 @@ class PlanVerbs(Protocol):
         """The newest version of each that was not removed, by their names, of several tenants one after the other."""
         ...
 
-    def template_versions(self, name: str, tenant: str) -> Flow[list[Template]]: ...
+    def template_versions(
+        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+    ) -> Flow[list[Template]]:
+        """The newest first, of several tenants one after the other. ``after`` has the number of a version as name."""
+        ...
+
     def enqueue_made(
         self, specs: Sequence[JobSpec], template: str, version: int, tenant: str
     ) -> Flow[list[Enqueued]]: ...

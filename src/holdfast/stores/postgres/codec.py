@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.domain.job import DEFAULT_RETRY, JobSpec
 from holdfast.domain.policies import EXPONENTIAL
 
 
+@dataclass(frozen=True)  # one is like another
 class PostgresCodec:
     """Connections of ours give ids as text already; on a user's own connection they may be UUIDs."""
 

@@ -5,12 +5,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, adapters
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from holdfast.stores.flow import Rows, Statement
+from holdfast.stores.postgres.arrays import TYPES
 
 # A cursor holds its last rows until the next: many of them are let go with it.
 KEPT_ROWS = 100
+
+
+class AsItIs(Dumper):
+    """For what is in the server's own form already."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        return obj
+
+
+for _kind, (_oid, _) in TYPES.items():  # classes of ours: nobody else sends such
+    adapters.register_dumper(_kind, type(f"{_kind.__name__}AsTheyAre", (AsItIs,), {"oid": _oid}))
 
 
 class OurConnection(Connection[Any]):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.health import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.flow import Statement, Steps, flow
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
-def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> list[Finding]:
+def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus, most: int) -> list[Finding]:
+    """``most`` is how many connections one process may open."""
+
     def one(query: str, *params: Any) -> Any:
         row = connection.execute(query, params).fetchone()
         return row[0] if row else None
@@ -59,7 +62,8 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
             " Then run holdfast migrate again.",
         )
     )
-    findings.append(_tenancy(one, schema))
+    findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
+    findings.append(_connections(connection, most))
     age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
@@ -72,45 +76,70 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus) -> 
     return findings
 
 
+# What the server, the database and this role may have, and how many there are: each is as scarce as the scarcest.
+CONNECTIONS = """
+    select current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+               - coalesce(current_setting('reserved_connections', true), '0')::integer,
+           (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+           d.datconnlimit, (select count(*) from pg_stat_activity where datname = d.datname),
+           r.rolconnlimit, (select count(*) from pg_stat_activity where usename = r.rolname)
+      from pg_database d, pg_roles r where d.datname = current_database() and r.rolname = current_user
+"""
+
+
+def _connections(connection: Connection[Any], most: int) -> Finding:
+    row = connection.execute(CONNECTIONS).fetchone()
+    assert row is not None
+    places = zip(("server", "database", "role"), row[::2], row[1::2], strict=True)
+    free, where, limit = min((limit - used, where, limit) for where, limit, used in places if limit >= 0)
+    room = free + 1 >= most  # this one ends with the question
+    return Finding(
+        "connections",
+        room,
+        f"{free} of {limit} are free ({where}); a worker process opens {most} at most",
+        None
+        if room
+        else "Raise max_connections (or the limit of the database or role), run fewer processes, or use a pooler.",
+    )
+
+
 OLDEST = (
     "select max(extract(epoch from clock_timestamp() - xact_start)) from pg_stat_activity"
     " where state <> 'idle' and pid <> pg_backend_pid() and backend_xmin is not null"
 )
 
 
-def conditions(connection: Connection[Any], schema: str, when: Thresholds) -> list[Concern]:
+BYPASSES = "select rolsuper or rolbypassrls from pg_roles where rolname = current_user"
+OWNS = (
+    "select exists (select from pg_class where relnamespace = to_regnamespace(%s) and relowner = current_user::regrole)"
+)
+WATCHED = ("fsync", "full_page_writes", "synchronous_commit")
+# One by one: the view of all settings makes a row of each of four hundred.
+_VALUES = ", ".join(f"current_setting('{name}')" for name in WATCHED)
+CONDITIONS = f"select array[{_VALUES}], extract(epoch from clock_timestamp()), ({OLDEST}), ({BYPASSES}), ({OWNS})"
+
+
+@flow(writes=False, single=True)
+def conditions(schema: str, when: Thresholds) -> Steps[list[Concern]]:
     """The part of it that can be asked for every few seconds."""
-
-    def one(query: str, *params: Any) -> Any:
-        row = connection.execute(query, params).fetchone()
-        return row[0] if row else None
-
-    weak = connection.execute(
-        "select name from pg_settings where name in ('fsync', 'synchronous_commit', 'full_page_writes')"
-        " and setting = 'off' order by name"
-    ).fetchall()
-    found: list[Concern | None] = [
-        weak_setting(f"{name} = off", corrupts=name != "synchronous_commit") for (name,) in weak
-    ]
     before = time.time()
-    server = float(one("select extract(epoch from clock_timestamp())"))
+    rows = yield Statement(CONDITIONS, (schema,))
     after = time.time()
-    role = _tenancy(one, schema)
+    settings, clock, oldest, bypasses, owns = rows[0]
+    server, role = float(clock), _tenancy(bypasses, owns)
+    weak = [name for name, value in zip(WATCHED, settings, strict=True) if value == "off"]
+    found: list[Concern | None] = [
+        weak_setting(f"{name} = off", corrupts=name != "synchronous_commit") for name in weak
+    ]
     found += [
-        old_transaction(float(one(OLDEST) or 0), when),
+        old_transaction(float(oldest or 0), when),
         clock_skew(min(server - before, server - after, key=abs) if not before <= server <= after else 0.0, when),
         None if role.ok else powerful_role(role.says),
     ]
     return [concern for concern in found if concern is not None]
 
 
-def _tenancy(one: Any, schema: str) -> Finding:
-    bypasses = one("select rolsuper or rolbypassrls from pg_roles where rolname = current_user")
-    owns = one(
-        "select exists (select from pg_class where relnamespace = to_regnamespace(%s)"
-        " and relowner = current_user::regrole)",
-        schema,
-    )
+def _tenancy(bypasses: Any, owns: Any) -> Finding:
     if bypasses:
         says = "this role bypasses row-level security: tenants are kept apart by Holdfast's own conditions only"
     elif owns:

@@ -9,16 +9,25 @@ the pool closes what is idle.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
+import time
 from typing import TYPE_CHECKING
 
 from psycopg.pq import TransactionStatus
+from psycopg_pool import PoolTimeout
 
 if TYPE_CHECKING:
-    from psycopg_pool import AsyncConnectionPool
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-    from holdfast.stores.postgres.connections import OurAsyncConnection
+    from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 
 KEPT_FOR = 60.0
+# A pool that cannot connect tries again after pauses that double: after a long outage it would sleep for as long again.
+# So it gives up after this many seconds, and whoever waits asks anew, which makes it try at once.
+ASK_ANEW = 1.0
+# As many connections as a pool may have: after a restart of the server all of them are dead.
+DISCARDED = 10
 
 
 class LoopConnections:
@@ -32,16 +41,33 @@ class LoopConnections:
         self._timer: asyncio.TimerHandle | None = None
         self._returning: asyncio.Task[None] | None = None
 
-    async def take(self, within: float) -> OurAsyncConnection:
+    async def take(self, within: float, *, quiet: bool = False) -> OurAsyncConnection:
+        """``quiet``: one on which nothing has come unasked, if there is any."""
+        for _ in range(DISCARDED if quiet else 0):
+            found = await self._take(within)
+            if _is_quiet(found):
+                return found
+            await found.close()
+            await self._pool.putconn(found)
+        return await self._take(within)
+
+    async def _take(self, within: float) -> OurAsyncConnection:
         kept, self._kept = self._kept, None
         if kept is not None:
             self._used = True
             return kept
         self._waiting += 1
         try:
-            return await self._pool.getconn(within)
+            return await self._wait(within)
         finally:
             self._waiting -= 1
+
+    async def _wait(self, within: float) -> OurAsyncConnection:
+        end = time.monotonic() + within
+        while (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(PoolTimeout):
+                return await self._pool.getconn(min(left, ASK_ANEW))
+        raise _no_connection(within)
 
     async def give_back(self, connection: OurAsyncConnection) -> None:
         if self._kept is not None or self._waiting or self._due or self._closed or not _is_idle(connection):
@@ -62,7 +88,7 @@ class LoopConnections:
             kept, self._kept = self._kept, None
             self._returning = asyncio.create_task(self._pool.putconn(kept))
 
-    async def close(self) -> None:
+    async def close(self, within: float) -> None:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -71,7 +97,40 @@ class LoopConnections:
         kept, self._kept = self._kept, None
         if kept is not None:
             await self._pool.putconn(kept)
-        await self._pool.close()
+        await self._pool.close(within)
+
+
+def take_now(pool: ConnectionPool[OurConnection], within: float, *, quiet: bool = False) -> OurConnection:
+    """The same for whoever has no loop."""
+    for _ in range(DISCARDED if quiet else 0):
+        found = _take_now(pool, within)
+        if _is_quiet(found):
+            return found
+        found.close()
+        pool.putconn(found)
+    return _take_now(pool, within)
+
+
+def _take_now(pool: ConnectionPool[OurConnection], within: float) -> OurConnection:
+    end = time.monotonic() + within
+    while (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(PoolTimeout):
+            return pool.getconn(min(left, ASK_ANEW))
+    raise _no_connection(within)
+
+
+def _no_connection(within: float) -> PoolTimeout:
+    return PoolTimeout(f"there was no connection within {within:g} s; the log has the reasons")
+
+
+def _is_quiet(connection: OurConnection | OurAsyncConnection) -> bool:
+    """A server that was stopped has said so on every connection, or closed it. Who writes over one of those learns that
+    the connection was lost, and not whether the write was done; so it is better not begun."""
+    if connection.closed or not hasattr(select, "poll"):
+        return not connection.closed
+    ear = select.poll()
+    ear.register(connection.fileno(), select.POLLIN)
+    return not ear.poll(0)
 
 
 def _is_idle(connection: OurAsyncConnection) -> bool:

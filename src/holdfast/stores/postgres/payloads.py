@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.domain.rules import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.port.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob, SealedPart
 from holdfast.stores.reads import Reads
 
 
@@ -54,4 +54,16 @@ class PayloadVerbs(Reads):
     @flow(single=True)
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("reseal", "%s::uuid, %s, %s, %s, %s", job_id, was, becomes, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
+        behind = (None, None, None) if after is None else (after.job_id, after.what, after.place)
+        rows = yield self._call("sealed_parts", "%s, %s::uuid, %s, %s, %s, %s", but, *behind, want, tenant)
+        return [SealedPart(str(job_id), *rest) for job_id, *rest in rows]
+
+    @flow(single=True)
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        where = (part.job_id, part.what, part.place, part.text, becomes)
+        rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *where, actor, tenant)
         return bool(rows[0][0])

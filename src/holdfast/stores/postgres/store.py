@@ -19,6 +19,8 @@ from holdfast.domain.payload import look_at
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, drive
 from holdfast.stores.migrate import CODE, Plan, Script
+from holdfast.stores.patience import patience_of
+from holdfast.stores.postgres.applied import applied, plan_for, status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import ROLES, conditions, diagnose
 from holdfast.stores.postgres.failures import refusal
@@ -34,7 +36,8 @@ try:
 
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
     from holdfast.stores.postgres.ear import PostgresEar
-    from holdfast.stores.postgres.keeping import LoopConnections
+    from holdfast.stores.postgres.keeping import ASK_ANEW, LoopConnections, take_now
+    from holdfast.stores.postgres.times import TimeLoader
     from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
     raise InvalidSetting(
@@ -56,6 +59,8 @@ RETRIES = 6
 # Nothing a queue asks for takes this long, unless nobody is there to answer.
 ANSWER_WITHIN = 30.0
 CONNECT_WITHIN = 15.0
+# A pool that is closed waits so long for connections that it has begun to open.
+CLOSE_WITHIN = 0.5
 
 
 class PostgresStore(PostgresBorrowing, PostgresLending):
@@ -90,20 +95,24 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     def run(self, flow: Flow[T]) -> T:
         patience, end = self._patience(flow)
+        whose = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
                 pool = self._sync_pool()
-                connection = pool.getconn(min(patience, CONNECT_WITHIN))
+                connection = take_now(pool, min(patience, CONNECT_WITHIN, whose.left()), quiet=_once(flow))
                 try:
-                    number = self._watchdog.begin(connection, patience)
+                    number = self._watchdog.begin(connection, patience, whose)
                     try:
                         return run_on(connection, flow)
                     finally:
                         self._watchdog.end(number)
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    connection.close()
+                    raise
                 finally:
                     pool.putconn(connection)
             except Exception as error:
-                if time.monotonic() > end or not self._again(error, flow, attempt):
+                if time.monotonic() > min(end, whose.until) or not self._again(error, flow, attempt):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             time.sleep(_pause(attempt))
@@ -116,20 +125,24 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     async def arun(self, flow: Flow[T]) -> T:
         patience, end = self._patience(flow)
+        whose = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
                 connections = await self._connections(flow.hot)
-                connection = await connections.take(min(patience, CONNECT_WITHIN))
+                connection = await connections.take(min(patience, CONNECT_WITHIN, whose.left()), quiet=_once(flow))
                 try:
-                    number = self._watchdog.begin(connection, patience)
+                    number = self._watchdog.begin(connection, patience, whose)
                     try:
                         return await arun_on(connection, flow)
                     finally:
                         self._watchdog.end(number)
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    await connection.close()
+                    raise
                 finally:
                     await connections.give_back(connection)
             except Exception as error:
-                if time.monotonic() > end or not self._again(error, flow, attempt):
+                if time.monotonic() > min(end, whose.until) or not self._again(error, flow, attempt):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             await asyncio.sleep(_pause(attempt))
@@ -144,6 +157,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             return False
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
             return True
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            return attempt < 2  # a primary that is one no more, or not yet: a new connection may find the right one
         if getattr(error, "sqlstate", None) == "ZH020" and attempt == 0:
             return True  # the agent was disabled between the answer and the insert: then the answer is another
         if flow.start is flow.repeat and isinstance(error, psycopg.errors.UniqueViolation):
@@ -171,6 +186,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                         configure=prepare_connection,
                         open=True,
                         timeout=CONNECT_WITHIN,
+                        reconnect_timeout=ASK_ANEW,
                         name="holdfast",
                     )
         return self._pool
@@ -195,6 +211,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 configure=prepare,
                 open=False,
                 timeout=CONNECT_WITHIN,
+                reconnect_timeout=ASK_ANEW,
                 name="holdfast",
             )
             found = lanes[hot] = LoopConnections(pool)
@@ -208,13 +225,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._leave_to_parent()
         self._ear.close()
         if self._pool is not None:
-            self._pool.close()
+            self._pool.close(CLOSE_WITHIN)
             self._pool = None
 
     async def leave_loop(self) -> None:
         self._leave_to_parent()
-        for pool in self._pools.pop(asyncio.get_running_loop(), {}).values():
-            await pool.close()
+        lanes = self._pools.pop(asyncio.get_running_loop(), {})
+        await asyncio.gather(*(pool.close(CLOSE_WITHIN) for pool in lanes.values()))
 
     async def aclose(self) -> None:
         await self.leave_loop()
@@ -224,34 +241,35 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     def schema(self) -> SchemaStatus:
         with self._connected() as connection:
-            return self._plan_for(connection).status(self._applied(connection))
+            return self._status(connection)
+
+    async def aschema(self) -> SchemaStatus:
+        return await self.arun(status(self._plan, self.schema_name))
 
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection, connection.transaction():
             connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{self.schema_name}",)
             )
-            applied = self._applied(connection)
-            plan = self._plan_for(connection)
-            plan.check_not_newer(applied)
-            for script in plan.pending(applied):
-                if not applied:
+            found = asked(connection, applied(self.schema_name))
+            plan = asked(connection, plan_for(self._plan))
+            plan.check_not_newer(found)
+            for script in plan.pending(found):
+                if not found:
                     connection.execute(f'create schema if not exists "{self.schema_name}"')
-                    applied = {"": ""}
+                    found = {"": ""}
                 connection.execute(self._search_path())
                 try:
                     connection.execute(script.sql)  # no parameters: several statements in one go
                 except psycopg.Error as error:
                     raise script.failure(translate(error), str(error)) from error
                 if script.name == CODE:
-                    script = self._plan_for(connection).code
+                    script = asked(connection, plan_for(self._plan)).code
                 connection.execute(*self._mark(script))
-            return self._plan_for(connection).status(self._applied(connection))
+            return self._status(connection)
 
-    def _plan_for(self, connection: Connection[Any]) -> Plan:
-        """Grants go to the roles there are, so the code is laid again when there are others."""
-        rows = connection.execute("select rolname from pg_roles where rolname = any(%s)", (list(ROLES),)).fetchall()
-        return self._plan.for_roles(row[0] for row in rows)
+    def _status(self, connection: Connection[Any]) -> SchemaStatus:
+        return asked(connection, status(self._plan, self.schema_name).start())
 
     def migration_sql(self) -> str:
         """The whole schema as one script, for those who apply such things themselves."""
@@ -272,12 +290,6 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             (script.name, script.digest),
         )
 
-    def _applied(self, connection: Connection[Any]) -> dict[str, str]:
-        there = connection.execute("select to_regclass(%s)", (f'"{self.schema_name}".migration',)).fetchone()
-        if there is None or there[0] is None:
-            return {}
-        return dict(connection.execute(f'select name, digest from "{self.schema_name}".migration').fetchall())
-
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection[Any]]:
         """A connection outside of the pools, for what is done once."""
@@ -289,11 +301,20 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     def diagnose(self) -> list[Finding]:
         with self._connected() as connection:
-            return diagnose(connection, self.schema_name, self._plan_for(connection).status(self._applied(connection)))
+            return diagnose(connection, self.schema_name, self._status(connection), self.most_connections)
+
+    @property
+    def most_connections(self) -> int:
+        """Of one process with one event loop, but for what handlers open: for its threads and its loop a pool each, for
+        turns one of their own, and the one that listens."""
+        return 2 * self._size + min(self.lanes, self._size) + 1
 
     def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
         with self._connected() as connection:
-            return conditions(connection, self.schema_name, when)
+            return run_on(connection, conditions(self.schema_name, when))
+
+    async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
+        return await self.arun(conditions(self.schema_name, when))
 
 
 CONNECTION: dict[str, Any] = {
@@ -310,25 +331,32 @@ CONNECTION: dict[str, Any] = {
 def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     """Ids come as text: making UUID objects of them only to print them again is most of the cost of a claim."""
     connection.adapters.register_loader("uuid", TextLoader)
+    connection.adapters.register_loader("timestamptz", TimeLoader)
     set_json_loads(look_at, connection)
 
 
 def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     """Run a flow on a connection, in a transaction of its own unless the flow is one statement."""
 
-    if isinstance(connection, OurConnection):
-        execute = connection.ask
-    else:
-
-        def execute(statement: Statement) -> Rows:
-            cursor = connection.execute(statement.sql, statement.params)
-            return cursor.fetchall() if cursor.description else []
-
+    execute = connection.ask if isinstance(connection, OurConnection) else _asking(connection)
     if flow.single:
         return drive(flow.start(), execute)
     binding = Binding()
     with connection.transaction():
         return drive(flow.start(), lambda statement: [] if binding.spares(statement) else execute(statement))
+
+
+def asked(connection: Connection[Any], steps: Steps[T]) -> T:
+    """The same for a part of something, which is in a transaction or needs none."""
+    return drive(steps, _asking(connection))
+
+
+def _asking(connection: Connection[Any]) -> Callable[[Statement], Rows]:
+    def execute(statement: Statement) -> Rows:
+        cursor = connection.execute(statement.sql, statement.params)
+        return cursor.fetchall() if cursor.description else []
+
+    return execute
 
 
 async def arun_on(connection: OurAsyncConnection, flow: Flow[T]) -> T:
@@ -351,6 +379,11 @@ async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
         return result
     finally:
         steps.close()
+
+
+def _once(flow: Flow[Any]) -> bool:
+    """A write that cannot be tried again. (The worker's turns can: it compares what it holds.)"""
+    return flow.writes and flow.repeat is None and not flow.hot
 
 
 def _pause(attempt: int) -> float:
@@ -376,6 +409,9 @@ def translate(error: Exception) -> Exception:
         return ours
     if isinstance(error, psycopg.DataError):  # refused by the driver already: a character that text cannot have
         return InvalidInput(message, code="invalid_input")
+    if state == "25006":
+        return StoreUnavailable(f"the server takes no writes: {message}", code="store_read_only")
     if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
-        return StoreUnavailable(f"the database cannot be reached: {message}")
+        there = state and not lost(error)  # it has answered: a statement that took too long, no memory, no space
+        return StoreUnavailable(f"the database cannot be {'used' if there else 'reached'}: {message}")
     return StoreError(message, code="store_error")

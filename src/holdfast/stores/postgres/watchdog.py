@@ -14,6 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.stores.patience import Patience
+
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
@@ -25,14 +27,14 @@ LINGER = 10.0
 class Watchdog:
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waits: dict[int, tuple[float, int]] = {}
+        self._waits: dict[int, tuple[float, int, Patience]] = {}
         self._number = 0
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
 
-    def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float) -> int:
+    def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float, whose: Patience) -> int:
         """Answers the number to ``end`` it by; the connection must not be used by anybody else before that."""
-        wait = (time.monotonic() + seconds, connection.fileno())
+        wait = (time.monotonic() + seconds, connection.fileno(), whose)
         with self._guard:
             if self._thread is None or self._owner != os.getpid():
                 self._rise()
@@ -62,8 +64,8 @@ class Watchdog:
                     self._thread = None
                     return
                 # Under the lock, so that the number of the socket is still that connection's.
-                for number, (until, fileno) in list(self._waits.items()):
-                    if now > until:
+                for number, (until, fileno, whose) in list(self._waits.items()):
+                    if now > until or now > whose.until:
                         del self._waits[number]
                         _shut(fileno)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from holdfast.domain.agents import Agent
+from holdfast.domain.agents import WAITING_CAP, Agent
 from holdfast.domain.pages import Place
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
@@ -13,8 +13,9 @@ from holdfast.stores.reads.dialect import at_most, beyond, within
 from holdfast.stores.reads.jobs import Reader
 
 AGENT_COLUMNS = (
-    f"{Record.columns(Agent, 'a.', skip=('waiting',))}, (select count(*) from {{job_state}} s where s.tenant = a.tenant"
-    " and s.agent = a.id and s.agent is not null and s.state in ('queued', 'retry_waiting'))"
+    f"{Record.columns(Agent, 'a.', skip=('waiting',))}, (select count(*) from (select 1 from {{job_state}} s"
+    " where s.tenant = a.tenant and s.agent = a.id and s.agent is not null and s.state in ('queued', 'retry_waiting')"
+    f" limit {WAITING_CAP}) w)"
 )
 
 

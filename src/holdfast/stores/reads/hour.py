@@ -47,6 +47,10 @@ class HourReads(Reader):
         number = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
         rows = yield from self._ask(tenant, number)
         last, since = int(rows[0][0] or 0), now - SPAN
+        if last > TAIL:  # of many, a few tell whether all of them are of this hour
+            first = yield from self._first_at(tenant, last - TAIL, last - TAIL + SAMPLE)
+            if first is not None and first > since:
+                return (yield from self._reckoned(tenant, last, since, first))
         text = (
             f"select {self.dialect.minute('e.at')}, min(e.at), {_HAPPENED}{_IN_RANGE}"
             f" and {within(tenant, 'e.tenant')} group by 1 order by 1"
@@ -54,10 +58,15 @@ class HourReads(Reader):
         rows = yield from self._ask(tenant, text, low=last - TAIL, high=last)
         begun = self.dialect.codec.time(rows[0][1]) if rows else since
         if last > TAIL and begun > since:
-            sampled = yield from self._sampled(tenant, last, since)
-            return sampled[0].at if sampled else begun, sampled, True
+            return (yield from self._reckoned(tenant, last, since, begun))
         minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in rows]
         return since, filled(minutes, since, now), False
+
+    def _reckoned(
+        self, tenant: str, last: int, since: datetime, begun: datetime
+    ) -> Steps[tuple[datetime, list[Minute], bool]]:
+        sampled = yield from self._sampled(tenant, last, since)
+        return sampled[0].at if sampled else begun, sampled, True
 
     def _first_at(self, tenant: str, low: int, high: int) -> Steps[datetime | None]:
         text = f"select min(e.at){_IN_RANGE} and {within(tenant, 'e.tenant')}"

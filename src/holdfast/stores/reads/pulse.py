@@ -17,6 +17,7 @@ from holdfast.domain.pulse import (
     Pulse,
     QueuePulse,
     Rates,
+    Standing,
     WorkerPulse,
     rates_of,
 )
@@ -38,7 +39,7 @@ _EVERYWHERE = (
 _OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
 # Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
 _OF_ONE = (
-    "select w.queue, w.later, count(*), min(cast(w.id as text)) from (select s.queue, s.id,"
+    "select w.queue, w.later, count(*) from (select s.queue,"
     f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
     " order by s.id limit :cap) w"
     " group by w.queue, w.later order by w.queue, w.later limit :most"
@@ -50,7 +51,6 @@ _OLDEST = (
     f" from {{job_state}} s where {_OWN} order by s.id limit :walk) o where o.due_at is null) w"
     " where w.place <= :head group by w.queue"
 )
-_SINCE = f"select {_READY_SINCE} from {{job_state}} w where w.id = :id"
 _RETRYING = (
     "select w.queue, count(*) from (select s.queue from {job_state} s where s.tenant = :tenant"
     f" and s.state = 'retry_waiting' and {_NOT_HELD} order by s.id limit :cap) w group by w.queue"
@@ -75,10 +75,32 @@ class PulseReads(HealthReads):
         raise NotImplementedError
 
     @flow(writes=False)
+    def standing(self, tenant: str) -> Steps[Standing]:
+        return (yield from self._standing(tenant, (yield from self._present())))
+
+    @flow(writes=False)
     def pulse(self, tenant: str) -> Steps[Pulse]:
-        codec = self.dialect.codec
         present = yield from self._present()
-        now = codec.time(present)
+        stands = yield from self._standing(tenant, present)
+        dead = yield from self._dead(tenant)
+        gates, first_asked, *_ = yield from self._smaller(tenant, present)
+        late, latest = yield from self._lateness(tenant, present)
+        rates, failures = yield from self._lately(tenant, stands.at)
+        return Pulse(
+            stands.at,
+            stands.queues,
+            stands.workers,
+            gates,
+            self._age(present, first_asked),
+            dead,
+            late,
+            latest,
+            rates,
+            failures,
+            capped=stands.capped or max(dead, gates) >= CAP,
+        )
+
+    def _standing(self, tenant: str, present: Any) -> Steps[Standing]:
         waiting, later = yield from self._queued(tenant, present)
         running = yield from self._held(tenant)
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
@@ -94,24 +116,9 @@ class PulseReads(HealthReads):
             for name in names
         )
         workers = tuple((yield from self._workers(tenant)))
-        dead = yield from self._dead(tenant)
-        gates, first_asked, *_ = yield from self._smaller(tenant, present)
-        late, latest = yield from self._lateness(tenant, present)
-        rates, failures = yield from self._lately(tenant, now)
-        most = max([dead, gates, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
-        return Pulse(
-            now,
-            queues,
-            workers,
-            gates,
-            self._age(present, first_asked),
-            dead,
-            late,
-            latest,
-            rates,
-            failures,
-            capped=most >= CAP or len(names) == MOST_QUEUES,
-        )
+        most = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
+        at = self.dialect.codec.time(present)
+        return Standing(at, queues, workers, capped=most >= CAP or len(names) == MOST_QUEUES)
 
     def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
         """How many may be begun in each queue and since when the oldest waits; how many wait for a time."""
@@ -125,16 +132,16 @@ class PulseReads(HealthReads):
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
         rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
-        first = yield from self._ask(tenant, _OLDEST, walk=WALK, head=HEAD)
-        since = {row[0]: row[1] for row in first}
-        for queue, is_later, count, oldest in rows:
+        oldest = yield from self._ask(tenant, _OLDEST, walk=WALK, head=HEAD)
+        since = {row[0]: row[1] for row in oldest}
+        if any(queue not in since for queue, is_later, _ in rows if not is_later):  # all of it is younger than that
+            oldest = yield from self._ask(tenant, _OLDEST, walk=CAP, head=1)
+            since = {row[0]: row[1] for row in oldest} | since
+        for queue, is_later, count in rows:
             if is_later:
                 later[queue, "queued"] = count
-                continue
-            if queue not in since:  # all of it is younger than that
-                found = yield from self._ask(tenant, _SINCE, id=oldest)
-                since[queue] = found[0][0] if found else None
-            waiting[queue] = count, self._age(now, since[queue])
+            else:
+                waiting[queue] = count, self._age(now, since.get(queue))
         rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
         later.update({(queue, "retry_waiting"): count for queue, count in rows})
         return waiting, later
@@ -160,23 +167,17 @@ class PulseReads(HealthReads):
         heads = yield from self._ask(tenant, end)
         last = int(heads[0][0] or 0)
         text = (
-            "select e.verb, e.at, e.kind, e.job_id, e.tenant, e.attempt from {event} e"
+            "select e.verb, e.at, e.kind, e.job_id, e.tenant, e.attempt, e.seq from {event} e"
             f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
         )
         rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
         codec = self.dialect.codec
         rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
-        bad = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
-        codes: dict[str, str | None] = {}
-        for row in bad:
-            job_id = codec.id(row[3])
-            if job_id not in codes:
-                said = yield from self._ask(
-                    tenant, "select s.error_code from {job_state} s where s.id = :id", id=row[3]
-                )
-                codes[job_id] = said[0][0] if said else None
-        failures = tuple(
-            Failure(codec.id(job), whose, kind, str(verb), attempt, codec.time(at), codes[codec.id(job)])
-            for verb, at, kind, job, whose, attempt in bad
-        )
-        return rates, failures
+        failures = []
+        for verb, at, kind, job, whose, attempt, seq in [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]:
+            # As it was put down then: the job may have failed otherwise since, or have succeeded.
+            said = yield from self._ask(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
+            note = codec.json(said[0][0]) if said and said[0][0] is not None else {}
+            code = note.get("error_code")
+            failures.append(Failure(codec.id(job), whose, kind, str(verb), attempt, codec.time(at), code))
+        return rates, tuple(failures)

@@ -11,7 +11,7 @@ from holdfast.domain.ids import parse_id
 from holdfast.domain.job import OURS
 from holdfast.domain.pages import Place
 from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.templates import MadeFrom, Template
+from holdfast.domain.templates import MadeFrom, Template, version_of
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import at_most, beyond, within
@@ -56,12 +56,18 @@ class ScheduleReads(Reader):
         return [self._template(row) for row in rows]
 
     @flow(writes=False)
-    def template_versions(self, name: str, tenant: str) -> Steps[list[Template]]:
+    def template_versions(
+        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+    ) -> Steps[list[Template]]:
+        older, place = "1 = 1", {}
+        if after is not None:
+            older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
+            place = {"after_tenant": after.tenant, "after_version": version_of(after)}
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
-            " order by t.version desc"
+            f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._ask(tenant, text, name=name, **place)
         return [self._template(row) for row in rows]
 
     @flow(writes=False)

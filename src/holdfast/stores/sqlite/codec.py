@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement
 
 
+@dataclass(frozen=True)  # one is like another
 class SqliteCodec:
     ids_are_text = True
 

@@ -3,12 +3,14 @@
 Invariants: every write transaction begins with the write lock (``BEGIN IMMEDIATE``); nothing is
 reported as written before it is synced (``synchronous=FULL``); only one process at a time moves
 the write-ahead log into the file, under a lock file of its own, because before 3.51.3 two at once
-could damage it; a connection is never used in a process that was forked from its own.
+could damage it; a connection is never used in a process that was forked from its own; nothing is
+written to a file that has another's name by now, or none (``files``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -18,7 +20,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 from holdfast.domain.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.sqlite.files import Identity, abandon, gone, identity_of
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system
+
+log = logging.getLogger("holdfast.store")
 
 BUSY_SECONDS = 60.0
 CHECKPOINT_BYTES = 16 * 1024 * 1024
@@ -38,7 +43,13 @@ def database_path(url: str) -> str:
     return path
 
 
-class LentConnection(sqlite3.Connection):
+class OurConnection(sqlite3.Connection):
+    """One that knows which file it was opened on."""
+
+    file: Identity | None = None
+
+
+class LentConnection(OurConnection):
     """One whose transaction is ended by whoever lent it. ``with connection:`` and ``executescript`` would, too."""
 
     def commit(self) -> None:
@@ -71,14 +82,16 @@ class Connections:
         self.in_memory = path == ":memory:"
         if not self.in_memory:
             refuse_network_file_system(Path(path))
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[OurConnection] = []
+        self._file: Identity | None = None
+        self._warned = 0.0
         self._guard = threading.Lock()
         self._turn = threading.Lock()
         self.lent: sqlite3.Connection | None = None
         self._pid = os.getpid()
 
     @contextlib.contextmanager
-    def borrow(self) -> Iterator[sqlite3.Connection]:
+    def borrow(self) -> Iterator[OurConnection]:
         with self._turn if self.in_memory else contextlib.nullcontext():
             connection = self._take()
             try:
@@ -86,16 +99,14 @@ class Connections:
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                with self._guard:
-                    self._idle.append(connection)
+                self._give_back(connection)
 
     @contextlib.contextmanager
-    def lend(self) -> Iterator[sqlite3.Connection]:
+    def lend(self) -> Iterator[OurConnection]:
         """A connection for somebody who may change its settings: it is not used again. The only one of a database
         in memory has to be, and is known by ``lent`` meanwhile."""
         if not self.in_memory:
-            connection = self.open(LentConnection)
-            with contextlib.closing(connection):
+            with self.own(LentConnection) as connection:
                 yield connection
             return
         with self.borrow() as connection:
@@ -106,17 +117,63 @@ class Connections:
                 self.lent = None
                 connection.row_factory, connection.text_factory = None, str
 
-    def _take(self) -> sqlite3.Connection:
-        with self._guard:
-            if self._pid != os.getpid():
-                # Closing the parent's connections here would drop the parent's locks: leave them alone.
+    @contextlib.contextmanager
+    def own(self, kind: type[OurConnection] = OurConnection) -> Iterator[OurConnection]:
+        """One of its own, for the time of the block."""
+        self._look()
+        connection = self.open(kind)
+        try:
+            yield connection
+        finally:
+            self.let_go(connection)
+
+    def _take(self) -> OurConnection:
+        if self._pid != os.getpid():
+            # Closing the parent's connections here would drop the parent's locks: leave them alone.
+            with self._guard:
                 self._idle, self._pid = [], os.getpid()
+        self._look()
+        with self._guard:
             if self._idle:
                 return self._idle.pop()
         return self.open()
 
-    def open(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-        """A connection that nobody else uses; the caller closes it."""
+    def _look(self) -> None:
+        """Whether the file is still there, and the same; connections to one that was there before are not used again.
+        A new file is not made where there was one: what is in it would be lost to everybody who had the old one."""
+        if self.in_memory or self._file is None:
+            return
+        file = identity_of(self.path)
+        if file == self._file:
+            return
+        with self._guard:
+            left, self._idle = self._idle, []
+            for connection in left:
+                abandon(connection)
+            if file is None:
+                raise gone(self.path)
+            log.warning("%s is another file now: it is opened anew", self.path)
+            self._file = file
+
+    def is_current(self, connection: OurConnection) -> bool:
+        return self.in_memory or connection.file == identity_of(self.path)
+
+    def _give_back(self, connection: OurConnection) -> None:
+        with self._guard:
+            if connection.file == self._file:
+                self._idle.append(connection)
+            else:
+                abandon(connection)
+
+    def let_go(self, connection: OurConnection) -> None:
+        """Close it; unless its file is not there any more."""
+        if self.is_current(connection):
+            connection.close()
+        else:
+            abandon(connection)
+
+    def open(self, kind: type[OurConnection] = OurConnection) -> OurConnection:
+        """A connection that nobody else uses; the caller lets it go."""
         try:
             connection = sqlite3.connect(
                 self.path,
@@ -139,20 +196,28 @@ class Connections:
         connection.execute("PRAGMA cache_size = -16000")
         # Statements that fire triggers keep a journal of their own; on disk it would cost more than their work.
         connection.execute("PRAGMA temp_store = MEMORY")
+        if not self.in_memory:
+            connection.file = identity_of(self.path)
+            self._file = self._file or connection.file
         return connection
 
     def after_write(self, connection: sqlite3.Connection) -> None:
-        """Move a grown log into the file, if no other process is at it."""
+        """Move a grown log into the file, if no other process is at it. Whatever keeps it from that (no space, no more
+        open files) is no reason to say that what was written was not: whoever is told so would write it again."""
         if self.in_memory:
             return
         try:
             if os.stat(self.path + "-wal").st_size < CHECKPOINT_BYTES:
                 return
+            with _only_one(self.path + "-checkpoint") as mine:
+                if mine:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except FileNotFoundError:
             return
-        with _only_one(self.path + "-checkpoint") as mine:
-            if mine:
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except (OSError, sqlite3.Error) as error:
+            if time.monotonic() > self._warned:
+                self._warned = time.monotonic() + 60.0
+                log.warning("the log of %s cannot be moved into the file, and grows: %s", self.path, error)
 
     def __del__(self) -> None:
         # From 3.13 on Python complains of a connection that was dropped and not closed.
@@ -165,7 +230,7 @@ class Connections:
             if self._pid != os.getpid():
                 return
         for connection in idle:
-            connection.close()
+            self.let_go(connection)
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

@@ -8,8 +8,9 @@ import threading
 
 from typing_extensions import override
 
+from holdfast.domain.errors import StoreUnavailable
 from holdfast.stores.ear import Ear
-from holdfast.stores.sqlite.connection import Connections
+from holdfast.stores.sqlite.connection import Connections, OurConnection
 
 # A look takes three microseconds; at this pace, the waiting included, it is 1.6 % of one core. A job is seen within it.
 PACE = 0.003
@@ -30,18 +31,23 @@ class SqliteEar(Ear):
             closing.wait()
             return
         while not closing.is_set():
-            with contextlib.suppress(sqlite3.Error), contextlib.closing(self._connections.open()) as connection:
-                self._watch(connection, closing)
-                return
+            with contextlib.suppress(sqlite3.Error, StoreUnavailable), self._connections.own() as connection:
+                if self._watch(connection, closing):
+                    return
             closing.wait(0.2)  # the file cannot be read just now
 
-    def _watch(self, connection: sqlite3.Connection, closing: threading.Event) -> None:
+    def _watch(self, connection: OurConnection, closing: threading.Event) -> bool:
+        """Whether there is nothing more to hear; not when the file is another by now."""
         seen, looks = None, 0
         while not closing.wait(PACE):
             looks += 1
-            if looks % 100 == 0 and self._unheard():
-                return
+            if looks % 100 == 0:
+                if self._unheard():
+                    return True
+                if not self._connections.is_current(connection):
+                    return False
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version != seen:
                 seen = version
                 self.tell("")
+        return True

@@ -8,6 +8,7 @@ import contextvars
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ from holdfast.stores.sqlite.verbs import SqliteVerbs
 T = TypeVar("T")
 
 RETRIES = 5
+# Who waits for the lock of another process is not waited for.
+CLOSE_WITHIN = 0.5
 
 
 class SqliteStore(SqliteBorrowing, SqliteLending):
@@ -83,8 +86,10 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def close(self) -> None:
         self._ear.close()
         if self._threads is not None:
-            self._threads.shutdown(wait=True)
-            self._threads = None
+            threads, self._threads = self._threads, None
+            ending = threading.Thread(target=threads.shutdown, name="holdfast-closing", daemon=True)
+            ending.start()
+            ending.join(CLOSE_WITHIN)
         self._connections.close()
 
     async def leave_loop(self) -> None:
@@ -107,6 +112,9 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def schema(self) -> SchemaStatus:
         with self._borrowed() as connection:
             return self._plan.status(_applied(connection))
+
+    async def aschema(self) -> SchemaStatus:
+        return await asyncio.to_thread(self.schema)
 
     def migrate(self) -> SchemaStatus:
         with self._borrowed() as connection:
@@ -144,6 +152,9 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
         with self._borrowed() as connection:
             return conditions(connection, self._connections.path, when)
+
+    async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
+        return await asyncio.to_thread(self.conditions, when)
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:

@@ -72,6 +72,20 @@ return was = 'in_progress' and shown is distinct from held_by
     and now_is not in ('in_progress', 'cancelled')
     and (now_is <> 'failed' or error_code is distinct from 'worker_lost');
 
+-- Whether a row is one of those that nearly all are: taken from its queue under that lease, or settled as succeeded by
+-- whoever held it, with nothing to be told beside and none of the rules above broken (a test tries what breaks them).
+create or replace function plain(wanted state, was state, now_is state, lease uuid, held_by uuid, taken_by uuid, shown uuid,
+                                 finished_at timestamptz, more_attempts integer, same boolean, retries smallint,
+                                 max_retries smallint, crashes smallint, max_crashes smallint, odd integer)
+returns boolean language sql immutable
+return now_is = wanted and same and odd = 0
+    and case was when 'queued' then now_is = 'in_progress' and taken_by = lease and shown is null and finished_at is null
+                                    and more_attempts = 1
+                 when 'in_progress' then now_is = 'succeeded' and shown = held_by and taken_by is null
+                                         and finished_at is not null and more_attempts = 0 end
+    and retries >= 0 and retries <= max_retries and max_retries <= 100
+    and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100;
+
 drop function if exists refuse_transition(job_state, job_state);
 
 -- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each

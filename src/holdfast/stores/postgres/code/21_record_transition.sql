@@ -15,7 +15,39 @@ declare
     v_seen  record;
     v_bad   record;
     v_freed uuid[];
+    v_verb  text;
+    v_was   state;
+    v_state state;
+    v_lease uuid;
 begin
+    -- Nearly every statement takes jobs, or settles jobs that have succeeded, and nothing about any of its rows is out of
+    -- the ordinary (`plain`, 19_judge.sql). It is told from one look at the rows, and what is written of each is known.
+    select n.state, n.lease into v_state, v_lease from new_rows n limit 1;
+    if v_state in ('in_progress', 'succeeded') then
+        select count(*) = count(*) filter (where plain(
+                   v_state, o.state, n.state, v_lease, o.lease, n.lease, n.settled_by, n.finished_at, n.attempt - o.attempt,
+                   o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes, n.retries, n.max_retries,
+                   n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
+               (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
+               -- Who takes a job shows a live lease.
+               v_lease is null or (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = v_lease) as live,
+               -- As clock_now() says: here without a call.
+               (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now
+          into v_seen from new_rows n left join old_rows o on o.id = n.id;
+        if v_seen.plain and v_seen.free and v_seen.live then
+            v_xid := pg_current_xact_id()::text::bigint;
+            v_now := v_seen.now;
+            v_was := case v_state when 'succeeded' then 'in_progress' else 'queued' end;
+            v_verb := verb_of(v_was, v_state, null, null);
+            insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
+            select v_xid, n.id, n.tenant, n.kind, v_verb, v_was, v_state, n.attempt, v_now, v_actor from new_rows n;
+            if v_seen.watched and v_state = 'succeeded' then
+                perform rouse(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
+            end if;
+            return null;
+        end if;
+    end if;
+
     -- What there is to look at, in one go. A duty that found nothing comes here too, and must not cost a transaction id
     -- and a write.
     select n.*, o.*, d.limited, d.capped, exists (select from watch) as watched,

@@ -119,6 +119,8 @@ create or replace function judge_step() returns trigger language plpgsql set sea
 begin
     if tg_op = 'INSERT' then
         raise exception 'job %: an approval is over when its gate is decided', new.job_id using errcode = 'ZH002';
+    elsif old.ended_at is not null and sealed_alike(old.value, new.value) and to_jsonb(old) - 'value' = to_jsonb(new) - 'value' then
+        return new;   -- the same result, sealed with another key (27_payloads.sql)
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
         raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
     elsif not exists (select from gate g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant

@@ -1,7 +1,6 @@
 -- What may not be done to templates, schedules and what became of their times, whoever asks.
 
 create or replace trigger refuse_update before update on template for each statement execute function refuse_change();
-create or replace trigger refuse_delete before delete on template for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on template for each statement execute function refuse_change();
 create or replace trigger refuse_update before update on made_from for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on made_from for each statement execute function refuse_change();
@@ -21,6 +20,16 @@ begin
     return new;
 end $$;
 create or replace trigger judge_insert before insert on template for each row execute function judge_template();
+
+-- A program that puts something new each time it starts must not fill the table: of a template the newest 1,000 versions are kept.
+create or replace function judge_template_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if old.version > (select max(t.version) from template t where t.tenant = old.tenant and t.name = old.name) - 1000 then
+        raise exception 'template %: its newest 1,000 versions are never deleted', old.name using errcode = 'ZH002';
+    end if;
+    return old;
+end $$;
+create or replace trigger judge_delete before delete on template for each row execute function judge_template_delete();
 
 create or replace function judge_schedule() returns trigger language plpgsql as $$
 begin

@@ -105,6 +105,14 @@ create or replace trigger judge_insert before insert on reference for each row e
 -- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. Of
 -- the text itself nothing can be judged here but its length, which another key does not change. That it is the same inside,
 -- and this very job's, is for the seal to say: whoever has no key cannot make one.
+create or replace function sealed_alike(p_old json, p_new json) returns boolean
+language sql immutable set search_path from current as $$
+    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
+            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
+            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
+$$;
+
 create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
 language plpgsql stable set search_path from current as $$
 declare
@@ -190,5 +198,46 @@ begin
            ref = case when r.ref like 'artifact://%' then coalesce(becomes::json -> '$holdfast' ->> 'stored', r.ref) else r.ref end
      where r.job_id = v_job.id and r.value::text = was and r.value -> '$holdfast' ->> 'key' is not null
        and becomes::json -> '$holdfast' ->> 'key' is not null;
+    return found;
+end $$;
+
+-- What handlers have kept on their way: results of steps and checkpoints, a page at a time, in the order of their places.
+create or replace function sealed_parts(but text, after_job uuid default null, after_what text default null, after_place text default null,
+                                        want integer default 100, for_tenant text default null)
+returns table (job_id uuid, tenant text, what text, place text, value text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(sealed_parts.for_tenant);
+begin
+    return query
+    select p.* from (
+        select c.job_id, c.tenant, 'checkpoint', c.name, c.value::text from checkpoint c
+         where (after_job is null or c.job_id >= after_job) and c.value -> '$holdfast' ->> 'key' <> but
+        union all
+        select t.job_id, t.tenant, 'step', t.n::text, t.value::text from step t
+         where (after_job is null or t.job_id >= after_job) and t.value -> '$holdfast' ->> 'key' <> but and t.kind = 'step') p(job_id, tenant, what, place, value)
+     where (v_scope = '*' or p.tenant = v_scope) and (after_job is null or (p.job_id, p.what, p.place) > (after_job, after_what, after_place))
+     order by p.job_id, p.what, p.place limit want;
+end $$;
+
+-- One of them; false when it is not what was read any more, or this is no seal in place of another. A step that is over changes in this way alone (judge_step).
+create or replace function reseal_part(job uuid, what text, place text, was text, becomes text, actor text default null,
+                                       for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(reseal_part.for_tenant, reseal_part.actor);
+begin
+    if not sealed_alike(was::json, becomes::json) then
+        return false;
+    elsif what = 'step' then
+        update step t set value = becomes::json
+         where t.job_id = job and t.n = place::integer and t.value::text = was and (v_scope = '*' or t.tenant = v_scope);
+    else
+        update checkpoint c set value = becomes::json
+         where c.job_id = job and c.name = place and c.value::text = was and (v_scope = '*' or c.tenant = v_scope);
+    end if;
     return found;
 end $$;

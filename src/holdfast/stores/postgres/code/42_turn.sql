@@ -215,7 +215,8 @@ begin
         select j.id, j.tenant, j.kind, j.queue, j.payload::text, t.attempt, t.retries, t.crashes,
                t.max_retries, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
                j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer
-          from taken t join job j on j.id = t.id
+          -- Sorted before they are wide: the join keeps the order.
+          from (select t.* from taken t order by t.priority desc, t.position, t.id) t join job j on j.id = t.id
          order by t.priority desc, t.position, t.id;
         v_left := v_left - cardinality(v_rows);
     end loop;

@@ -33,40 +33,54 @@ begin
           where o.detail -> 'pause' ->> 'kind' = 'event';
     end if;
     -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
-    -- it would be read from end to end for every settlement.
-    -- In ascending order of id, as every batch locks; of several settlements of one attempt the first one counts.
-    with offered as materialized (
-        select distinct on (o.id, o.attempt) o.id, o.attempt, o.outcome, o.detail
-          from unnest(settle_under.jobs, settle_under.attempts, settle_under.outcomes, settle_under.details)
-               with ordinality as o(id, attempt, outcome, detail, ord)
-         order by o.id, o.attempt, o.ord
-    ), ended as (
-        update job_state s
-           set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
-                       when 'pause' then 'retry_waiting' when 'ask' then 'waiting_for_approval'
-                       when 'cancel' then 'cancelled' else 'failed' end::state,
-               lease = null, settled_by = settle_under.lease,
-               finished_at = case when o.outcome not in ('snooze', 'pause', 'ask') then v_now end,
-               due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
-                        when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
-                                                   v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
-               gate_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
-               error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
-               error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
-               crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
-               note = (o.detail -> 'note')::jsonb
-          from offered o
-         where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
-           and s.state is not distinct from 'in_progress'
-        -- Whether a crash, counted by now, was one too many is the row's to say, as for the reaper.
-        returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
-                  as outcome, o.detail
-    )
-    select array_agg(id),
-           array_agg(tenant) filter (where settle_under.details is not null),
-           array_agg(outcome) filter (where settle_under.details is not null),
-           array_agg(detail) filter (where settle_under.details is not null)
-      into v_jobs, v_tenants, v_outcomes, v_details from ended;
+    -- it would be read from end to end for every settlement. In ascending order of id, as every batch locks.
+    if settle_under.details is null and 'succeeded' = all (settle_under.outcomes) then
+        with ended as (
+            update job_state s
+               set state = 'succeeded', lease = null, settled_by = settle_under.lease, finished_at = v_now, due_at = null,
+                   gate_id = null, error_code = null, error_message = null, note = null
+              from (select o.id, o.attempt from unnest(settle_under.jobs, settle_under.attempts) as o(id, attempt)
+                     order by o.id) o
+             where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
+               and s.state is not distinct from 'in_progress'
+            returning s.id
+        )
+        select array_agg(id) into v_jobs from ended;
+    else
+        -- Of several settlements of one attempt the first one counts.
+        with offered as materialized (
+            select distinct on (o.id, o.attempt) o.id, o.attempt, o.outcome, o.detail
+              from unnest(settle_under.jobs, settle_under.attempts, settle_under.outcomes, settle_under.details)
+                   with ordinality as o(id, attempt, outcome, detail, ord)
+             order by o.id, o.attempt, o.ord
+        ), ended as (
+            update job_state s
+               set state = case o.outcome when 'succeeded' then 'succeeded' when 'snooze' then 'retry_waiting'
+                           when 'pause' then 'retry_waiting' when 'ask' then 'waiting_for_approval'
+                           when 'cancel' then 'cancelled' else 'failed' end::state,
+                   lease = null, settled_by = settle_under.lease,
+                   finished_at = case when o.outcome not in ('snooze', 'pause', 'ask') then v_now end,
+                   due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
+                            when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
+                                                       v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
+                   gate_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
+                   error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
+                   error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
+                   crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,
+                   note = (o.detail -> 'note')::jsonb
+              from offered o
+             where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
+               and s.state is not distinct from 'in_progress'
+            -- Whether a crash, counted by now, was one too many is the row's to say, as for the reaper.
+            returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
+                      as outcome, o.detail
+        )
+        select array_agg(id),
+               array_agg(tenant) filter (where settle_under.details is not null),
+               array_agg(outcome) filter (where settle_under.details is not null),
+               array_agg(detail) filter (where settle_under.details is not null)
+          into v_jobs, v_tenants, v_outcomes, v_details from ended;
+    end if;
 
     if settle_under.details is not null then
         insert into result as r (job_id, tenant, value, ref)

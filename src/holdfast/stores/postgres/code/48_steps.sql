@@ -176,6 +176,11 @@ begin
     if v_tenant = '*' then
         raise exception 'an event is sent in one tenant' using errcode = 'ZH010';
     end if;
+    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and endpoints.
+    if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'endpoint.disabled') then
+        raise exception 'events called job.…, schedule.missed and endpoint.disabled are told by Holdfast alone'
+            using errcode = 'ZH010';
+    end if;
     perform lock_event_names(array[v_tenant], array[send_event.name], false);
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)
     values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now,

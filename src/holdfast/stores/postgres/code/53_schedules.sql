@@ -32,6 +32,7 @@ begin
     insert into template (tenant, name, version, kind, payload, options, removed, created_by, created_at)
     values (v_scope, put_template.name, version, put_template.kind, put_template.payload, put_template.options,
             put_template.removed, actor(), clock_now());
+    delete from template t where t.tenant = v_scope and t.name = put_template.name and t.version <= put_template.version - 1000;
 end $$;
 
 -- Enqueue jobs made from a version of a template; each keeps what it was made from.

@@ -44,7 +44,7 @@ declare
                               'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
-                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal',
+                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_endpoint', 'change_endpoint', 'enable_endpoint', 'remove_endpoint',
                               'set_connector', 'remove_connector'];

@@ -111,9 +111,17 @@ BEGIN
      WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
 END;
 
+-- The same result, sealed with another key, is no other: of the seal nothing can be judged here but its form and its length.
 DROP TRIGGER IF EXISTS judge_step_update;
 CREATE TRIGGER judge_step_update BEFORE UPDATE ON step
-WHEN OLD.ended_at IS NOT NULL OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
+WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
+         (OLD.error, OLD.tries, OLD.attempt, OLD.started_at, OLD.wake_at, OLD.ended_at, OLD.shape, OLD.wanted)
+         IS (NEW.error, NEW.tries, NEW.attempt, NEW.started_at, NEW.wake_at, NEW.ended_at, NEW.shape, NEW.wanted)
+         AND json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
+         AND length(json_extract(OLD.value, '$."$holdfast".sealed')) = length(json_extract(NEW.value, '$."$holdfast".sealed'))
+         AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
+                                                              'sealed', json_extract(NEW.value, '$."$holdfast".sealed'))), 0)
+     OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
      OR OLD.name <> NEW.name OR OLD.kind <> NEW.kind
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a step that is over is not written again');

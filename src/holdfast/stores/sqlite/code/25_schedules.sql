@@ -16,10 +16,12 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a version of a template is never changed');
 END;
 
-DROP TRIGGER IF EXISTS refuse_template_delete;
-CREATE TRIGGER refuse_template_delete BEFORE DELETE ON template
+-- A program that puts something new each time it starts must not fill the table: of a template the newest 1,000 versions are kept.
+DROP TRIGGER IF EXISTS judge_template_delete;
+CREATE TRIGGER judge_template_delete BEFORE DELETE ON template
+WHEN OLD.version > (SELECT max(t.version) FROM template t WHERE t.tenant = OLD.tenant AND t.name = OLD.name) - 1000
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a version of a template is never deleted');
+    SELECT RAISE(ABORT, 'immutable: the newest 1,000 versions of a template are never deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_schedule_insert;

@@ -9,7 +9,7 @@ from holdfast.domain.job import JobSpec
 from holdfast.domain.rules import Effective, PayloadRule, RuleDraft, effective
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.port.payloads import SealedJob
+from holdfast.stores.port.payloads import SealedJob, SealedPart
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
@@ -58,6 +58,21 @@ _RESEAL_RESULT = (
     " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant"
 )
+_SEALED_PARTS = (
+    "SELECT job_id, tenant, what, place, value FROM ("
+    " SELECT job_id, tenant, 'checkpoint' AS what, name AS place, value FROM checkpoint"
+    " WHERE job_id >= :job AND {key} <> :but"
+    " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM step"
+    " WHERE job_id >= :job AND {key} <> :but AND kind = 'step')"
+    " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
+    " ORDER BY job_id, what, place LIMIT :want"
+).format(key=_KEY.format("value"))
+_SAME = (
+    "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
+    f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
+)
+_RESEAL_STEP = f"UPDATE step SET value = :becomes WHERE {_SAME} AND n = CAST(:place AS INTEGER) RETURNING 1"
+_RESEAL_CHECKPOINT = f"UPDATE checkpoint SET value = :becomes WHERE {_SAME} AND name = :place RETURNING 1"
 
 _decode = Record.decoder(PayloadRule, SqliteCodec())
 
@@ -106,6 +121,22 @@ class PayloadVerbs:
             rows = yield Statement(_RESEAL_RESULT, names | scope)
         if rows:
             yield Statement(_LEAVE, names | {"tenant": rows[0][0]})
+        yield from unsign()
+        return bool(rows)
+
+    @flow(writes=False)
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
+        job, what, place = ("", "", "") if after is None else (after.job_id, after.what, after.place)
+        params = {"but": but, "job": job, "what": what, "place": place, "want": want}
+        rows = yield Statement(_SEALED_PARTS, params | {"tenant": tenant, "any": any_tenant(tenant)})
+        return [SealedPart(*row) for row in rows]
+
+    @flow()
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        yield from sign(actor)
+        names = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
+        statement = _RESEAL_STEP if part.what == "step" else _RESEAL_CHECKPOINT
+        rows = yield Statement(statement, names | {"any": any_tenant(tenant), "tenant": tenant})
         yield from unsign()
         return bool(rows)
 

@@ -16,6 +16,7 @@ _ADD = (
     "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_FORGET = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
 _MADE = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
 
 
@@ -32,6 +33,7 @@ class TemplateVerbs(Reads):
             version = 1 if last is None else last.version + 1
             options = json.dumps(draft.options)
             yield Statement(_ADD, (tenant, draft.name, version, draft.kind, draft.payload, options, 0, actor, now))
+            yield Statement(_FORGET, (tenant, draft.name, version))
         yield from unsign()
         return (yield from self.template(draft.name, tenant).start())
 
@@ -43,6 +45,7 @@ class TemplateVerbs(Reads):
         if there and last is not None:
             payload, options = json.dumps(last.payload), json.dumps(last.options)
             yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
+            yield Statement(_FORGET, (tenant, name, last.version + 1))
         yield from unsign()
         return there
 

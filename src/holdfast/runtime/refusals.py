@@ -1,0 +1,77 @@
+"""Outcomes that cannot be recorded. Whatever a handler made of its end, its job must end, and so must those beside it.
+
+Attempts are settled in bulk, so one that the store refuses would take the others with it, again and again. Then each is
+settled by itself, and the one that is refused once more ends as a dead letter that says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from holdfast.domain.errors import (
+    HoldfastError,
+    InvalidInput,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Failed, Outcome
+from holdfast.domain.payload import safe_text
+from holdfast.domain.settlement import MESSAGE_LIMIT, Settlement, decide
+from holdfast.runtime.failures import message_of, type_name
+from holdfast.stores.base import Store
+
+log = logging.getLogger("holdfast.worker")
+
+# What may be about the outcome; text and numbers that a driver cannot send are Python's own errors.
+_ABOUT_IT = (InvalidInput, Refused, StoreError, ValueError, TypeError, OverflowError)
+# And what says nothing about it: it may be settled later.
+_PASSING = (StoreUnavailable, SchemaMismatch, StaleLease)
+_PASSING_CODES = ("paused", "tenant_full", "not_allowed", "executor_refused")
+
+
+def settlement_of(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
+    """``decide``, which never fails here: an outcome that nothing can be made of is a failure, too."""
+    try:
+        return decide(claim, outcome, random01)
+    except Exception as error:
+        log.exception("nothing can be made of the end of job %s", claim.id)
+        return decide(claim, unusable(error), random01)
+
+
+def unusable(error: BaseException) -> Failed:
+    return Failed("outcome_refused", f"the end of the attempt cannot be recorded: {type_name(error)}", final=True)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether it may be about what was to be written, and not about the store or the lease."""
+    if not isinstance(error, _ABOUT_IT) or isinstance(error, _PASSING):
+        return False
+    return not (isinstance(error, Refused) and error.code in _PASSING_CODES)
+
+
+async def settle_singly(store: Store, lease: str, ended: Sequence[Settlement], tenant: str) -> list[str]:
+    """Settle one after another what was refused together; answers the ids that were no longer this lease's.
+
+    Raises what the store says, if it says so of a plain failure as well: then it is not the outcome.
+    """
+    stale: list[str] = []
+    for item in ended:
+        try:
+            stale += await store.arun(store.verbs.settle(lease, [item], tenant))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            stale += await store.arun(store.verbs.settle(lease, [_in_its_place(item, error)], tenant))
+            log.error("the end of job %s cannot be recorded, it is buried instead: %s", item.id, error)
+    return stale
+
+
+def _in_its_place(item: Settlement, error: Exception) -> Settlement:
+    said = error.message if isinstance(error, HoldfastError) else f"{type_name(error)}: {message_of(error)}"
+    why = safe_text(f"the store refused how the attempt ended ({item.ending}): {said}", MESSAGE_LIMIT)
+    return Settlement(item.id, item.attempt, "bury", code="outcome_refused", message=why)

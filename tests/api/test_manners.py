@@ -1,0 +1,136 @@
+"""What HTTP expects of any server, and what must not outlast a token: over a real socket, as a stranger would ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access.lasting import Lasting
+from holdfast.access.tokens import tokens_of
+from tests.api.conftest import client_of
+from tests.api.serving import auntil, events_of, serving
+
+
+@pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_head_is_get_without_what_is_in_it_and_a_wrong_method_is_told_the_right_ones(app: App) -> None:
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=10) as http:
+        for path in ("/healthz", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/openapi.json", "/", "/jobs"):
+            seen, head = await http.get(path), await http.head(path)
+            assert (head.status_code, head.content) == (200, b""), path
+            assert head.headers["content-type"] == seen.headers["content-type"]
+        stream = await http.head("/api/v1/events/stream")  # comes to an end
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        for method in ("PUT", "OPTIONS", "TRACE"):
+            wrong = await http.request(method, "/api/v1/jobs")
+            assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, POST, HEAD"), method
+        assert (await http.request("PUT", "/api/v1/none")).status_code == 404
+        assert (await http.head("/api/v1/none")).status_code == 404
+
+
+@pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_too_much_in_pieces_is_refused_as_too_much(app: App) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(9):
+            yield b" " * 1_000_000
+
+    async with client_of(app) as http:
+        for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/operations"):
+            answer = await http.post(path, content=pieces(), headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large"), path
+
+
+@pytest.mark.req("JF-14", "JF-16")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_what_says_that_it_is_no_json_is_not_read_as_such(app: App) -> None:
+    body = b'{"kind": "x", "jobs": [{"kind": "x"}]}'
+    async with client_of(app) as http:
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"):
+            for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/events", "/api/v1/none"):
+                refused = await http.post(path, content=body, headers={"content-type": kind})
+                assert (refused.status_code, refused.json()["code"]) == (415, "not_json"), (path, kind)
+        assert app.client.run(app.client.verbs.events_after(None, 10, "default")) == []
+        for kind in ("application/json", "application/json; charset=utf-8", "Application/Vnd.Of.Ours+JSON"):
+            assert (
+                await http.post("/api/v1/jobs", content=b'{"kind": "x"}', headers={"content-type": kind})
+            ).status_code == 201
+        assert (await http.post("/api/v1/jobs", content=b'{"kind": "x"}')).status_code == 201
+        assert (await http.post("/theme", data={"theme": "dark"})).status_code == 303
+
+
+@pytest.mark.req("JF-14", "JF-13")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_whoever_leaves_in_the_midst_of_a_request_breaks_nothing_here(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    asked = ("/api/v1/jobs", "/api/v1/jobs/batch", "/theme")
+    async with serving(app) as address:
+        for path in asked:
+            _, writer = await asyncio.open_connection("127.0.0.1", httpx2.URL(address).port)
+            kind = "application/x-www-form-urlencoded" if path == "/theme" else "application/json"
+            begun = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: 90\r\n\r\n"
+            writer.write(f'{begun}{{"kind":'.encode())
+            await writer.drain()
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+        def told() -> list[logging.LogRecord]:
+            return [each for each in caplog.records if each.name == "holdfast.http"]
+
+        await auntil(lambda: len(told()) == len(asked), "each has a line in the log")
+    assert sorted(each.__dict__["route"] for each in told()) == sorted(asked)  # with what a router is included under
+    assert all(each.__dict__["status"] < 500 for each in told())
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+@pytest.mark.req("JF-14", "JF-16")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_only_our_own_files_are_kept_by_caches(app: App) -> None:
+    """Whoever can choose a name could else have somebody's data kept by what lies between (web cache deception)."""
+    async with client_of(app) as http:
+        await http.put("/api/v1/agents/static/a.css", json={"name": "mine"})
+        kept = {path: (await http.get(path)).headers["cache-control"] for path in OPENED}
+    assert kept == OPENED
+
+
+OPENED = {
+    "/static/live.js": "public, max-age=3600",
+    "/static/none.js": "no-store",
+    "/api/v1/agents/static/a.css": "no-store",
+    "/jobs/static/x": "no-store",
+}
+
+
+@pytest.mark.req("JF-14", "DP-12")
+async def test_a_stream_ends_with_the_token_that_opened_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lasting.__init__, "__defaults__", (0.0,))
+    app.client.make_ready()
+    good, bad = [await app.tokens.aissue(name, roles=["viewer"]) for name in ("stays", "leaves")]
+    by = [{"Authorization": f"Bearer {each.text}"} for each in (good, bad)]
+    async with (
+        serving(app, tokens_of(app, remember=0)) as address,
+        events_of(address, headers=by[0]) as hers,
+        events_of(address, headers=by[1]) as his,
+        events_of(address, "/live", headers=by[1]) as page,
+    ):
+        async with asyncio.timeout(30):
+            for each in (hers, his, page):
+                await anext(each)
+            await app.aenqueue("before", {})
+            assert [(await anext(each))["event"] for each in (hers, his)] == ["job.enqueue", "job.enqueue"]
+            await app.tokens.arevoke(bad.token.id)
+            await app.aenqueue("after", {})
+            assert (await anext(hers))["event"] == "job.enqueue"
+            with pytest.raises(StopAsyncIteration):
+                await anext(his)
+            while await anext(page, None):
+                await app.aenqueue("more", {})

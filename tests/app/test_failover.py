@@ -1,0 +1,118 @@
+"""The server changes under its clients: it takes no writes for a while, it is away for long, it has odd settings."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from holdfast import App, State
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.postgres import keeping, store
+from holdfast.stores.postgres.store import PostgresStore
+from tests.app.conftest import NewApp
+from tests.app.running import work_off, working
+from tests.support.processes import free_port
+
+FAR = datetime.max.replace(tzinfo=UTC)
+
+
+def set_database(url: str, statement: str, *, and_disconnect: bool) -> None:
+    """Change a setting of the database, which only those who connect anew have."""
+    with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(sql.SQL(statement).format(sql.Identifier(connection.info.dbname)))
+        if and_disconnect:
+            others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            # With how long to wait for its end: else it is only told.
+            connection.execute(f"select pg_terminate_backend(pid, 20000) {others}")
+
+
+@pytest.mark.req("CX-15", "SC-11")
+def test_connections_to_a_server_that_took_no_writes_are_not_kept(postgres_url: str) -> None:
+    """As after a failover: what was connected to meanwhile was a standby, and a pool would stay with it for an hour."""
+    with closing(App(postgres_url)) as app, closing(App(postgres_url)) as elsewhere:
+
+        @elsewhere.job()
+        async def add(a: int) -> int:
+            return a + 1
+
+        with working(elsewhere, lease_ttl=1.0):
+            assert app.enqueue("add", {"a": 1}).result(timeout=20) == 2
+            set_database(postgres_url, "alter database {} set default_transaction_read_only = on", and_disconnect=True)
+            with pytest.raises(StoreUnavailable) as refused:
+                app.enqueue("add", {"a": 2})
+            assert refused.value.code == "store_read_only"
+            set_database(postgres_url, "alter database {} reset default_transaction_read_only", and_disconnect=False)
+            assert app.enqueue("add", {"a": 3}).result(timeout=20) == 4
+
+
+@pytest.mark.req("CX-15", "SC-11")
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
+    for module in (keeping, store):
+        monkeypatch.setattr(module, "ASK_ANEW", 0.1)
+    away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
+    asked = away.verbs.health("default")
+
+    async def look() -> None:
+        async with asyncio.timeout(12):
+            while _failures(away) < 7:
+                with pytest.raises(StoreUnavailable):
+                    await (away.arun(asked) if way == "async" else asyncio.to_thread(away.run, asked))
+        await away.aclose()
+
+    asyncio.run(look())
+
+
+def _failures(away: Any) -> int:
+    pools = [away._pool, *(each._pool for lanes in away._pools.values() for each in lanes.values())]
+    return sum(pool.get_stats().get("connections_errors", 0) for pool in pools if pool is not None)
+
+
+@pytest.mark.req("CX-15", "DP-3")
+def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url: str) -> None:
+    if url.startswith("postgresql"):
+        set_database(url, "alter database {} set timezone = 'Asia/Tokyo'", and_disconnect=False)
+    app = new_app()
+
+    @app.job()
+    async def add(a: int) -> int:
+        return a + 1
+
+    far, near = add.using(deadline=FAR).enqueue(1), add.enqueue(2)
+    if url.startswith("postgresql"):
+        with psycopg.connect(url) as connection:
+            connection.execute("select holdfast.enqueue('add', '{\"a\": 3}'::json, deadline_at => 'infinity')")
+    work_off(app)
+    assert [far.job().state, near.job().state] == [State.SUCCEEDED, State.SUCCEEDED]
+    assert {job.state for job in app.jobs()} == {State.SUCCEEDED}
+
+
+@pytest.mark.req("CX-15", "SC-19")
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_the_first_write_after_a_restart_is_no_victim_of_it(postgres_url: str, way: str) -> None:
+    """What an idle pool holds is dead by then. A cancel that is sent over it would fail, and nobody would know how."""
+
+    async def cancel_all(app: App) -> None:
+        handles = [await app.aenqueue("later") for _ in range(4)]
+        for part in (handles[:2], handles[2:]):
+            # So that there are several connections, which are all dead then.
+            if way == "async":
+                await asyncio.gather(*(handle.ajob() for handle in handles))
+            else:
+                await asyncio.gather(*(asyncio.to_thread(handle.job) for handle in handles))
+            set_database(postgres_url, "alter database {} set work_mem = '4MB'", and_disconnect=True)
+            for handle in part:
+                await (handle.acancel() if way == "async" else asyncio.to_thread(handle.cancel))
+        assert {(await handle.ajob()).state for handle in handles} == {State.CANCELLED}
+        await app.aclose()
+
+    asyncio.run(cancel_all(App(postgres_url)))

@@ -1,0 +1,303 @@
+"""Handlers that harm those beside them, if they can: ends that no store takes, exits in tasks of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from holdfast import App, Backoff, Context, HoldfastError, Retry, State, SyncContext
+from holdfast.domain.job import Claim
+from holdfast.domain.outcome import Outcome, Settled
+from holdfast.runtime import execution, slots
+from holdfast.runtime.slots import Slots
+from holdfast.runtime.worker import WorkerOptions
+from tests.app.running import QUICK, work_off, working
+from tests.app.waiting import until
+
+NO_RETRY = Retry(max_attempts=1)
+PATIENT = Retry(max_attempts=3, backoff=Backoff(base=0.01))
+
+
+def refuse(url: str, value: str) -> None:
+    """Have the database refuse a result, as a rule of somebody's own would."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.execute(
+                f"CREATE TRIGGER no_such_result BEFORE INSERT ON result WHEN NEW.value = '\"{value}\"'"
+                " BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+            )
+    else:
+        with psycopg.connect(url) as server:
+            server.execute(
+                f"alter table holdfast.result add constraint no_such_result check (value::text <> '\"{value}\"')"
+            )
+
+
+class Broken(logging.Handler):
+    """From the first job on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("job"):
+            raise OSError("the disk of the log is full")
+
+
+@pytest.mark.req("CX-15")
+def test_a_log_that_fails_ends_no_job_otherwise(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job(retry=NO_RETRY)
+    async def halve(number: int) -> float:
+        return 1 / number
+
+    handles = [halve.enqueue(number) for number in (2, 0, 4)]
+    broken, loggers = Broken(), [logging.getLogger(name) for name in ("holdfast.jobs", "holdfast.worker")]
+    caplog.set_level(logging.INFO, "holdfast.jobs")
+    for each in loggers:
+        each.addHandler(broken)
+    try:
+        work_off(app)
+    finally:
+        for each in loggers:
+            each.removeHandler(broken)
+    assert [handle.job().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
+    assert handles[1].job().error_code == "ZeroDivisionError"
+
+
+@pytest.mark.req("CX-15")
+def test_an_attempt_that_breaks_down_in_our_own_hands_ends(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job()
+    async def say(word: str) -> str:
+        return word
+
+    handles = [say.enqueue(word) for word in ("one", "two")]
+    usual = execution.execute
+
+    async def broken(*args: Any) -> Outcome | Settled:
+        outcome = await usual(*args)
+        if "one" in args[1].payload:
+            raise KeyError("a mistake of ours")
+        return outcome
+
+    monkeypatch.setattr(slots, "execute", broken)
+    work_off(app)
+    assert [handle.job().state for handle in handles] == [State.DEAD_LETTER, State.SUCCEEDED]
+    assert handles[0].job().error_code == "outcome_refused"
+    assert "a mistake of ours" in caplog.text
+
+
+@pytest.mark.req("CX-15", "SC-19")
+@pytest.mark.parametrize("by_tick", [False, True], ids=["worker", "tick"])
+def test_an_outcome_that_is_refused_does_not_take_others_with_it(app: App, url: str, by_tick: bool) -> None:
+    @app.job()
+    async def say(word: str) -> str:
+        return word
+
+    handles = [say.enqueue(word) for word in ("one", "poison", "three")]
+    refuse(url, "poison")
+    if by_tick:
+        app.tick()
+    else:
+        work_off(app)
+    assert [handle.job().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
+    buried = handles[1].job()
+    assert buried.error_code == "outcome_refused"
+    assert "succeeded" in (buried.error_message or "")
+    assert buried.attempt == 1
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.req("CX-15", "DP-21")
+def test_an_end_that_nothing_can_be_made_of_is_a_failure(app: App) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    async def ends(ctx: Context, how: str) -> None:
+        match how:
+            case "path":
+                ctx.result_ref = cast(str, Path("report.csv"))
+            case "nul":
+                ctx.result_ref = "a\0b"
+            case "number":
+                raise HoldfastError("no", code=cast(str, 5))
+            case _:
+                raise Unspeakable
+
+    ways = {"path": "invalid_name", "nul": "invalid_name", "number": "5", "exit": "Unspeakable"}
+    handles = {way: ends.enqueue(way) for way in ways}
+    work_off(app)
+    for way, code in ways.items():
+        job = handles[way].job()
+        assert job.state is State.DEAD_LETTER, way
+        assert (job.error_code or "").endswith(code)
+
+
+@pytest.mark.req("DP-21", "HF-3")
+def test_where_the_result_lies_is_kept_with_a_transaction(app: App) -> None:
+    @app.job()
+    async def makes(ctx: Context) -> None:
+        async with ctx.transaction(result={"rows": 3}):
+            ctx.result_ref = "s3://reports/1.csv"
+
+    handle = makes.enqueue()
+    work_off(app)
+    found = app.client.run(app.client.verbs.result(handle.id, handle.tenant))
+    assert found is not None
+    assert (found.value, found.ref) == ({"rows": 3}, "s3://reports/1.csv")
+
+
+@pytest.mark.req("CX-15", "SC-19")
+@pytest.mark.parametrize("by_tick", [False, True], ids=["worker", "tick"])
+def test_an_exit_in_a_task_of_the_handlers_own_is_not_the_workers(app: App, by_tick: bool) -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def exits() -> None:
+        await asyncio.gather(leave(), asyncio.sleep(60))
+
+    @app.job()
+    async def stays() -> str:
+        await asyncio.sleep(0.1)
+        return "here"
+
+    exiting, staying = exits.enqueue(), stays.enqueue()
+    if by_tick:
+        app.tick()
+    else:
+        app.run_worker(**(QUICK | {"burst": True}))
+    assert (exiting.job().state, exiting.job().error_code) == (State.DEAD_LETTER, "SystemExit")
+    assert staying.result(timeout=5) == "here"
+
+
+@pytest.mark.req("JF-5", "SC-19")
+def test_a_handler_that_cancels_its_own_task_has_failed(app: App) -> None:
+    """It was not the worker that stopped it: handed back, it would be begun again for ever, at no cost."""
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def gives_up() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    handle = gives_up.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.state, job.attempt) == (State.DEAD_LETTER, 1)
+    assert (job.error_code or "").endswith("CancelledError")
+
+
+@pytest.mark.req("SC-13", "CX-15")
+async def test_a_worker_that_is_cancelled_hands_back_what_runs(app: App) -> None:
+    """As a web server does with its tasks when it ends, and asyncio on Ctrl-C."""
+    told: list[Any] = []
+    begun = asyncio.Event()
+
+    @app.job(retry=PATIENT)
+    async def slow(ctx: Context) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            told.append(ctx.stop_reason)
+
+    handle = await slow.aenqueue()
+    running = asyncio.create_task(app.worker(WorkerOptions(**QUICK)).run())
+    await asyncio.wait_for(begun.wait(), 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 20)
+    assert told == ["worker_stopped"]
+    events = await handle.ahistory()
+    assert "worker_stopped" in [event.meta.get("reason") for event in events]
+    job = await handle.ajob()
+    assert (job.crashes, job.retries) == (0, 0)
+    await asyncio.to_thread(until, lambda: app.health().lease_active == 0, "its lease is closed")
+    await app.aclose()
+
+
+@pytest.mark.req("HF-3", "CX-15")
+def test_a_transaction_that_is_left_open_holds_up_nobody(app: App, url: str) -> None:
+    """The job is completed in it and not committed: whoever settles that job would wait for its row."""
+    kept: list[Any] = []
+
+    @app.job(retry=Retry(max_attempts=1))
+    def leaves(ctx: SyncContext) -> None:
+        if url.startswith("sqlite"):
+            mine: Any = sqlite3.connect(url.removeprefix("sqlite:///"), check_same_thread=False)
+            mine.execute("BEGIN IMMEDIATE")
+        else:
+            mine = psycopg.connect(url)
+        kept.append(mine)  # a pool, or a global, would
+        ctx.complete(connection=mine)
+
+    handle = leaves.enqueue()
+    work_off(app)
+    assert (handle.job().state, handle.job().error_code) == (State.DEAD_LETTER, "not_committed")
+    kept[0].close()
+
+
+@pytest.mark.req("SC-14", "CX-15")
+def test_a_directory_for_logs_may_have_any_name(app: App, tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
+    odd.mkdir()
+    handle = app.command("true", ["true"], log_dir=odd).enqueue()
+    work_off(app)
+    assert handle.job().state is State.SUCCEEDED
+
+
+@pytest.mark.req("CX-15", "SC-19")
+def test_a_turn_that_fails_half_way_loses_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken and not begun is under a lease that lives: nobody else would ever come for it."""
+    usual, failures = Slots.start, [MemoryError(), MemoryError()]
+
+    def start(slots: Slots, claims: Iterable[Claim]) -> None:
+        first, *others = claims
+        usual(slots, [first])
+        if others and failures:
+            raise failures.pop()
+        usual(slots, others)
+
+    monkeypatch.setattr(Slots, "start", start)
+
+    @app.job()
+    async def add(a: int) -> int:
+        return a + 1
+
+    handles = [add.enqueue(number) for number in range(5)]
+    with working(app):
+        assert [handle.result(timeout=20) for handle in handles] == [1, 2, 3, 4, 5]
+    assert not failures
+
+
+@pytest.mark.req("JF-6", "CX-15")
+def test_an_async_handler_cannot_wait_for_a_job_by_blocking_the_loop(app: App) -> None:
+    """Its child would be run by that very loop."""
+
+    @app.job()
+    async def child() -> str:
+        return "done"
+
+    @app.job(retry=Retry(max_attempts=1))
+    async def parent(blocking: bool) -> str:
+        if blocking:
+            later = await child.using(delay="1h").aenqueue()
+            return later.result(timeout=30)
+        return await child.enqueue().aresult(timeout=30)
+
+    blocks, waits = parent.enqueue(True), parent.enqueue(False)
+    work_off(app)
+    assert (blocks.job().state, blocks.job().error_code) == (State.DEAD_LETTER, "running_loop")
+    assert waits.result(timeout=1) == "done"

@@ -1,0 +1,115 @@
+"""Statements that take or settle many jobs at once, all but one of them as nearly all are: one that is not is enough.
+
+PostgreSQL tells such a statement from one look at its rows (`plain`): what is wrong with one must be seen there.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.stores.base import Store
+from tests.support.by_hand import ByHand
+from tests.support.stores import history, new_id, open_lease, put_one
+
+pytestmark = pytest.mark.req("CX-1", "CX-4", "CX-13")
+
+NOW = "(select now from present)"
+TAKE = {
+    "state": "'in_progress'",
+    "lease": "(select id from lease where id = :lease)",
+    "attempt": "attempt + 1",
+    "settled_by": "null",
+    "finished_at": "null",
+    "note": "null",
+}
+SUCCEED = {
+    "state": "'succeeded'",
+    "lease": "null",
+    "attempt": "attempt",
+    "settled_by": "lease",
+    "finished_at": NOW,
+    "note": "null",
+}
+# Of one row; whatever it is that is done.
+NEVER = {
+    "tenant": "'other'",
+    "kind": "'other'",
+    "max_crashes": "max_crashes + 1",
+    "agent": "'somebody'",
+    "workflow_id": "id",
+    "retries": "max_retries + 1",
+    "crashes": "-1",
+    "max_retries": "101",
+}
+BREAKS = {
+    "take": NEVER | {
+        "state": "'succeeded'",
+        "lease": "(select id from lease where id = :ended)",
+        "attempt": "attempt + 2",
+        "settled_by": "(select id from lease where id = :lease)",
+        "finished_at": NOW,
+    },
+    "succeed": NEVER | {
+        "state": "'queued'",
+        "lease": "lease",
+        "attempt": "attempt + 1",
+        "settled_by": "(select id from lease where id = :ended)",
+        "finished_at": "null",
+    },
+}  # fmt: skip
+
+
+def statement(step: dict[str, str], odd: dict[str, str]) -> str:
+    """Does the step with all three jobs, but for what is odd about the last."""
+    both = {column: (step.get(column, column), odd.get(column)) for column in {**step, **odd}}
+    sets = (
+        f"{column} = {usual}" if other is None else f"{column} = case when id = :last then {other} else {usual} end"
+        for column, (usual, other) in both.items()
+    )
+    return f"update job_state set {', '.join(sets)} where id in (:first, :second, :last)"
+
+
+def _used(sql: str, names: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in names.items() if f":{name}" in sql}
+
+
+def test_one_row_that_breaks_a_rule_is_enough(store: Store, by_hand: ByHand) -> None:
+    jobs = dict(zip(("first", "second", "last"), (put_one(store, id=new_id()) for _ in range(3)), strict=True))
+    names = jobs | {name: open_lease(store, ttl=1000) for name in ("lease", "ended")} | {"unknown": new_id()}
+    names["planning"] = store.run(store.verbs.open_lease("planner", 1000, "*", "generator")).id
+    store.run(store.verbs.end_lease(names["ended"], "closed", "*"))
+
+    for unusable in ("ended", "planning", "unknown"):
+        everybody = statement(TAKE | {"lease": f"coalesce((select id from lease where id = :{unusable}), id)"}, {})
+        assert by_hand.refusal(everybody, _used(everybody, names)) is not None, unusable
+
+    for verb, step in (("take", TAKE), ("succeed", SUCCEED)):
+        for column, odd in BREAKS[verb].items():
+            sql = statement(step, {column: odd})
+            said = by_hand.refusal(sql, _used(sql, names))
+            assert said is not None, (verb, column)
+        assert all(len(history(store, job)) == (1 if verb == "take" else 2) for job in jobs.values())
+        # Nothing is wrong with a note, but it is to be told.
+        sql = statement(step, {"note": 'coalesce(note, \'{"by": "hand"}\')'})
+        by_hand.execute(sql, _used(sql, names))
+        last = [history(store, job)[-1] for job in jobs.values()]
+        assert [(event.verb, event.attempt, event.meta) for event in last] == [
+            (verb, 1, {}), (verb, 1, {}), (verb, 1, {"by": "hand"})
+        ]  # fmt: skip
+
+
+def test_one_statement_may_do_both(store: Store, by_hand: ByHand) -> None:
+    lease, taken, waiting = open_lease(store, ttl=1000), put_one(store, id=new_id()), put_one(store, id=new_id())
+    by_hand.execute(
+        f"update job_state set {', '.join(f'{column} = {value}' for column, value in TAKE.items())} where id = :id",
+        {"lease": lease, "id": taken},
+    )
+    sets = (
+        f"{column} = case when state = 'queued' then {value} else {SUCCEED[column]} end"
+        for column, value in TAKE.items()
+        if column != "note"
+    )
+    by_hand.execute(f"update job_state set {', '.join(sets)}", {"lease": lease})
+
+    assert [event.verb for event in history(store, taken)] == ["enqueue", "take", "succeed"]
+    assert [event.verb for event in history(store, waiting)] == ["enqueue", "take"]

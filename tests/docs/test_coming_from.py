@@ -1,0 +1,56 @@
+"""The programs of the pages for those who come from Celery and Procrastinate do what stands beside their lines."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast import State
+from tests.app.running import work_off
+from tests.docs.guide_blocks import blocks, finish
+
+pytestmark = pytest.mark.req("HF-5", "JF-6")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    monkeypatch.setenv("HOLDFAST_URL", found)
+    return found
+
+
+def program(page: str) -> dict[str, Any]:
+    """What is there when it has run as a script."""
+    (block,) = blocks(page)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_from_celery(url: str) -> None:
+    names = program("from-celery")
+    with closing(names["app"]) as app:
+        assert finish(app, names["run"][names["book"]]) == "Spring: 1.webp, 2.webp, 3.webp"
+        assert names["one"].result(timeout=5) == "7.webp"
+        assert names["late"].job().due_at is not None
+        assert names["late"].job().priority == 5
+        assert [each.name for each in app.schedules.list()] == ["tidy"]
+        assert [each.name for each in app.subscriptions.list()] == ["tell on job.bury"]
+        attempts = {job.payload["picture"]: job.attempt for job in app.jobs(kind="convert", state="succeeded")}
+        assert attempts == {1: 1, 2: 2, 3: 1, 7: 1}
+
+
+def test_from_procrastinate(url: str) -> None:
+    names = program("from-procrastinate")
+    with closing(names["app"]) as app:
+        first, again = names["first"], names["again"]
+        assert (first.created, again.created, first.id) == (True, False, again.id)
+        work_off(app, queues=("mail", "default"))
+        assert names["one"].result(timeout=5) == "hello Ada"
+        assert (names["locked"].result(timeout=5), first.result(timeout=5)) == (7, 8)
+        assert [handle.result(timeout=5) for handle in names["batch"]] == ["hello Cy", "hello Di"]
+        assert names["late"].state() == State.QUEUED
+        assert [each.name for each in app.schedules.list()] == ["tidy"]
+        assert app.limits.list()[0].concurrency == 1

@@ -1,0 +1,73 @@
+"""Every command that a page names is there, with the options it is given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from holdfast.cli.commands import app
+from tests.docs.test_links import PAGES, ROOT
+
+pytestmark = pytest.mark.req("DP-22")
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_IN_BLOCK = re.compile(r"(?:^|[\s/=(])(holdfast [a-z].*)")
+_INDENTED = re.compile(r"^ {4,}(?:\$ )?(?:[A-Z_]+=\S+ )*(holdfast [a-z].*)", re.MULTILINE)
+_IN_PROSE = re.compile(r"`(?:[A-Z_]+=\S+ )*(holdfast [a-z][^`]*)`")
+_END = re.compile(r"\s(?:\||&&|\|\||>>?|<|;|#|&)(?:\s|$)")
+
+
+def named(text: str) -> Iterator[str]:
+    for language, block in _FENCE.findall(text):
+        if language in ("python", "ts", "sql"):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            yield from _IN_BLOCK.findall(line)
+    prose = _FENCE.sub("", text)
+    yield from _INDENTED.findall(prose)
+    yield from _IN_PROSE.findall(prose)
+
+
+def missing(command: Any, line: str) -> str | None:
+    """What of it is not there."""
+    try:
+        words = shlex.split(_END.split(line)[0])[1:]
+    except ValueError:  # a sentence with an apostrophe
+        return None
+    while words and hasattr(command, "commands"):
+        if words[0].startswith(("-", "…", "[")):
+            return None
+        if words[0] not in command.commands:
+            return words[0]
+        command = command.commands[words.pop(0)]
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+    for word in words:
+        option = re.split(r"[=|\]]", word.lstrip("[("))[0]
+        if option.startswith("--") and option not in options:
+            return option
+    return None
+
+
+def test_every_command_that_a_page_names_is_there() -> None:
+    tree = typer.main.get_command(app)
+    seen = 0
+    wrong = []
+    for page in PAGES:
+        for line in named(page.read_text(encoding="utf-8")):
+            seen += 1
+            what = missing(tree, line)
+            if what is not None:
+                wrong.append(f"{page.relative_to(ROOT)}: {line}: there is no {what}")
+    assert wrong == []
+    assert seen > 250
+
+
+def test_what_is_not_there_is_found() -> None:
+    tree = typer.main.get_command(app)
+    page = "Try `holdfast jobs lst`, or\n\n    HOLDFAST_URL=x holdfast jobs list --stat failed | less\n"
+    assert [missing(tree, line) for line in named(page)] == ["--stat", "lst"]

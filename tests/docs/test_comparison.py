@@ -1,0 +1,43 @@
+"""The README's table of others says what docs/comparison.md says, and there every cell has a source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.req("HF-5")
+
+ROOT = Path(__file__).parents[2]
+_SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def said_of_each() -> dict[str, list[list[str]]]:
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    return {name: rows(body) for name, body in _SECTION.findall(page)}
+
+
+def test_every_cell_about_somebody_else_has_a_public_address() -> None:
+    said = said_of_each()
+    ours = [row[0] for row in said.pop("Holdfast")]
+    assert len(said) >= 8
+    for name, table in said.items():
+        assert [row[0] for row in table] == ours, name
+        assert not [row[0] for row in table if "](https://" not in row[2]], name
+
+
+def test_the_readme_says_the_same() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Beside others")[2].partition("\n## ")[0]
+    head = next(line for line in readme.splitlines() if line.startswith("|"))
+    names = [cell.split()[0] for cell in head.strip("|").split("|")[1:]]
+    said = said_of_each()
+    table = rows(readme)
+    for column, name in enumerate(names, start=1):
+        assert [[row[0], row[column]] for row in table] == [row[:2] for row in said[name]], name

@@ -1,0 +1,83 @@
+"""A block that reserves, over HTTP, in both colours: begun, kept alive, refused, lost and left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.errors import Conflict, InvalidInput
+from holdfast.http import AsyncClient, Client
+from tests.app.waiting import until
+from tests.http.conftest import SOON, TOKEN
+
+pytestmark = pytest.mark.req("SC-10", "JF-14")
+
+TTL = 2.0
+
+
+def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> None:
+    """Enter and leave the block in its own colour; what is done inside blocks, but not the loop."""
+    if colour == "blocking":
+        with Client(base, token=TOKEN, retrying=SOON) as client, client.reserve(**asked) as mine:
+            act(mine)
+        return
+
+    async def run() -> None:
+        async with AsyncClient(base, token=TOKEN, retrying=SOON) as client, client.reserve(**asked) as mine:
+            await asyncio.to_thread(act, mine)
+
+    asyncio.run(run())
+
+
+def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: str, colour: str) -> None:
+    seen: list[Any] = []
+
+    def held(mine: Any) -> None:
+        first = app.reservations.get(mine.id)
+        assert first is not None
+        assert (first.state, first.what, first.reason, mine.lost) == ("active", "resource gpu-0", "measuring", False)
+        until(lambda: app.reservations.get(mine.id).expires_at > first.expires_at, "it is kept alive")  # type: ignore[union-attr]
+        with pytest.raises(Conflict, match="reservation_busy"):  # somebody else does not wait
+            within(colour, base, seen.append, resource="gpu-0", wait=0)
+        seen.append(mine.id)
+
+    within(colour, base, held, resource="gpu-0", ttl=TTL, reason="measuring")
+    ended = {each.id: (each.state, each.ended_why) for each in app.reservations.list(ended=True)}
+    assert ended.pop(seen[0]) == ("released", "released")
+    assert list(ended.values()) == [("withdrawn", "left with Conflict")]
+
+
+def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
+    begun: list[Any] = []
+    asking = threading.Thread(target=within, args=(colour, base, begun.append), kwargs={"queue": "imports"})
+    with app.reserve(queue="imports"):
+        asking.start()
+        until(lambda: len(app.reservations.list()) == 2, "it stands in line")
+        assert begun == []
+    asking.join(20)
+    assert len(begun) == 1
+    assert app.reservations.list() == []
+
+
+def test_what_was_lost_is_told(app: App, base: str, colour: str) -> None:
+    def meanwhile(mine: Any) -> None:
+        app.reservations.release(mine.id, reason="it hangs")
+        until(lambda: mine.lost, "its holder is told")
+
+    with pytest.raises(Conflict, match="reservation_lost"):
+        within(colour, base, meanwhile, ttl=TTL)
+
+    def fails(mine: Any) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        within(colour, base, fails)
+    assert app.reservations.list(ended=True, limit=1)[0].ended_why == "left with KeyError"
+    with pytest.raises(InvalidInput, match="invalid_duration"):
+        within(colour, base, fails, ttl=0.01)
+    assert app.reservations.list() == []

@@ -1,0 +1,68 @@
+"""Arrays in PostgreSQL's own form: nothing in them can be taken for anything else."""
+
+from __future__ import annotations
+
+import uuid
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg.rows import TupleRow
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.stores.postgres import connections  # which tells the driver of them
+from holdfast.stores.postgres.arrays import Ids, Numbers, Words, ids, numbers, words
+
+pytestmark = pytest.mark.req("DP-3")
+
+SOME = [str(uuid.UUID(int=number * 7919)) for number in (1, 2**64, 2**114 + 5)]
+
+
+def test_the_server_reads_what_was_meant(postgres_url: str) -> None:
+    def read(array: bytes, kind: str) -> list[object]:
+        found = connection.execute(f"select %s::{kind}[], pg_typeof(%s)::text", (array, array)).fetchone()
+        assert found is not None
+        assert found[1] == {"int": "integer"}.get(kind, kind) + "[]", "and need not convert it"
+        answer: list[object] = found[0]
+        return answer
+
+    connection: Connection[TupleRow]
+    with psycopg.connect(postgres_url) as connection:
+        assert issubclass(connections.OurConnection, Connection)
+        assert list(map(str, read(ids(SOME), "uuid"))) == SOME
+        assert read(numbers([1, 0, -5, 2**31 - 1]), "int") == [1, 0, -5, 2**31 - 1]
+        assert read(words(["a", 'ß{},"\\', "", "a"]), "text") == ["a", 'ß{},"\\', "", "a"]
+        for empty, kind in ((ids([]), "uuid"), (numbers([]), "int"), (words([]), "text")):
+            assert read(empty, kind) == []
+    assert (type(ids([])), type(numbers([])), type(words([]))) == (Ids, Numbers, Words)
+
+
+def test_an_id_may_be_written_otherwise() -> None:
+    assert ids([SOME[0].upper(), SOME[1].replace("-", ""), SOME[2]]) == ids(SOME)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [""],
+        ["x" * 36],
+        [" " * 36],
+        [SOME[0] + "," + SOME[1]],
+        [SOME[0][:-1], SOME[1] + "0"],
+        [SOME[0][:-1] + " ", SOME[1]],
+        [SOME[0][:-1] + "٣"],
+        ["----" + "0" * 32],
+        [SOME[0], "0" * 31 + "-----"],
+    ],
+)
+def test_what_is_no_id_is_refused(odd: list[str]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        ids(odd)
+    assert refused.value.code == "invalid_id"
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_a_number_that_has_no_room_is_refused(number: int) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        numbers([1, number])
+    assert refused.value.code == "invalid_input"
