@@ -56,7 +56,7 @@ def test_steps_that_are_not_on_record_are_no_figure(backends: Backends) -> None:
 def test_a_step_is_one_row_one_commit_and_no_update_of_the_job(backends: Backends, subject: Subject) -> None:
     found = writes.measure(Bench(backends, subject), concurrency=1, jobs=2)
     assert (found.store, found.rows) == (subject.place, 1.0)
-    assert found.commits == pytest.approx(1.0, abs=0.1)  # on SQLite the heartbeats count, too
+    assert 0.5 < found.commits < 1.5  # on SQLite the heartbeats of either run count, too
     assert found.job_updates in (0.0, None)
     assert all(bar.held is not False for bar in of_writes([found]) if "commits" not in bar.what)
 

@@ -17,6 +17,7 @@ from holdfast.stores.base import JobFilter, Store
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, run, started, until
 from tests.support.by_hand import open_by_hand
+from tests.support.proxy import Proxy
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
 
@@ -39,6 +40,27 @@ def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
     assert state_of(store, ids[5]) == State.QUEUED
     run("worker", "shop:app", "--burst", "--queues", "default, mail", url=store.url, cwd=shop)
     assert state_of(store, ids[5]) == State.SUCCEEDED
+
+
+@pytest.mark.req("SC-11")
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_server_that_is_just_restarted_is_waited_for(store: Store, shop: Path, times: int) -> None:
+    job_id = put_one(store, "add", payload={"a": 1})
+    with Proxy(store.url) as proxy:
+        proxy.cut(b"select name, digest", times=times)
+        done = run("worker", "shop:app", "--burst", url=proxy.url, cwd=shop)
+        assert (done.returncode, proxy.cuts) == (0, times), done.stderr
+    assert done.stderr.count("not begun, trying again") == times
+    assert state_of(store, job_id) == State.SUCCEEDED
+
+
+@pytest.mark.req("DP-22")
+def test_a_server_that_is_not_there_is_said_to_be_away(shop: Path) -> None:
+    done = run("worker", "shop:app", url="postgresql://nobody:geheim@127.0.0.1:1/none", cwd=shop)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: the database cannot be reached" in done.stderr
+    assert "geheim" not in done.stderr
 
 
 @pytest.mark.req("JF-2")

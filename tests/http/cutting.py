@@ -10,6 +10,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+PART = 1_024
+"""Bytes of an answer that are judged at once: a service that was slow to begin has much to say in one go."""
+
 Fate = Callable[[bytes, bytes], bool]
 """Given what was asked and what was answered so far on a connection: whether it is cut now."""
 
@@ -68,7 +71,7 @@ class Cutting:
     def _answer(self, service: socket.socket, client: socket.socket, asked: bytearray) -> None:
         answered = bytearray()
         with contextlib.suppress(OSError):
-            while part := service.recv(65_536):
+            while part := service.recv(PART):
                 answered += part
                 if self._fate(bytes(asked), bytes(answered)):
                     self.cuts += 1

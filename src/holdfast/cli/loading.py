@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli.session import refuse_unready
+from holdfast.cli.session import refuse_unready, wait_ready
 from holdfast.domain.errors import InvalidSetting
 from holdfast.loading import find_app
 
@@ -44,11 +44,11 @@ def module_of(name: str) -> str:
     return f"{file.stem}:{attribute}" if attribute else file.stem
 
 
-def load_runnable(name: str, url: str | None) -> App:
-    """An app to run jobs of: it has some, and its database is there."""
+def load_runnable(name: str, url: str | None, *, wait: bool = False) -> App:
+    """An app to run jobs of: it has some, and its database is there, or, where it is to ``wait``, soon will be."""
     app = load_app(name, url)
     if not app.kinds:
         raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare some with @app.job().")
     if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
-        refuse_unready(app.store)
+        (wait_ready if wait else refuse_unready)(app.store)
     return app

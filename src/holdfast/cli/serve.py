@@ -18,7 +18,7 @@ from holdfast.cli import logs, options, web
 from holdfast.cli.loading import load_app
 from holdfast.cli.output import emit, say
 from holdfast.cli.serving import run_to_end
-from holdfast.cli.session import NAME, refuse_absent, refuse_unready, scope
+from holdfast.cli.session import NAME, refuse_absent, scope, wait_ready
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
 
@@ -110,11 +110,11 @@ def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> 
             raise InvalidSetting(f"{name} names its own tenant and schema", code="conflicting_options")
         found = load_app(name, url)
         if not found.store.embedded:
-            refuse_unready(found.store)
+            wait_ready(found.store)
         return found
     found = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
     refuse_absent(found.store)
-    refuse_unready(found.store)
+    wait_ready(found.store)
     return found
 
 

@@ -121,7 +121,7 @@ def worker(
 
 
 def _alone(app: str, url: str | None, settings: WorkerOptions, *, as_json: bool) -> None:
-    stopper = run_to_end(serve(load_runnable(app, url), settings, tell=_tell(as_json)))
+    stopper = run_to_end(serve(load_runnable(app, url, wait=True), settings, tell=_tell(as_json)))
     if as_json:
         emit({"worker": stopper.worker.name, "jobs": stopper.worker.taken})
 
