@@ -44,6 +44,15 @@ def test_a_stream_says_the_same_however_it_is_cut(cuts: list[int]) -> None:
     assert (parser.retry, parser.last_id) == (2.0, None)
 
 
+def test_where_to_go_on_is_behind_the_last_message_that_was_whole() -> None:
+    parser = Parser("6")
+    told = list(parser.feed(b"id: 7\ndata: seven\n\nid: 8\nevent: job.cut\ndata: eig"))
+    assert told == [Message("message", "seven", "7")]
+    assert parser.last_id == "7"  # not 8, of which only the number has come
+    assert list(parser.feed(b"ht\n\n")) == [Message("job.cut", "eight", "8")]
+    assert parser.last_id == "8"
+
+
 def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LONGEST_LINE", 10_000)
     for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):

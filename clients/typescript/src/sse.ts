@@ -8,17 +8,19 @@ export interface Message {
 const LONGEST = 4 * 1024 * 1024;
 
 export class Parser {
+  /** Behind the last message that was whole: of the next only the number may have come. */
   lastId: string | undefined;
   /** Milliseconds the service asks to wait before coming back. */
   retry: number | undefined;
   readonly #decoder = new TextDecoder();
   #rest = "";
+  #id: string | undefined;
   #event = "";
   #data: string[] = [];
   #size = 0;
 
   constructor(lastId?: string) {
-    this.lastId = lastId;
+    this.lastId = this.#id = lastId;
   }
 
   *feed(chunk: Uint8Array): Generator<Message> {
@@ -47,7 +49,7 @@ export class Parser {
     } else if (name === "event") {
       this.#event = value;
     } else if (name === "id" && !value.includes("\0")) {
-      this.lastId = value || undefined;
+      this.#id = value || undefined;
     } else if (name === "retry" && /^\d{1,9}$/.test(value)) {
       this.retry = Number(value);
     }
@@ -59,6 +61,7 @@ export class Parser {
     this.#event = "";
     this.#data = [];
     this.#size = 0;
+    this.lastId = this.#id;
     return data.length > 0 ? { event, data: data.join("\n") } : undefined;
   }
 }

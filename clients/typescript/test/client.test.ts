@@ -1,7 +1,7 @@
 // Against the real service: HOLDFAST_API_URL and HOLDFAST_API_TOKEN say where it is. Python starts it (tests/http).
 
 import assert from "node:assert/strict";
-import { createServer, type Server } from "node:http";
+import { createServer, type Server, type ServerResponse } from "node:http";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 
@@ -104,6 +104,7 @@ before(async () => {
     else if (how === "shape") response.setHeader("content-type", "application/json").end('{"job": {"id": 7}}');
     else if (how === "away") response.writeHead(307, { location: "http://127.0.0.2:1/" }).end();
     else if (how === "half") response.writeHead(200, { "content-length": 9 }).write("{", () => request.socket.destroy());
+    else if (how === "cut") told(request.headers["last-event-id"], response, () => request.socket.destroy());
     else if (how === "slow") response.writeHead(200).write("{");
     else response.setHeader("content-type", "application/json").end('{"id": "7", "created": false, "reason": "duplicate_key"}');
   });
@@ -114,6 +115,18 @@ after(() => {
   broken.closeAllConnections();
   broken.close();
 });
+
+/** Events 1 to 6; each connection ends in the midst of the third, behind its number. */
+function told(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
+  const begin = Number(after ?? 0) + 1;
+  const event = (seq: number): string => {
+    const data = { seq, job_id: "7", tenant: "default", kind: "mail", verb: "enqueue", cursor: `${seq}` };
+    const rest = { from_state: null, to_state: "queued", attempt: 0, actor: "ada", at: new Date(), meta: {} };
+    return `id: ${seq}\nevent: job.enqueue\ndata: ${JSON.stringify({ ...data, ...rest })}\n\n`;
+  };
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  response.write(`retry: 10\n\n${event(begin)}${event(begin + 1)}${event(begin + 2).slice(0, 60)}`, cut);
+}
 
 function at(how: string, options: { tries?: number; timeout?: number } = {}): Client {
   const address = broken.address();
@@ -148,4 +161,10 @@ test("a lost connection makes no second job: the key is made once", async () => 
   assert.equal(new Set(asked.map((each) => each.key)).size, 1);
   await assert.rejects(at("lost").cancel("7"), Unavailable);
   assert.equal(asked.length, 1);
+});
+
+test("a stream that breaks in the midst of an event goes on with that event", async () => {
+  const seen = await collect(at("cut").follow({ after: "0" }), 6);
+  assert.deepEqual(seen.map((event) => event.seq), [1, 2, 3, 4, 5, 6]);
+  assert.equal(asked.length, 3);
 });

@@ -25,15 +25,16 @@ class Message:
 
 
 class Parser:
-    """``feed`` answers the messages that are whole. ``last_id`` is where to go on after a lost connection, and
-    ``retry`` how many seconds the service asks to wait before that."""
+    """``feed`` answers the messages that are whole. ``last_id`` is where to go on after a lost connection: behind the
+    last whole one, since of the next only the number may have come. ``retry`` is how many seconds the service asks to
+    wait before that."""
 
     def __init__(self, last_id: str | None = None) -> None:
         self.last_id = last_id
         self.retry: float | None = None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest = ""
-        self._event, self._data = "", list[str]()
+        self._event, self._data, self._id = "", list[str](), last_id
         self._size = 0
         self._begun = False
 
@@ -66,7 +67,7 @@ class Parser:
         elif name == "event":
             self._event = value
         elif name == "id" and "\0" not in value:
-            self.last_id = value or None
+            self._id = value or None
         elif name == "retry" and value.isascii() and value.isdigit() and len(value) < 10:
             self.retry = int(value) / 1000
         return None
@@ -74,4 +75,5 @@ class Parser:
     def _dispatch(self) -> Message | None:
         event, data = self._event or "message", self._data
         self._event, self._data, self._size = "", [], 0
+        self.last_id = self._id
         return Message(event, "\n".join(data), self.last_id) if data else None
