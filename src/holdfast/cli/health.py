@@ -24,7 +24,7 @@ NO_ALARM = frozenset(
     }
 )
 # Said of a role that owns the tables: sound for one tenant, so no reason to fail unless asked to be strict.
-ADVICE = frozenset({"role", *NO_ALARM})
+ADVICE = frozenset({"role", "pooler", *NO_ALARM})
 MARKS = {"critical": "!!", "warn": "!", "advice": "-"}
 
 

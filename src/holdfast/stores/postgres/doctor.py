@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
-def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus, most: int) -> list[Finding]:
-    """``most`` is how many connections one process may open."""
+def diagnose(
+    connection: Connection[Any], settings: dict[str, Any], schema: str, status: SchemaStatus, most: int
+) -> list[Finding]:
+    """``settings`` are those for another connection, and ``most`` is how many of them one process may open."""
 
     def one(query: str, *params: Any) -> Any:
         row = connection.execute(query, params).fetchone()
@@ -64,6 +66,7 @@ def diagnose(connection: Connection[Any], schema: str, status: SchemaStatus, mos
     )
     findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
     findings.append(_connections(connection, most))
+    findings.append(_pooler(connection, settings))
     age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
@@ -100,6 +103,21 @@ def _connections(connection: Connection[Any], most: int) -> Finding:
         None
         if room
         else "Raise max_connections (or the limit of the database or role), run fewer processes, or use a pooler.",
+    )
+
+
+def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
+    from holdfast.stores.postgres.pooler import brings_notices, is_direct
+
+    if is_direct(connection):
+        return Finding("pooler", True, "none is between this and the server")
+    if brings_notices(connection, settings):
+        return Finding("pooler", True, "one is between, and keeps a connection to the server for each of its clients")
+    return Finding(
+        "pooler",
+        False,
+        "one is between, and hands connections on between transactions: workers are not told of new jobs, they poll",
+        "Start workers with --no-notify, or give them a direct connection; see the guide on poolers.",
     )
 
 

@@ -15,6 +15,7 @@ import psycopg
 from typing_extensions import override
 
 from holdfast.stores.ear import LINGER, Ear
+from holdfast.stores.postgres.pooler import brings_notices, is_direct
 
 log = logging.getLogger("holdfast.store")
 
@@ -27,10 +28,10 @@ SOUNDING = 15.0
 class PostgresEar(Ear):
     def __init__(self, url: str, schema: str, settings: dict[str, Any]) -> None:
         super().__init__()
-        self._url = url
         self._schema = schema
-        self._settings = settings
+        self._settings = settings | {"conninfo": url}
         self._rope: socket.socket | None = None
+        self._in_vain = False
 
     @override
     def _rouse(self) -> None:
@@ -49,8 +50,14 @@ class PostgresEar(Ear):
     def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
         pause = 0.1
         while not closing.is_set():
+            if self._in_vain:
+                self._sit(bell, closing)
+                return
             try:
-                with psycopg.connect(self._url, **self._settings) as connection:
+                with psycopg.connect(**self._settings) as connection:
+                    if not is_direct(connection) and not brings_notices(connection, self._settings, bell):
+                        self._give_up(closing)
+                        continue
                     connection.execute(f'listen "{self._schema}"')
                     pause = 0.1
                     self.tell("")  # whatever was said while nobody listened
@@ -60,6 +67,22 @@ class PostgresEar(Ear):
                 log.info("not listening for the moment: %s", str(error).strip().split("\n")[0])
                 closing.wait(random.uniform(0.5, 1.0) * pause)
                 pause = min(5.0, pause * 2)
+
+    def _give_up(self, closing: threading.Event) -> None:
+        """For good: what a pooler lets through is a setting of its own. Whoever listens looks by himself as well."""
+        if closing.is_set():
+            return
+        self._in_vain = True
+        log.warning(
+            "not listening: the connection goes through a pooler that hands it on between transactions, as PgBouncer"
+            " does with pool_mode = transaction. Whatever waits here looks by itself, again and again. A worker that is"
+            " not to try is started with --no-notify; over a direct connection it is told at once."
+        )
+
+    def _sit(self, bell: int, closing: threading.Event) -> None:
+        while not closing.is_set() and not self._unheard():
+            if select.select([bell], [], [], LINGER)[0]:
+                return
 
     def _attend(self, connection: psycopg.Connection[Any], bell: int, closing: threading.Event) -> None:
         pgconn = connection.pgconn

@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    "prepare_threshold": None,  # until it is known to be direct
 }
 
 
@@ -34,11 +35,14 @@ class PostgresLending:
     def transaction(self) -> Iterator[Connection[Any]]:
         import psycopg
 
+        from holdfast.stores.postgres.pooler import prepare_if_direct
+
         try:
             connection = psycopg.connect(self.url, **SETTINGS)
         except psycopg.OperationalError as error:
             raise _unreachable(error) from error
         try:
+            prepare_if_direct(connection)
             with connection.transaction():
                 yield connection
         finally:
@@ -48,11 +52,14 @@ class PostgresLending:
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         import psycopg
 
+        from holdfast.stores.postgres.pooler import aprepare_if_direct
+
         try:
             connection = await psycopg.AsyncConnection.connect(self.url, **SETTINGS)
         except psycopg.OperationalError as error:
             raise _unreachable(error) from error
         try:
+            await aprepare_if_direct(connection)
             async with connection.transaction():
                 yield connection
         finally:

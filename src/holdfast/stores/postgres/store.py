@@ -37,6 +37,7 @@ try:
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
     from holdfast.stores.postgres.ear import PostgresEar
     from holdfast.stores.postgres.keeping import ASK_ANEW, LoopConnections, take_now
+    from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direct
     from holdfast.stores.postgres.times import TimeLoader
     from holdfast.stores.postgres.watchdog import Watchdog
 except ImportError as missing:
@@ -183,7 +184,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                         min_size=0,
                         max_size=self._size,
                         kwargs=CONNECTION,
-                        configure=prepare_connection,
+                        configure=_ready,
                         open=True,
                         timeout=CONNECT_WITHIN,
                         reconnect_timeout=ASK_ANEW,
@@ -198,17 +199,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         lanes = self._pools.setdefault(asyncio.get_running_loop(), {})
         found = lanes.get(hot)
         if found is None:
-
-            async def prepare(connection: OurAsyncConnection) -> None:
-                prepare_connection(connection)
-
             pool = psycopg_pool.AsyncConnectionPool(
                 self.url,
                 connection_class=OurAsyncConnection,
                 min_size=0,
                 max_size=min(self.lanes, self._size) if hot else self._size,
                 kwargs=CONNECTION,
-                configure=prepare,
+                configure=_aready,
                 open=False,
                 timeout=CONNECT_WITHIN,
                 reconnect_timeout=ASK_ANEW,
@@ -301,7 +298,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
 
     def diagnose(self) -> list[Finding]:
         with self._connected() as connection:
-            return diagnose(connection, self.schema_name, self._status(connection), self.most_connections)
+            settings = CONNECTION | {"conninfo": self.url}
+            return diagnose(connection, settings, self.schema_name, self._status(connection), self.most_connections)
 
     @property
     def most_connections(self) -> int:
@@ -325,7 +323,18 @@ CONNECTION: dict[str, Any] = {
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    "prepare_threshold": None,  # until it is known to be direct
 }
+
+
+def _ready(connection: OurConnection) -> None:
+    prepare_connection(connection)
+    prepare_if_direct(connection)
+
+
+async def _aready(connection: OurAsyncConnection) -> None:
+    prepare_connection(connection)
+    await aprepare_if_direct(connection)
 
 
 def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -412,6 +421,12 @@ def translate(error: Exception) -> Exception:
     if state == "25006":
         return StoreUnavailable(f"the server takes no writes: {message}", code="store_read_only")
     if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
+        if state == "08P01" and "statement pooling mode" in message:
+            return StoreUnavailable(
+                f"the pooler does not let transactions through: {message}",
+                code="statement_pooling",
+                fix="Set pool_mode = transaction (or session) for this database.",
+            )
         there = state and not lost(error)  # it has answered: a statement that took too long, no memory, no space
         return StoreUnavailable(f"the database cannot be {'used' if there else 'reached'}: {message}")
     return StoreError(message, code="store_error")

@@ -1,0 +1,292 @@
+"""Fault 14: everything through a transaction pooler, a real PgBouncer: the same results.
+
+Its clients share one connection to the server, or two: whatever one of them leaves there (a prepared statement, a
+setting, a LISTEN) meets the next, and whatever it counts on finding again is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from holdfast import App, Context, State, SyncContext
+from holdfast.cli.health import level
+from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.base import JobFilter
+from holdfast.stores.open import open_store
+from holdfast.stores.postgres import pooler as between
+from holdfast.stores.postgres.store import PostgresStore
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.load import AT_ONCE, load
+from tests.faults.waiting import all_ended
+from tests.support.crew import Crew
+from tests.support.ledger import check_ledger
+from tests.support.poolers import Pooler
+from tests.support.stores import claim, open_lease, put, spec, work
+
+pytestmark = pytest.mark.req("SC-19", "DP-20")
+
+# Nothing in these tests can come about by polling in time.
+NEVER = 120.0
+
+
+@pytest.fixture(params=[1, 2], ids=["one connection", "two connections"])
+def pooled(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Pooler]:
+    with Pooler(postgres_url, "transaction", request.param) as pooler:
+        yield pooler
+
+
+@pytest.fixture
+def single(postgres_url: str) -> Iterator[Pooler]:
+    """One connection to the server for everybody."""
+    with Pooler(postgres_url, "transaction", 1) as pooler:
+        yield pooler
+
+
+# -- the work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_workers_and_a_kill(pooled: Pooler, folder: Path, postgres_url: str, choice: random.Random) -> None:
+    """Each worker has several connections, and asks the same again and again on all of them."""
+    with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app, Crew(pooled.url(), folder) as crew:
+        crew.start(1, options=("--no-notify", "--processes", "2"))
+        crew.start(1, options=("--no-notify",))
+        ids = [
+            job_id
+            for kind in ("work", "awork", "save", "walk", "flaky")
+            for job_id in load(app, 10, kind, retry=AT_ONCE)
+        ]
+        ids += [app.enqueue("work", {"number": n}).id for n in range(20)]
+        until(lambda: app.jobs(state=State.SUCCEEDED, limit=5), "some have ended")
+        crew.members[1].kill()
+        crew.start(1, options=("--no-notify",))
+        all_ended(app, len(ids))
+        assert {job.state for job in app.jobs(limit=200)} == {State.SUCCEEDED}
+        assert "cannot be used" not in crew.said(), crew.said()
+    check(postgres_url, ids, folder=folder)
+
+
+def test_the_first_migration_goes_through_it(empty_postgres_url: str) -> None:
+    with Pooler(empty_postgres_url) as pooler, closing(open_store(pooler.url())) as store:
+        assert store.migrate().current
+        assert store.migrate().current
+        work(store, want=len(put(store, *(spec() for _ in range(10)))))
+        check_ledger(store)
+
+
+async def test_both_colours_and_connections_of_others(pooled: Pooler) -> None:
+    with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app:
+
+        @app.job()
+        async def double(n: int) -> int:
+            return 2 * n
+
+        handles = [await double.aenqueue(n) for n in range(12)]
+        handles += [await asyncio.to_thread(double.enqueue, n) for n in range(12)]
+        async with await psycopg.AsyncConnection.connect(pooled.url(), prepare_threshold=None) as theirs:
+            for n in range(8):
+                handles.append(await double.using(connection=theirs).aenqueue(n))
+        await asyncio.to_thread(work_off, app, notify=False)
+        expected = [2 * n for n in (*range(12), *range(12), *range(8))]
+        assert await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles)) == expected
+        await app.store.leave_loop()
+
+
+def test_transactions_of_handlers(pooled: Pooler) -> None:
+    """Each asks the same often enough for the driver to prepare it, on a connection that had other clients before."""
+    with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app:
+        with psycopg.connect(pooled.url()) as connection:
+            connection.execute("create table note (says text)")
+
+        @app.job()
+        async def anote(ctx: Context, says: str) -> None:
+            async with ctx.transaction() as theirs:
+                for _ in range(8):
+                    await theirs.execute("insert into note values (%s)", (says,))
+
+        @app.job()
+        def note(ctx: SyncContext, says: str) -> None:
+            with ctx.transaction() as theirs:
+                for _ in range(8):
+                    theirs.execute("insert into note values (%s)", (says,))
+
+        for n in range(4):
+            anote.enqueue(f"a{n}")
+            note.enqueue(f"b{n}")
+        work_off(app, notify=False, concurrency=2)
+        assert [job.state for job in app.jobs()] == [State.SUCCEEDED] * 8
+        with psycopg.connect(pooled.url()) as connection:
+            found = connection.execute("select says, count(*) from note group by says order by says").fetchall()
+        assert found == [(f"{letter}{n}", 8) for letter in "ab" for n in range(4)]
+
+
+# -- what is left behind --------------------------------------------------------------------------------------
+
+
+def _left(url: str) -> dict[str, Any]:
+    """What whoever comes next finds on the connection."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(
+            "select pg_backend_pid(), coalesce(current_setting('holdfast.tenant', true), ''),"
+            " coalesce(current_setting('holdfast.actor', true), ''), current_setting('search_path'),"
+            " current_user::text, current_setting('statement_timeout'), array(select pg_listening_channels()),"
+            " (select count(*) from pg_prepared_statements), (select count(*) from pg_cursors),"
+            " (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),"
+            " pg_my_temp_schema()::text"
+        ).fetchone()
+        assert row is not None
+    names = ("pid", "tenant", "actor", "path", "role", "timeout", "channels", "prepared", "cursors", "locks", "temp")
+    return dict(zip(names, row, strict=True))
+
+
+@pytest.fixture
+def plain_role(postgres_url: str) -> Iterator[str]:
+    """One that logs in, is bound by row-level security, and does what workers and producers do."""
+    name = "holdfast_behind_a_pooler"
+    password = sql.Literal(psycopg.conninfo.conninfo_to_dict(postgres_url)["password"])
+    granted = ("holdfast_producer", "holdfast_executor")
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("create role {} login password {}").format(sql.Identifier(name), password))
+        for role in granted:
+            admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(name)))
+        yield name
+        admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
+
+
+@pytest.mark.req("JF-1", "JF-2")
+def test_tenants_on_one_connection_leave_nothing_to_each_other(
+    postgres_url: str, plain_role: str, choice: random.Random
+) -> None:
+    """Two programs, a tenant each, and a third that is bound to none: they are served by the same server process."""
+    jobs: dict[str, list[str]] = {"acme": [], "umbrella": []}
+    with Pooler(postgres_url, "transaction", 1, roles=[plain_role]) as pooler:
+        url = pooler.url(plain_role)
+        clean = _left(url)
+        assert (clean["tenant"], clean["actor"], clean["channels"], clean["prepared"]) == ("", "", [], 0)
+        with closing(PostgresStore(url)) as one, closing(PostgresStore(url)) as two:
+            for _ in range(60):
+                (mine, store), (other, _) = choice.sample([("acme", one), ("umbrella", two)], 2)
+                match choice.randrange(5):
+                    case 0:
+                        jobs[mine] += put(store, *(spec() for _ in range(choice.randint(1, 3))), tenant=mine)
+                    case 1:
+                        with pytest.raises(HoldfastError):
+                            store.run(store.verbs.enqueue([spec(), spec(kind=" ")], mine))
+                    case 2:
+                        work(store, tenant=mine)
+                    case 3:
+                        with pytest.raises(HoldfastError):
+                            claim(store, open_lease(store, tenant=mine), tenant=other)
+                    case _:
+                        assert all(store.run(store.verbs.get(job_id, mine)) is None for job_id in jobs[other])
+                listed = store.run(store.verbs.list_jobs(JobFilter(tenant=mine, limit=1000)))
+                assert sorted(job.id for job in listed) == sorted(jobs[mine])
+                assert _left(url) == clean
+                with psycopg.connect(url) as nobody:
+                    assert nobody.execute("select count(*) from holdfast.job").fetchone() == (0,)
+    with closing(open_store(postgres_url)) as direct:
+        check_ledger(direct)
+
+
+def test_a_worker_leaves_nothing(single: Pooler) -> None:
+    clean = _left(single.url())
+    with closing(App(single.url(), name="tests", enqueued_by="tester")) as app:
+
+        @app.job()
+        async def steps(ctx: Context, n: int) -> int:
+            return sum([await ctx.step(f"step {i}", int, i) for i in range(n)])
+
+        @app.job()
+        async def asks(ctx: Context) -> str | None:
+            return (await ctx.approval("pay", summary="Pay?", approvers=["ada"])).by
+
+        app.limits.set(key="narrow", concurrency=1)
+        app.schedule("@hourly", kind=steps, name="sums", payload={"n": 2})
+        wanted = [steps.using(limit_key="narrow").enqueue(4) for _ in range(6)]
+        asked = asks.enqueue()
+        with working(app, notify=False):
+            assert [handle.result(timeout=30) for handle in wanted] == [6] * 6
+            (gate,) = until(lambda: app.approvals.list(), "it asks")
+            app.approvals.decide("approve", gate.id, "ada")
+            assert asked.result(timeout=30) == "ada"
+            until(lambda: app.schedules.list(), "the schedule is told")
+        assert _left(single.url()) == clean
+        check_ledger(app.store)
+
+
+# -- listening ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("JF-7", "JF-6")
+def test_a_worker_that_would_listen_says_that_it_cannot_and_polls(
+    single: Pooler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(between, "HEARD_WITHIN", 0.3)  # what never comes need not be waited for in full
+    clean = _left(single.url())
+    with closing(App(single.url(), name="tests", enqueued_by="tester")) as app, caplog.at_level(logging.WARNING):
+
+        @app.job()
+        async def double(n: int) -> int:
+            return 2 * n
+
+        with working(app, poll=0.05):
+            until(lambda: "pool_mode = transaction" in caplog.text, "it has given up listening")
+            assert [double.enqueue(n).result(timeout=30) for n in range(4)] == [0, 2, 4, 6]
+        assert caplog.text.count("not listening") == 1, "it is said once"
+    assert _left(single.url()) == clean, "a LISTEN that is left behind tells strangers of our queues"
+
+
+@pytest.mark.req("JF-7", "JF-6")
+def test_a_pooler_that_keeps_connections_tells_of_new_jobs(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Pooler(postgres_url, "session", 30) as pooler,
+        closing(App(pooler.url(), name="tests", enqueued_by="tester")) as app,
+        closing(App(pooler.url(), name="tests", enqueued_by="tester")) as elsewhere,
+    ):
+
+        @elsewhere.job()
+        async def double(n: int) -> int:
+            return 2 * n
+
+        with working(elsewhere, poll=NEVER) as beside:
+            until(lambda: beside.worker and beside.worker._asleep, "the worker is idle")
+            assert [app.enqueue("double", {"n": n}).result(timeout=30) for n in range(8)] == list(range(0, 16, 2))
+        assert "not listening" not in caplog.text
+
+
+# -- what is said of it ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_the_doctor_names_it(postgres_url: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(between, "HEARD_WITHIN", {"transaction": 0.3, "session": 30.0}[mode])
+    with closing(open_store(postgres_url)) as store:
+        (direct,) = [each for each in store.diagnose() if each.name == "pooler"]
+    assert (direct.ok, "none" in direct.says) == (True, True)
+    with Pooler(postgres_url, mode, 4) as pooler, closing(open_store(pooler.url())) as store:
+        (found,) = [each for each in store.diagnose() if each.name == "pooler"]
+    assert found.ok == (mode == "session")
+    assert found.ok or (level(found, strict=False) == "advice" and "--no-notify" in str(found.fix))
+
+
+@pytest.mark.req("DP-22")
+def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: str) -> None:
+    with Pooler(postgres_url, "statement") as pooler, closing(open_store(pooler.url())) as store:
+        for ask in (store.migrate, lambda: store.run(store.verbs.list_jobs(JobFilter(tenant="default")))):
+            with pytest.raises(StoreUnavailable, match="pool_mode = transaction") as refused:
+                ask()
+            assert refused.value.code == "statement_pooling"

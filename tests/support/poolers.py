@@ -1,0 +1,170 @@
+"""A real PgBouncer in front of a PostgreSQL server, for the tests: its clients share its few connections to the server.
+
+The program is Debian's package `pgbouncer`, or the one that HOLDFAST_TEST_PGBOUNCER names; where there is none, tests
+that ask for it are skipped, and say so. It runs on loopback, as the account that runs the test servers (it refuses
+root), and is ended by its pid, as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.binaries import make_private_dir, server_account
+from tests.support.processes import Guard, free_port
+
+PROGRAM = "HOLDFAST_TEST_PGBOUNCER"
+PoolMode = Literal["transaction", "session", "statement"]
+
+
+def program() -> str:
+    """Where PgBouncer is; without it the test is skipped."""
+    named = os.environ.get(PROGRAM)
+    found = named or shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip("there is no PgBouncer here: apt-get install pgbouncer, or name one in " + PROGRAM)
+    return found
+
+
+def version() -> tuple[int, int]:
+    said = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"PgBouncer (\d+)\.(\d+)", said)
+    assert found is not None, said
+    return int(found[1]), int(found[2])
+
+
+class Pooler:
+    """One PgBouncer in front of the server of `dsn`, for every database there and the role that `dsn` names.
+
+    `size` is how many connections to the server it has for a database and a role: with one, whatever is left behind on
+    it meets the next client. Other settings are as in its manual, and `roles` are others with the same password.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        mode: PoolMode = "transaction",
+        size: int = 1,
+        *,
+        roles: Sequence[str] = (),
+        **settings: str | int,
+    ) -> None:
+        self._dsn = dsn
+        self._roles = roles
+        self._settings: dict[str, Any] = {
+            "pool_mode": mode,
+            "default_pool_size": size,
+            "max_client_conn": 200,
+            "listen_addr": "127.0.0.1",
+            "unix_socket_dir": "",
+            "auth_type": "plain",
+            "server_login_retry": 1,
+        } | settings
+        self._program = program()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+        self._owner = os.getpid()
+        self._account = server_account()
+        self._dir = make_private_dir(self._account)
+        self.port = 0
+
+    def start(self) -> None:
+        atexit.register(self.stop)
+        for _ in range(5):
+            self.port = free_port()
+            self._launch()
+            if self._answers():
+                return
+            self._end()
+        raise RuntimeError(f"PgBouncer did not start:\n{self.log()[-4000:]}")
+
+    def stop(self) -> None:
+        if os.getpid() != self._owner:  # a forked child runs its parent's exit handlers too
+            return
+        atexit.unregister(self.stop)
+        self._end()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def __enter__(self) -> Pooler:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def url(self, role: str | None = None) -> str:
+        """The same database, through the pooler."""
+        parts = urlsplit(self._dsn)
+        who, _, _ = parts.netloc.rpartition("@")
+        if role is not None:
+            who = ":".join([role, *who.split(":")[1:]])
+        return urlunsplit(parts._replace(netloc=f"{who}@127.0.0.1:{self.port}"))
+
+    def log(self) -> str:
+        found = self._dir / "log"
+        return found.read_text(errors="replace") if found.exists() else ""
+
+    # -- the work ----------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        server = conninfo_to_dict(self._dsn)
+        password = server.get("password", "")
+        users = self._written("users", "".join(f'"{name}" "{password}"\n' for name in (server["user"], *self._roles)))
+        settings = self._settings | {"listen_port": self.port, "auth_file": users}
+        lines = ["[databases]", f"* = host={server['host']} port={server.get('port', 5432)}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in settings.items()]
+        ini = self._written("pgbouncer.ini", "\n".join(lines) + "\n")
+        with (self._dir / "log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [self._program, str(ini)],
+                cwd=self._dir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for pytest, which then stops it itself
+                **self._account.popen_args(),
+            )
+        self._guard = Guard(self._process.pid, self._dir)
+
+    def _written(self, name: str, text: str) -> Path:
+        path = self._dir / name
+        path.write_text(text)
+        path.chmod(0o600)
+        self._account.own(path)
+        return path
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        end = time.monotonic() + 20
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+                return True
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+        return False
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout=10)
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
