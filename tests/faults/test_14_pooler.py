@@ -22,6 +22,7 @@ from holdfast import App, Context, State, SyncContext
 from holdfast.cli.health import level
 from holdfast.domain.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.base import JobFilter
+from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import pooler as between
 from holdfast.stores.postgres.store import PostgresStore
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.req("SC-19", "DP-20")
 
 # Nothing in these tests can come about by polling in time.
 NEVER = 120.0
+COUNT = "select count(*) from pg_prepared_statements"
 
 
 @pytest.fixture(params=[1, 2], ids=["one connection", "two connections"])
@@ -52,6 +54,14 @@ def single(postgres_url: str) -> Iterator[Pooler]:
     """One connection to the server for everybody."""
     with Pooler(postgres_url, "transaction", 1) as pooler:
         yield pooler
+
+
+def _count() -> Steps[int]:
+    rows = yield Statement(COUNT)
+    return int(rows[0][0])
+
+
+PREPARED = Flow(_count, writes=False, single=True)
 
 
 # -- the work -------------------------------------------------------------------------------------------------
@@ -177,7 +187,7 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
         clean = _left(url)
         assert (clean["tenant"], clean["actor"], clean["channels"], clean["prepared"]) == ("", "", [], 0)
         with closing(PostgresStore(url)) as one, closing(PostgresStore(url)) as two:
-            for _ in range(60):
+            for _ in range(40):
                 (mine, store), (other, _) = choice.sample([("acme", one), ("umbrella", two)], 2)
                 match choice.randrange(5):
                     case 0:
@@ -290,3 +300,25 @@ def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: 
             with pytest.raises(StoreUnavailable, match="pool_mode = transaction") as refused:
                 ask()
             assert refused.value.code == "statement_pooling"
+
+
+# -- without one ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("SC-18")
+async def test_a_direct_connection_prepares_what_it_is_asked_often(postgres_url: str) -> None:
+    """What a pooler asks for is not paid for without one."""
+    with closing(PostgresStore(postgres_url, pool_size=1)) as store:
+        for _ in range(8):
+            store.run(PREPARED)
+            await store.arun(PREPARED)
+        assert (store.run(PREPARED), await store.arun(PREPARED)) == (1, 1)
+        await store.leave_loop()
+        with store.transaction() as lent:
+            for _ in range(8):
+                lent.execute("select 1")
+            assert lent.execute(COUNT).fetchone() == (1,)
+        async with store.atransaction() as lent_too:
+            for _ in range(8):
+                await lent_too.execute("select 1")
+            assert await (await lent_too.execute(COUNT)).fetchone() == (1,)
