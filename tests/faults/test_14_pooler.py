@@ -211,6 +211,23 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
         check_ledger(direct)
 
 
+@pytest.mark.req("JF-1", "JF-2")
+def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str) -> None:
+    """A program that shares the role may have set what it liked, for good: whoever comes next is bound as he asks."""
+    with Pooler(postgres_url, "transaction", 1, roles=[plain_role]) as pooler:
+        url = pooler.url(plain_role)
+        with psycopg.connect(url, autocommit=True) as careless:
+            careless.execute("set search_path = nowhere")
+            careless.execute("set holdfast.tenant = 'acme'")
+        with closing(PostgresStore(url)) as store:
+            theirs, ours = put(store, spec(), tenant="acme"), put(store, spec(), tenant="umbrella")
+            listed = store.run(store.verbs.list_jobs(JobFilter(tenant="umbrella", limit=10)))
+            assert [job.id for job in listed] == ours
+            assert store.run(store.verbs.get(theirs[0], "umbrella")) is None
+            assert [job.id for job in work(store, tenant="umbrella", want=5)] == ours
+            assert (_left(url)["tenant"], _left(url)["path"]) == ("acme", "nowhere"), "they are served by the same"
+
+
 def test_a_worker_leaves_nothing(single: Pooler) -> None:
     clean = _left(single.url())
     with closing(App(single.url(), name="tests", enqueued_by="tester")) as app:

@@ -1,8 +1,8 @@
 """A connection for a handler's own statements, in one transaction that also ends its job.
 
 Each block has a connection of its own, closed afterwards: none of our settings are on it, and none that the handler
-makes (a search path, a role, a row factory) can reach the next. psycopg refuses ``commit()`` and ``rollback()`` inside
-a transaction block, so that its end stays with us.
+makes (a search path, a role, a row factory) can reach the next; behind a pooler only SET LOCAL is sure to end there.
+psycopg refuses ``commit()`` and ``rollback()`` inside a transaction block, so that its end stays with us.
 """
 
 from __future__ import annotations
