@@ -69,11 +69,11 @@ def looped(times: int) -> list[Any]:
 
 @contextmanager
 def refused(code: str, within: float = 20.0) -> Iterator[pytest.ExceptionInfo[InvalidPayload]]:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidPayload) as caught:
         yield caught
     assert caught.value.code == code
-    assert time.perf_counter() - began < within
+    assert time.process_time() - began < within
     assert len(str(caught.value).encode()) < 2_000
 
 
@@ -222,9 +222,9 @@ def test_many_odd_keys_are_not_looked_at_again_and_again() -> None:
     class Key(str):
         __slots__ = ()
 
-    began = time.perf_counter()
-    encode({Key(n): n for n in range(20_000)})
-    assert time.perf_counter() - began < 1.0
+    began = time.process_time()
+    encode({Key(n): n for n in range(40_000)})
+    assert time.process_time() - began < 10.0  # each beside all others would take minutes
 
 
 @given(hostile_text)
