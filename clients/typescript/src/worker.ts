@@ -245,7 +245,8 @@ export class Worker {
       const before = new Map(this.#running);
       try {
         const body = { ttl: this.#options.ttl };
-        const request = { method: "POST" as const, path: `/leases/${lease}/renew`, body, repeatable: true };
+        // An answer that does not come must not cost the lease: there is time for another try or two.
+        const request = { method: "POST" as const, path: `/leases/${lease}/renew`, body, repeatable: true, within: every };
         const { jobs } = await this.#transport.ask(schemas.renewedSchema, { ...request, signal: over });
         const held = new Map(jobs.map((job) => [job.id, job.attempt]));
         for (const [id, each] of before) {
