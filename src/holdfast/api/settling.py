@@ -20,7 +20,7 @@ from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeed
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import JobRedactor, Redact, one_line
 from holdfast.domain.rules import HIDDEN, WITHHELD
-from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide
+from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back
 from holdfast.domain.usage import check_cost
 from holdfast.runtime.execution import Handler, packed
 from holdfast.transaction import RESULT_LIMIT
@@ -46,6 +46,8 @@ class Said:
     code: str | None = None
     after: float | None = None
     cost: float | None = None
+    unfinished: bool = False
+    """Handed back: what is begun at most once has ended then, since nobody knows how far it had come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ async def _ended_before(out: HandingOut, found: Settlement, tenant: str) -> str 
 async def _settlement(out: HandingOut, lease: str, said: Said, job: Job) -> Settlement:
     claim = _claim(job, lease, said.attempt)
     handler = await out.handler_for(claim)
+    if said.unfinished:
+        return decide(claim, hand_back(claim, at_most_once=handler.at_most_once), random.random())
     outcome = _outcome(said, handler, claim, hidden=job.payload == HIDDEN)
     if isinstance(outcome, Succeeded) and outcome.result is not None:
         outcome = await packed(handler, claim, outcome)
