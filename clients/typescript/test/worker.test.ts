@@ -180,6 +180,24 @@ describe("a worker", { concurrency: true }, () => {
     assert.ok(stalled > 1);
   });
 
+  it("jobs that were taken while it was told to stop are handed back, at no cost", async () => {
+    const kind = "ts.leaving";
+    const id = await made(kind);
+    const stop = new AbortController();
+    const leaving = new Client({
+      fetch: async (input, init) => {
+        if (!String(input).endsWith("/claim")) return fetch(input, init);
+        await (await fetch(input, { ...init, signal: null })).arrayBuffer(); // the service has done it by now
+        stop.abort();
+        throw new TypeError("nobody waits for it");
+      },
+    });
+    await leaving.worker({ handlers: { [kind]: () => "unheard" }, queues: [kind], wait: 0 }).run(stop.signal);
+    assert.equal(await working(kind, () => "heard", () => client.wait(id, { timeout: 20_000 })), "heard");
+    const job = await client.get(id);
+    assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
+  });
+
   it("jobs whose claim was never heard of are handed back", async () => {
     const kind = "ts.unheard";
     const id = await made(kind);
