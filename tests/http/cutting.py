@@ -18,12 +18,13 @@ Fate = Callable[[bytes, bytes], bool]
 
 
 class Cutting:
-    """``with Cutting(url, fate) as proxy``: connect to ``proxy.url``. What is cut is not passed on."""
+    """``with Cutting(url, fate) as proxy``: connect to ``proxy.url``. What is cut is not passed on: the last ``part``
+    that was judged."""
 
-    def __init__(self, url: str, fate: Fate) -> None:
+    def __init__(self, url: str, fate: Fate, part: int = PART) -> None:
         parts = urlsplit(url)
         self._service = (str(parts.hostname), int(parts.port or 80))
-        self._fate = fate
+        self._fate, self._part = fate, part
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}{parts.path}"
         self.cuts = 0
@@ -41,6 +42,7 @@ class Cutting:
         self._over = True
         with contextlib.suppress(OSError):
             socket.create_connection(self._listening.getsockname(), timeout=5).close()
+        self._threads[0].join(5)  # it must not wait on what is closed below
         self._listening.close()
         for each in self._sockets:
             _end(each)
@@ -71,7 +73,7 @@ class Cutting:
     def _answer(self, service: socket.socket, client: socket.socket, asked: bytearray) -> None:
         answered = bytearray()
         with contextlib.suppress(OSError):
-            while part := service.recv(PART):
+            while part := service.recv(self._part):
                 answered += part
                 if self._fate(bytes(asked), bytes(answered)):
                     self.cuts += 1

@@ -34,7 +34,7 @@ class Hostile:
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
-            request = _request(connection)
+            request = request_on(connection)
             if request and not self.over.is_set():
                 self.heard.append(request)
                 self._scripts[min(len(self.heard), len(self._scripts)) - 1](connection, request)
@@ -49,7 +49,7 @@ class Hostile:
             thread.join(5)
 
 
-def _request(connection: socket.socket) -> bytes:
+def request_on(connection: socket.socket) -> bytes:
     got = b""
     while b"\r\n\r\n" not in got:
         part = connection.recv(65_536)

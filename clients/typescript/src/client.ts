@@ -217,16 +217,20 @@ export class Client {
   ): AsyncGenerator<Event, void, undefined> {
     const { after, signal, ...wanted } = options;
     let place = after;
+    let silent = 0;
     const seen = new Set<number>();
     while (!signal?.aborted) {
       const headers: Record<string, string> = { accept: "text/event-stream" };
       if (place !== undefined) headers["last-event-id"] = place;
       const stop = new AbortController();
       const until = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
-      const parser = new Parser(place);
+      let parser = new Parser(place);
       try {
         const request = { method: "GET" as const, path: "/events/stream", query: { ...wanted }, headers, signal: until };
         const response = await this.#transport.open(request);
+        // From now on means from here on, also when the connection is lost before the first word.
+        place ||= response.headers.get("holdfast-cursor") ?? undefined;
+        parser = new Parser(place);
         for await (const chunk of this.#transport.chunks(response, until)) {
           for (const message of parser.feed(chunk)) {
             if (!message.event.startsWith("job.")) continue;
@@ -246,8 +250,9 @@ export class Client {
       } finally {
         stop.abort();
       }
-      place = parser.lastId;
-      await sleep(Math.min(parser.retry ?? 250, 8_000), undefined, { signal }).catch(() => undefined);
+      place = parser.lastId ?? place;
+      silent = parser.told ? 0 : silent + 1;
+      await sleep(this.#transport.beforeTheNext(parser, silent), undefined, { signal }).catch(() => undefined);
     }
   }
 

@@ -88,6 +88,11 @@ export function errorOf(status: number, problem: Problem): HoldfastError {
   return new kind(problem.detail ?? problem.code, problem.code, { status, fix: problem.fix });
 }
 
+/** Whether it is likely to be better in a moment. A database that nobody has migrated is not. */
+export function mayPass(error: HoldfastError): boolean {
+  return error instanceof Unavailable && error.code !== "schema_mismatch";
+}
+
 export function unavailable(why: string, status?: number): Unavailable {
   return new Unavailable(why, "store_unavailable", status === undefined ? {} : { status });
 }

@@ -12,6 +12,8 @@ export class Parser {
   lastId: string | undefined;
   /** Milliseconds the service asks to wait before coming back. */
   retry: number | undefined;
+  /** Whether anything whole has come at all. */
+  told = false;
   readonly #decoder = new TextDecoder();
   #rest = "";
   #id: string | undefined;
@@ -62,6 +64,7 @@ export class Parser {
     this.#data = [];
     this.#size = 0;
     this.lastId = this.#id;
+    this.told = true;
     return data.length > 0 ? { event, data: data.join("\n") } : undefined;
   }
 }

@@ -4,7 +4,7 @@ import { randomInt } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { z } from "zod";
 
-import { errorOf, HoldfastError, unavailable, unexpected } from "./errors.js";
+import { errorOf, HoldfastError, mayPass, unavailable, unexpected } from "./errors.js";
 import { problemSchema } from "./schemas.js";
 
 export interface TransportOptions {
@@ -30,6 +30,8 @@ export interface Request {
   repeatable?: boolean;
   /** Milliseconds beyond the usual. */
   patience?: number;
+  /** Milliseconds for one try, where the usual would be too long. */
+  within?: number;
   signal?: AbortSignal | undefined;
 }
 
@@ -112,6 +114,14 @@ export class Transport {
     throw unexpected(this.#strange(response, text), response.status);
   }
 
+  /** Milliseconds until a stream is opened again. One that ends without a word is no better than no answer: it is tried
+   * as often, and then given up. */
+  beforeTheNext(stream: { retry: number | undefined }, silent: number): number {
+    if (silent === 0) return Math.min(Math.max(stream.retry ?? 0, FIRST_PAUSE), LONGEST_PAUSE);
+    if (silent < this.tries) return oursAfter(silent);
+    throw unavailable(`${this.base} ended the stream ${silent} times before anything was told`);
+  }
+
   /** Its bytes as they come; it ends when the connection does, or when nothing came for as long as an answer may take. */
   async *chunks(response: Response, signal: AbortSignal): AsyncGenerator<Uint8Array, void, undefined> {
     const reader = response.body?.getReader();
@@ -162,7 +172,7 @@ export class Transport {
     const limit = new AbortController();
     const timer = setTimeout(
       () => limit.abort(new DOMException("the time was up", "TimeoutError")),
-      this.timeout + (request.patience ?? 0),
+      Math.min(this.timeout, request.within ?? Infinity) + (request.patience ?? 0),
     );
     const signal = request.signal ? AbortSignal.any([limit.signal, request.signal]) : limit.signal;
     let tell = (): void => undefined;
@@ -217,11 +227,15 @@ async function bounded(response: Response): Promise<string> {
   return Buffer.concat(parts).toString("utf8");
 }
 
+function oursAfter(tried: number): number {
+  return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tried - 1)) * (0.5 + randomInt(1_000) / 2_000);
+}
+
 function pauseAfter(response: Response | undefined, failure: HoldfastError, tried: number): number | undefined {
-  const ours = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tried - 1)) * (0.5 + randomInt(1_000) / 2_000);
+  const ours = oursAfter(tried);
   if (!response) return ours;
   // A rule that said no is an answer: what is paused, a tenant that has its fill.
-  if (!AGAIN.has(response.status) || failure.code !== "store_unavailable") return undefined;
+  if (!AGAIN.has(response.status) || !mayPass(failure)) return undefined;
   const asked = response.headers.get("retry-after");
   if (asked === null) return ours;
   const theirs = /^\d+(\.\d+)?$/.test(asked) ? Number(asked) * 1_000 : Date.parse(asked) - Date.now();

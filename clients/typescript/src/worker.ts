@@ -244,9 +244,7 @@ export class Worker {
       if (over.aborted || lease === undefined) continue;
       const before = new Map(this.#running);
       try {
-        const body = { ttl: this.#options.ttl };
-        const request = { method: "POST" as const, path: `/leases/${lease}/renew`, body, repeatable: true };
-        const { jobs } = await this.#transport.ask(schemas.renewedSchema, { ...request, signal: over });
+        const jobs = await this.#held(lease, over);
         const held = new Map(jobs.map((job) => [job.id, job.attempt]));
         for (const [id, each] of before) {
           if (this.#running.get(id) === each && held.get(id) !== each.claim.attempt) this.#lost(each);
@@ -259,6 +257,15 @@ export class Worker {
         else this.#options.onTrouble?.(error);
       }
     }
+  }
+
+  /** Renew the lease; answers what it holds. */
+  async #held(lease: string, signal?: AbortSignal): Promise<{ id: string; attempt: number }[]> {
+    const { ttl } = this.#options;
+    // An answer that does not come must not cost the lease: there is time for another try or two.
+    const [path, within] = [`/leases/${lease}/renew`, (ttl * 1_000) / 3];
+    const request = { method: "POST" as const, path, body: { ttl }, repeatable: true, within, signal };
+    return (await this.#transport.ask(schemas.renewedSchema, request)).jobs;
   }
 
   /** Of what the lease holds and nobody here knows of: what no claim that is under way can still bring. The answer to
@@ -298,10 +305,11 @@ export class Worker {
     const rest = () => Promise.all([...this.#running.values()].map((each) => each.done));
     await Promise.race([rest(), sleep(this.#options.grace, undefined, { ref: false })]);
     const lease = this.#lease;
-    const left = [...this.#running.values()].filter((each) => each.ours);
-    for (const each of left) this.#lost(each);
+    for (const each of this.#running.values()) if (each.ours) this.#lost(each);
     try {
-      if (lease !== undefined && left.length > 0) await this.#handBack(lease, left.map((each) => each.claim));
+      // What it holds by the service's word: also jobs of a claim whose answer nobody waited for any more.
+      const held = lease === undefined ? [] : await this.#held(lease);
+      if (lease !== undefined && held.length > 0) await this.#handBack(lease, held);
       if (lease !== undefined) await this.#transport.ask(z.unknown(), { method: "DELETE", path: `/leases/${lease}` });
     } catch (error) {
       this.#options.onTrouble?.(error); // the lease will lapse

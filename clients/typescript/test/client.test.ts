@@ -6,6 +6,7 @@ import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 
 import { Client, Conflict, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
+import { Transport } from "../src/transport.js";
 
 const client = new Client();
 const token = process.env.HOLDFAST_API_TOKEN ?? "";
@@ -104,6 +105,8 @@ before(async () => {
     else if (how === "shape") response.setHeader("content-type", "application/json").end('{"job": {"id": 7}}');
     else if (how === "away") response.writeHead(307, { location: "http://127.0.0.2:1/" }).end();
     else if (how === "half") response.writeHead(200, { "content-length": 9 }).write("{", () => request.socket.destroy());
+    else if (how === "mute") mute(request.headers["last-event-id"], response, () => request.socket.destroy());
+    else if (how === "locked") locked(response);
     else if (how === "cut") told(request.headers["last-event-id"], response, () => request.socket.destroy());
     else if (how === "slow") response.writeHead(200).write("{");
     else response.setHeader("content-type", "application/json").end('{"id": "7", "created": false, "reason": "duplicate_key"}');
@@ -116,16 +119,31 @@ after(() => {
   broken.close();
 });
 
+/** A stream without a word, that says at its head where it begins; the third connection tells where it was asked for. */
+function mute(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
+  response.writeHead(200, { "content-type": "text/event-stream", "holdfast-cursor": "40" });
+  if (asked.length < 3) response.write("re", cut);
+  else response.write(`retry: 0\n\n${event(Number(after ?? 0) + 1)}`);
+}
+
+function locked(response: ServerResponse): void {
+  const problem = { code: "database_locked", error: "StoreUnavailable" };
+  const first = asked.length === 1;
+  response.writeHead(first ? 503 : 200, { "content-type": "application/json" });
+  response.end(JSON.stringify(first ? problem : { items: [], next: null }));
+}
+
 /** Events 1 to 6; each connection ends in the midst of the third, behind its number. */
 function told(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
   const begin = Number(after ?? 0) + 1;
-  const event = (seq: number): string => {
-    const data = { seq, job_id: "7", tenant: "default", kind: "mail", verb: "enqueue", cursor: `${seq}` };
-    const rest = { from_state: null, to_state: "queued", attempt: 0, actor: "ada", at: new Date(), meta: {} };
-    return `id: ${seq}\nevent: job.enqueue\ndata: ${JSON.stringify({ ...data, ...rest })}\n\n`;
-  };
   response.writeHead(200, { "content-type": "text/event-stream" });
   response.write(`retry: 10\n\n${event(begin)}${event(begin + 1)}${event(begin + 2).slice(0, 60)}`, cut);
+}
+
+function event(seq: number): string {
+  const data = { seq, job_id: "7", tenant: "default", kind: "mail", verb: "enqueue", cursor: `${seq}` };
+  const rest = { from_state: null, to_state: "queued", attempt: 0, actor: "ada", at: new Date(), meta: {} };
+  return `id: ${seq}\nevent: job.enqueue\ndata: ${JSON.stringify({ ...data, ...rest })}\n\n`;
 }
 
 function at(how: string, options: { tries?: number; timeout?: number } = {}): Client {
@@ -167,4 +185,22 @@ test("a stream that breaks in the midst of an event goes on with that event", as
   const seen = await collect(at("cut").follow({ after: "0" }), 6);
   assert.deepEqual(seen.map((event) => event.seq), [1, 2, 3, 4, 5, 6]);
   assert.equal(asked.length, 3);
+});
+
+test("a stream that breaks before its first word begins where it began; one that never has a word is given up", async () => {
+  const [first] = await collect(at("mute").follow(), 1);
+  assert.equal(first?.seq, 41);
+  assert.equal(asked.length, 3);
+  await assert.rejects(collect(at("mute", { tries: 2 }).follow(), 1), (error) => error instanceof Unavailable && /before anything/.test(error.message));
+  assert.equal(asked.length, 2);
+});
+
+test("whatever says that the database is away for now is asked again", async () => {
+  assert.deepEqual(await collect(at("locked").list(), 1), []);
+  assert.equal(asked.length, 2);
+});
+
+test("a stream is not opened again without a pause, whatever the service asks for", () => {
+  const transport = new Transport({ url: "http://127.0.0.1:1" });
+  assert.deepEqual([undefined, 0, 1, 999_999_999].map((retry) => transport.beforeTheNext({ retry }, 0)), [250, 250, 250, 8_000]);
 });

@@ -30,6 +30,11 @@ async function working<T>(kind: string, handler: Handler, act: () => Promise<T>,
   }
 }
 
+/** A connection on which nothing ever comes. */
+function unanswered(signal: AbortSignal | null | undefined): Promise<Response> {
+  return new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason)));
+}
+
 // Each has a kind and a queue of its own.
 describe("a worker", { concurrency: true }, () => {
   it("jobs are completed, several at a time, and failures are told", async () => {
@@ -154,6 +159,43 @@ describe("a worker", { concurrency: true }, () => {
     const stranger = new Client({ token: "hf_another" });
     const worker = stranger.worker({ handlers: { x: () => undefined } });
     await assert.rejects(worker.run(new AbortController().signal), (error: { code?: string }) => error.code === "unauthenticated");
+  });
+
+  it("a renewal that is never answered does not cost the lease", async () => {
+    const kind = "ts.stalled";
+    const id = await made(kind);
+    let stalled = 0;
+    const patient = new Client({
+      fetch: (input, init) => (String(input).endsWith("/renew") && stalled++ === 0 ? unanswered(init?.signal) : fetch(input, init)),
+    });
+    const stop = new AbortController();
+    const handler: Handler = async (_, context) => {
+      await sleep(7_000, undefined, { signal: context.signal });
+      return context.job.attempt;
+    };
+    const running = patient.worker({ handlers: { [kind]: handler }, queues: [kind], ttl: 4, wait: 0 }).run(stop.signal);
+    assert.equal(await client.wait(id, { timeout: 30_000 }), 1);
+    stop.abort();
+    await running;
+    assert.ok(stalled > 1);
+  });
+
+  it("jobs that were taken while it was told to stop are handed back, at no cost", async () => {
+    const kind = "ts.leaving";
+    const id = await made(kind);
+    const stop = new AbortController();
+    const leaving = new Client({
+      fetch: async (input, init) => {
+        if (!String(input).endsWith("/claim")) return fetch(input, init);
+        await (await fetch(input, { ...init, signal: null })).arrayBuffer(); // the service has done it by now
+        stop.abort();
+        throw new TypeError("nobody waits for it");
+      },
+    });
+    await leaving.worker({ handlers: { [kind]: () => "unheard" }, queues: [kind], wait: 0 }).run(stop.signal);
+    assert.equal(await working(kind, () => "heard", () => client.wait(id, { timeout: 20_000 })), "heard");
+    const job = await client.get(id);
+    assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
   });
 
   it("jobs whose claim was never heard of are handed back", async () => {

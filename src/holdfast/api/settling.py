@@ -20,7 +20,7 @@ from holdfast.domain.outcome import Cancelled, Failed, Outcome, Snoozed, Succeed
 from holdfast.domain.payload import encode
 from holdfast.domain.redaction import JobRedactor, Redact, one_line
 from holdfast.domain.rules import HIDDEN, WITHHELD
-from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide
+from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back
 from holdfast.domain.usage import check_cost
 from holdfast.runtime.execution import Handler, packed
 from holdfast.transaction import RESULT_LIMIT
@@ -28,6 +28,7 @@ from holdfast.transaction import RESULT_LIMIT
 Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 CODE_LIMIT: Final = 100
 _NAME: Final = re.compile(r"[\w.:$*-]+")
+AFTER_A_FAILURE = frozenset({"retry", "bury"})
 VERBS = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 
 
@@ -45,6 +46,8 @@ class Said:
     code: str | None = None
     after: float | None = None
     cost: float | None = None
+    unfinished: bool = False
+    """Handed back: what is begun at most once has ended then, since nobody knows how far it had come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +86,29 @@ async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: 
 
 
 async def _verdict(out: HandingOut, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
-    if reason == "stale_lease" and await _was_so(out, found, tenant):
-        reason = None
-    return Verdict(found.id, said.attempt, reason is None, found.ending if reason is None else None, reason)
+    ending: str | None = found.ending if reason is None else None
+    if reason == "stale_lease":
+        ending = await _ended_before(out, found, tenant)
+    return Verdict(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
 
 
-async def _was_so(out: HandingOut, found: Settlement, tenant: str) -> bool:
-    """Whether this very attempt has ended so already, by the ledger: the answer was lost, and it is said again."""
+async def _ended_before(out: HandingOut, found: Settlement, tenant: str) -> str | None:
+    """How this very attempt has ended already, by the ledger, if it was so: the answer was lost, and it is said again.
+    What would be decided now may differ, since the job has a try less than it had then."""
     events = await out.client.arun(out.client.verbs.history(found.id, tenant))
     verb = VERBS.get(found.ending, "fail")
-    return any(
-        (event.attempt, event.from_state, event.verb) == (found.attempt, "in_progress", verb) for event in events
-    )
+    ours = [event for event in events if event.attempt == found.attempt]
+    if not any((event.from_state, event.verb) == ("in_progress", verb) for event in ours):
+        return None
+    decided = (event.verb for event in ours if event.verb in AFTER_A_FAILURE)
+    return found.ending if verb != "fail" else next(decided, found.ending)
 
 
 async def _settlement(out: HandingOut, lease: str, said: Said, job: Job) -> Settlement:
     claim = _claim(job, lease, said.attempt)
     handler = await out.handler_for(claim)
+    if said.unfinished:
+        return decide(claim, hand_back(claim, at_most_once=handler.at_most_once), random.random())
     outcome = _outcome(said, handler, claim, hidden=job.payload == HIDDEN)
     if isinstance(outcome, Succeeded) and outcome.result is not None:
         outcome = await packed(handler, claim, outcome)

@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Event
 from holdfast.domain.keys import check_name
 from holdfast.http.colours import Noun, many
+from holdfast.http.link import Link
 from holdfast.http.problems import checked, strange, unreadable
 from holdfast.http.reading import read, read_page
 from holdfast.http.runners import Items, Runner
-from holdfast.http.sending import answer_to
+from holdfast.http.sending import answer_to, unanswered
 from holdfast.http.sse import Message, Parser, TooLong
 from holdfast.http.wire import Emit, Pause, Read, Reply, Request, Steps, Unreachable, asked, document, get, given, post
 from holdfast.stores.base import Sent
@@ -22,6 +24,8 @@ C = TypeVar("C", bound=Runner)
 PAGE = 200
 REMEMBERED = 5_000
 MOST_OF_A_REFUSAL = 65_536
+CURSOR = "holdfast-cursor"
+"""The header in which the service says where a stream begins."""
 
 
 class EventsWanted(TypedDict, total=False):
@@ -40,23 +44,28 @@ class Events(Noun[C], Generic[C]):
         place = after
         while True:
             answer = yield from self._ask(get("/events", after=place, limit=PAGE, **wanted))
+            last = place
             found, place = read_page(Event, answer)
-            if not found:
-                return
             for event in found:
                 yield Emit(event)
+            # Where few fit, a page may be empty and not the last: then its place has gone on.
+            if place is None or (not found and place == last):
+                return
 
     @many
     def follow(self, *, after: str | None = None, **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """As they happen, from a cursor or from now on, without end. A lost connection is made again and goes on where
         it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``."""
-        link, place, seen = self._runner.link, after, _Recent()
+        link, place, seen, silent = self._runner.link, after, _Recent(), 0
         while True:
-            reply = yield from answer_to(_following(place, wanted), link.base, link.retrying, stream=True)
+            request = _following(place, wanted)
+            reply = yield from answer_to(request, link.base, link.retrying, stream=True)
             if reply.status != 200 or "text/event-stream" not in reply.headers.get("content-type", ""):
                 whole = yield from _whole(reply)
                 checked(whole, link.token)
                 raise strange(whole, link.token)
+            # From now on means from here on, also when the connection is lost before the first word.
+            place = place or reply.headers.get(CURSOR) or None
             parser = Parser(place)
             while True:
                 got: bytes | Unreachable = yield Read()
@@ -65,8 +74,22 @@ class Events(Noun[C], Generic[C]):
                 for event in _events(parser, got):
                     if seen.is_new(event.seq):
                         yield Emit(event)
-            place = parser.last_id
-            yield Pause(min(parser.retry or link.retrying.first, link.retrying.longest))
+            place = parser.last_id or place
+            silent = 0 if parser.told else silent + 1
+            yield Pause(_before_the_next(parser, request, link, silent))
+
+
+def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) -> float:
+    """How long to wait before the stream is opened again. One that ends without a word is no better than no answer: it
+    is tried as often, and then given up."""
+    retrying = link.retrying
+    if not silent:
+        return min(max(parser.retry or 0.0, retrying.first), retrying.longest)
+    lost = Unreachable("the stream ended before anything was told")
+    pause = retrying.pause(request, lost, silent)
+    if pause is None:
+        raise unanswered(request, link.base, lost, silent)
+    return pause
 
 
 def told(noun: Noun[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None) -> Steps[Sent]:
@@ -92,6 +115,8 @@ class _Recent:
 
 
 def _following(place: str | None, wanted: EventsWanted) -> Request:
+    if place is not None and not (place.isascii() and place.isprintable()):  # no header could carry it
+        raise InvalidInput(f"{place!r} is not a cursor", code="invalid_cursor")
     headers = {"Accept": "text/event-stream"} | ({} if place is None else {"Last-Event-ID": place})
     return Request("GET", "/events/stream", asked(dict(wanted)), headers=headers, repeatable=True)
 

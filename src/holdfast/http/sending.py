@@ -102,7 +102,7 @@ def answer_to(request: Request, base: Base, retrying: Retrying, *, stream: bool 
         elif isinstance(got, Reply):
             return got
         else:
-            raise _unanswered(request, base, got, tried)
+            raise unanswered(request, base, got, tried)
 
 
 def _followed(request: Request, got: Reply, base: Base, hops: int) -> Request:
@@ -129,7 +129,7 @@ def _target(here: str, location: str) -> tuple[str, str, str]:
         return "", "", ""
 
 
-def _unanswered(request: Request, base: Base, why: Unreachable, tried: int) -> StoreUnavailable:
+def unanswered(request: Request, base: Base, why: Unreachable, tried: int) -> StoreUnavailable:
     known = "" if request.repeatable else "; whether it was carried out is not known"
     often = f" after {tried} tries" if tried > 1 else ""
     return StoreUnavailable(f"{base.url} did not answer {request.method} {request.path}{often}: {why}{known}")

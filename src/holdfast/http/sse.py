@@ -27,11 +27,12 @@ class Message:
 class Parser:
     """``feed`` answers the messages that are whole. ``last_id`` is where to go on after a lost connection: behind the
     last whole one, since of the next only the number may have come. ``retry`` is how many seconds the service asks to
-    wait before that."""
+    wait before that, and ``told`` says whether anything whole has come at all."""
 
     def __init__(self, last_id: str | None = None) -> None:
         self.last_id = last_id
         self.retry: float | None = None
+        self.told = False
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest = ""
         self._event, self._data, self._id = "", list[str](), last_id
@@ -75,5 +76,5 @@ class Parser:
     def _dispatch(self) -> Message | None:
         event, data = self._event or "message", self._data
         self._event, self._data, self._size = "", [], 0
-        self.last_id = self._id
+        self.last_id, self.told = self._id, True
         return Message(event, "\n".join(data), self.last_id) if data else None

@@ -7,7 +7,9 @@ and proxies of the environment are not used.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 1024 * 1024
 CONNECT = 10.0
+IDLE = 3.0
+"""Seconds for which an idle connection is kept: less than servers do (five, where nobody says otherwise), since what is
+sent while they close it is lost, and may not be sent again."""
 
 
 class Stream(Protocol):
@@ -64,6 +69,12 @@ def httpx() -> Any:
     return httpx2
 
 
+def _of_ours(kind: str) -> Any:
+    """No limit to connections: whoever follows or waits keeps one, and must not keep others from asking."""
+    limits = httpx().Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE)
+    return getattr(httpx(), kind)(trust_env=False, follow_redirects=False, limits=limits)
+
+
 def _timeout(outgoing: Outgoing) -> Any:
     """Between two bytes it may take as long as the whole; the whole is watched besides."""
     return httpx().Timeout(outgoing.within, connect=min(CONNECT, outgoing.within))
@@ -96,6 +107,18 @@ def _lost(error: Exception) -> Unreachable:
     return Unreachable("the connection was lost before the answer was whole")
 
 
+def _closed() -> InvalidSetting:
+    return InvalidSetting("this client has been closed", code="client_closed")
+
+
+def _elsewhere(what: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"the httpx2 client that was given was first used in another {what}, whose connections it has",
+        code="client_elsewhere",
+        fix=f"Make one in each {what}.",
+    )
+
+
 class _Meter:
     """How much of an answer may still come, in bytes and in seconds."""
 
@@ -112,10 +135,15 @@ class _Meter:
 
 
 class HttpxTransport:
-    """``client`` is for those who need certificates, a proxy or a transport of their own."""
+    """``client`` is for those who need certificates, a proxy or a transport of their own.
+
+    A fork has connections of its own: on those of its parent it would be given the parent's answers.
+    """
 
     def __init__(self, client: httpx2.Client | None = None) -> None:
-        self._client = client or httpx().Client(trust_env=False, follow_redirects=False)
+        self._given = client is not None
+        self._client: httpx2.Client = client or _of_ours("Client")
+        self._used_in: int | None = None
 
     def send(self, outgoing: Outgoing) -> Reply:
         stream = self.open(outgoing)
@@ -127,16 +155,29 @@ class HttpxTransport:
         return Reply(stream.reply.status, stream.reply.headers, body)
 
     def open(self, outgoing: Outgoing) -> _Incoming:
-        request = self._client.build_request(**_asked(outgoing))
+        client = self._here()
         try:
-            response = self._client.send(request, stream=True, follow_redirects=False)
+            response = client.send(client.build_request(**_asked(outgoing)), stream=True, follow_redirects=False)
         except (httpx().RequestError, httpx().InvalidURL) as error:
             raise _lost(error) from None
-        self._client.cookies.clear()
+        except RuntimeError:
+            if not client.is_closed:
+                raise
+            raise _closed() from None
+        client.cookies.clear()
         return _Incoming(response)
 
+    def _here(self) -> httpx2.Client:
+        if self._used_in not in (None, os.getpid()):
+            if self._given:
+                raise _elsewhere("process")
+            self._client = _of_ours("Client")
+        self._used_in = os.getpid()
+        return self._client
+
     def close(self) -> None:
-        self._client.close()
+        if self._used_in in (None, os.getpid()):
+            self._client.close()
 
 
 class _Incoming:
@@ -156,8 +197,15 @@ class _Incoming:
 
 
 class AsyncHttpxTransport:
+    """Each event loop has connections of its own: those of another, or of one that has ended, never answer."""
+
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
-        self._client = client or httpx().AsyncClient(trust_env=False, follow_redirects=False)
+        self._given = client is not None
+        self._first: httpx2.AsyncClient = client or _of_ours("AsyncClient")
+        self._first_on: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        self._others: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]
+        self._others = weakref.WeakKeyDictionary()
+        self._over = False
 
     async def send(self, outgoing: Outgoing) -> Reply:
         meter = _Meter(outgoing.within)
@@ -175,16 +223,41 @@ class AsyncHttpxTransport:
         return Reply(stream.reply.status, stream.reply.headers, b"".join(parts))
 
     async def open(self, outgoing: Outgoing) -> _AsyncIncoming:
-        request = self._client.build_request(**_asked(outgoing))
+        client = self._here()
         try:
-            response = await self._client.send(request, stream=True, follow_redirects=False)
+            request = client.build_request(**_asked(outgoing))
+            response = await client.send(request, stream=True, follow_redirects=False)
         except (httpx().RequestError, httpx().InvalidURL) as error:
             raise _lost(error) from None
-        self._client.cookies.clear()
+        except RuntimeError:
+            if not client.is_closed:
+                raise
+            raise _closed() from None
+        client.cookies.clear()
         return _AsyncIncoming(response)
 
+    def _here(self) -> httpx2.AsyncClient:
+        if self._over:
+            raise _closed()
+        loop = asyncio.get_running_loop()
+        if self._first_on is None:
+            self._first_on = weakref.ref(loop)
+        if self._first_on() is loop:
+            return self._first
+        if self._given:
+            raise _elsewhere("event loop")
+        if loop not in self._others:
+            self._others[loop] = _of_ours("AsyncClient")
+        return self._others[loop]
+
     async def aclose(self) -> None:
-        await self._client.aclose()
+        """The connections of other loops end with these: nobody here can wait for that."""
+        self._over = True
+        loop = asyncio.get_running_loop()
+        first = self._given or self._first_on is None or self._first_on() is loop
+        client = self._first if first else self._others.pop(loop, None)
+        if client is not None:
+            await client.aclose()
 
 
 class _AsyncIncoming:

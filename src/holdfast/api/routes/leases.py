@@ -294,7 +294,7 @@ async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany)
 
 @router.post("/{lease}/release", summary="Hand jobs back unfinished: others run them, at no cost")
 async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> SettledMany:
-    said = [Said(each.id, each.attempt, "snooze", message="worker_stopped") for each in wanted.jobs]
+    said = [Said(each.id, each.attempt, "snooze", unfinished=True) for each in wanted.jobs]
     return SettledMany(settlements=await settle_all(out, parse_id(lease), said, app.client.tenant))
 
 

@@ -1,0 +1,33 @@
+"""Jobs handed back over HTTP: others run them, unless they are begun at most once (SC-7, JF-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import App, Retry
+from tests.http.conftest import Driver
+
+pytestmark = pytest.mark.req("SC-7", "JF-14")
+
+Drive = Callable[..., Driver]
+
+there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+
+
+@there
+def test_what_is_begun_at_most_once_is_not_begun_again_by_being_handed_back(base: str, drive: Drive, app: App) -> None:
+    handle, plain = app.enqueue("pay", retry=Retry(max_crashes=0)), app.enqueue("mail")
+    driver = drive(base)
+    lease = driver.do(lambda c: c.leases.open()).lease
+    jobs = driver.do(lambda c: c.leases.claim(lease, want=2))
+    for _ in range(2):  # said again, it is answered as the first time
+        back = driver.do(lambda c: c.leases.release(lease, *jobs))
+        assert {each.job: (each.settled, each.ending) for each in back} == {
+            handle.id: (True, "bury"),
+            plain.id: (True, "snooze"),
+        }
+    assert handle.job().error_code == "interrupted"
+    assert handle.state() == "dead_letter"
+    assert [each.id for each in driver.do(lambda c: c.leases.claim(lease, want=2, wait=10))] == [plain.id]
