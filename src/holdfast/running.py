@@ -19,6 +19,7 @@ from holdfast.features.repository import JobRepository
 from holdfast.features.subscriptions import Subscriptions
 from holdfast.operating import Operating
 from holdfast.runtime import looping
+from holdfast.runtime.beginning import when_there
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.duties import Duty
 from holdfast.runtime.leftovers import BATCHES, clear
@@ -47,11 +48,12 @@ class Running(Declaring, Enqueuing, Operating):
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
-        """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``."""
+        """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``. A server that is just being
+        restarted is waited for, here as there."""
         options = options or WorkerOptions()
         self.client.make_ready()
-        self.check_role()
-        self.put_down(options.tenant)
+        when_there(self.check_role)
+        when_there(partial(self.put_down, options.tenant))
         means = self.means(options.tenant, options.concurrency)
         rules = self.payload_rules.book.duty(options.tenant, options.promote_every)
         own = self.duties(options.tenant, options.promote_every, options.sweep_every)

@@ -114,6 +114,27 @@ def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy)
     assert app.enqueue("x").created
 
 
+def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
+    pool = app.store._sync_pool()  # type: ignore[attr-defined]
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(pool.connection())
+    proxy.cut_all()
+    assert app.jobs() == []
+
+
+async def test_and_so_in_async_code(app: App, proxy: Proxy) -> None:
+    connections = await app.store._connections()  # type: ignore[attr-defined]
+    taken = [await connections.take(10.0) for _ in range(8)]
+    for connection in taken:
+        await connections.give_back(connection)
+    proxy.cut_all()
+    try:
+        assert await app.ajobs() == []
+    finally:
+        await app.aclose()
+
+
 def test_what_cannot_be_repeated_is_not(app: App, proxy: Proxy) -> None:
     handle = app.enqueue("x")
     proxy.cut(b"cancel_many")

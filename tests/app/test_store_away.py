@@ -80,6 +80,31 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
     assert handle.state() is State.CANCELLED
 
 
+@pytest.mark.req("CX-11")
+@pytest.mark.parametrize("verb", ["recalls", "holdings"])
+def test_and_when_the_worker_could_not_ask_what_was_cancelled(
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    @elsewhere.job()
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+
+    away = Away(elsewhere, monkeypatch)
+    with working(elsewhere, recall_every=0.1):
+        handle = app.enqueue("wait")
+        assert begun.wait(20)
+        away.left[verb] = 2
+        app.cancel(handle.id)
+        assert stopped.wait(20), "it runs on"
+    assert away.met[verb] == 2
+
+
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(elsewhere, monkeypatch)
     away.left["renew_lease"] = 3

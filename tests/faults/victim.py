@@ -65,8 +65,12 @@ def hold(ctx: Context, number: int = 0) -> int:
 async def ahold(ctx: Context, number: int = 0) -> int:
     """The same without a thread that cannot be stopped."""
     _begin(ctx)
-    while not (FOLDER / "go").exists():  # noqa: ASYNC110 - there is no event between processes
-        await asyncio.sleep(0.01)
+    try:
+        while not (FOLDER / "go").exists():  # noqa: ASYNC110 - there is no event between processes
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        leave(FOLDER, ctx.job_id, ctx.attempt, "stopped")
+        raise
     return number
 
 

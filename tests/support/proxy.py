@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 READY = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")
-Fate = Literal["answer", "request"]
+Fate = Literal["answer", "request", "silence"]
 
 
 class Proxy:
@@ -29,9 +29,14 @@ class Proxy:
         place = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
         self.url = urlunsplit(parts._replace(netloc=place))
         self.cuts = 0
+        self.asked = 0
+        """How many requests there were: also those by which a connection is opened, or closed."""
+        self.lost = b""
+        """The request that was cut last."""
         self._guard = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._doomed: list[tuple[bytes, Fate, bytes]] = []
+        self._nth: tuple[int, Fate, float] | None = None
         self._open = threading.Event()
         self._open.set()
         self._closed = False
@@ -43,7 +48,7 @@ class Proxy:
     def __exit__(self, *error: object) -> None:
         self._closed = True
         self._open.set()
-        self._listener.close()
+        _close(self._listener)
         self.cut_all()
 
     # --- what can go wrong ---
@@ -54,6 +59,17 @@ class Proxy:
         that connection has asked for before: a worker has others."""
         with self._guard:
             self._doomed += [(pattern, fate, after)] * times
+
+    def cut_nth(self, number: int, fate: Fate, silence: float = 0.0) -> None:
+        """The same for the request with that number from now on, whatever it asks for and whoever asks. With
+        ``silence`` nobody is cut off: it is not answered, nor is any other, for so many seconds."""
+        with self._guard:
+            self._nth = (self.asked + number, fate, silence)
+
+    def cut_none(self) -> None:
+        """A request that was to be cut, and has not come, is none any more."""
+        with self._guard:
+            self._nth = None
 
     def cut_all(self) -> None:
         """Every connection there is, now."""
@@ -110,12 +126,22 @@ class Proxy:
                 self._open.wait()
                 if not answers.withheld:
                     client.sendall(data)
-                elif READY.search(data):
+                elif READY.search(data) or not answers.greeted:  # who has not come in yet is asked back and forth
                     break
+                answers.greeted = answers.greeted or READY.search(data) is not None
         _close(client, server)
 
     def _fate_of(self, data: bytes, asked: bytes) -> Fate | None:
         with self._guard:
+            self.asked += 1
+            if self._nth is not None and self.asked == self._nth[0]:
+                _, nth, silence = self._nth
+                self.cuts += 1
+                self.lost = data
+                if nth != "silence":
+                    return nth
+                self.blackhole()
+                threading.Timer(silence, self.restore).start()
             for index, (pattern, fate, after) in enumerate(self._doomed):
                 if pattern in data and after in asked:
                     del self._doomed[index]
@@ -125,6 +151,9 @@ class Proxy:
 
 
 class _Answers:
+    """Of one connection."""
+
+    greeted = False
     withheld = False
 
 

@@ -6,10 +6,7 @@ what is said of tenants; the fields of each are the options that it brings along
 
 from __future__ import annotations
 
-import logging
 import os
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,18 +17,15 @@ from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidSetting, NotFound, SchemaMismatch, StoreUnavailable
+from holdfast.domain.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.domain.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.domain.keys import check_name
+from holdfast.runtime.beginning import when_there
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connection import database_path
 
-log = logging.getLogger("holdfast.store")
-
 NAME = "holdfast"
-# What a server needs to come up again. One that is not there, or does not answer, is not waited for as long again.
-PAUSES = (0.2, 0.4, 0.8, 1.6)
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], Cell]]
 """The heads of a table, and what stands below each of them."""
@@ -153,16 +147,7 @@ def refuse_unready(store: Store) -> None:
 
 def wait_ready(store: Store) -> None:
     """As ``refuse_unready``, for what is to run for long: a server that is just being restarted is waited for."""
-    latest = time.monotonic() + sum(PAUSES)
-    for pause in PAUSES:
-        try:
-            return refuse_unready(store)
-        except StoreUnavailable as error:
-            if time.monotonic() > latest:
-                raise
-            log.warning("not begun, trying again: %s", error)
-            time.sleep(pause * random.uniform(0.5, 1.0))
-    refuse_unready(store)
+    when_there(lambda: refuse_unready(store))
 
 
 def is_absent(store: Store) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from holdfast.domain.errors import HoldfastError, StoreError
 from holdfast.domain.job import holder_of_ours
+from holdfast.runtime.beginning import PAUSES
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.base import Store
@@ -40,7 +41,7 @@ class Keeper:
 
     async def open_first(self) -> None:
         """A server that is just being restarted is waited for; one that is not there is an error."""
-        for pause in (0.2, 0.4, 0.8, 1.6):
+        for pause in PAUSES:
             try:
                 return await self._open()
             except StoreError as error:

@@ -49,8 +49,8 @@ class Recalls:
             try:
                 count = await self._store.arun(self._store.verbs.recalls(lease, self._tenant))
                 if count != seen.setdefault(lease, 0):
-                    seen[lease] = count
                     await self._stop_recalled(lease)
+                    seen[lease] = count  # not before: what could not be asked for is asked for again
             except Exception as error:
                 log.debug("could not ask for recalls: %s", error)
             await asyncio.sleep(LEAST_PAUSE)

@@ -100,7 +100,9 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         for attempt in range(RETRIES + self._size):
             try:
                 pool = self._sync_pool()
-                connection = take_now(pool, min(patience, CONNECT_WITHIN, whose.left()), quiet=_once(flow))
+                connection = take_now(
+                    pool, min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or _once(flow)
+                )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)
                     try:
@@ -130,7 +132,9 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         for attempt in range(RETRIES + self._size):
             try:
                 connections = await self._connections(flow.hot)
-                connection = await connections.take(min(patience, CONNECT_WITHIN, whose.left()), quiet=_once(flow))
+                connection = await connections.take(
+                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or _once(flow)
+                )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)
                     try:
@@ -391,7 +395,8 @@ async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
 
 
 def _once(flow: Flow[Any]) -> bool:
-    """A write that cannot be tried again. (The worker's turns can: it compares what it holds.)"""
+    """A write that cannot be tried again, and so is not begun where it could be lost. (The worker's turns can: it
+    compares what it holds.) What is tried again looks as well: after a restart every connection of the pool is dead."""
     return flow.writes and flow.repeat is None and not flow.hot
 
 

@@ -1,0 +1,35 @@
+"""To begin beside a server that is just being restarted: what is to run for long waits a little for it.
+
+Only for what can be done again, whether or not it was done: nobody knows after a connection is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.domain.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+log = logging.getLogger("holdfast.store")
+
+# What a server needs to come up again. One that is not there, or does not answer, is not waited for as long again.
+PAUSES = (0.2, 0.4, 0.8, 1.6)
+
+
+def when_there(begin: Callable[[], T]) -> T:
+    """What ``begin`` answers, once the store can be reached; its error, if that is not soon."""
+    latest = time.monotonic() + sum(PAUSES)
+    for pause in PAUSES:
+        try:
+            return begin()
+        except StoreUnavailable as error:
+            if time.monotonic() > latest:
+                raise
+            log.warning("not begun, trying again: %s", error)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+    return begin()

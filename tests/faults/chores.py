@@ -1,0 +1,91 @@
+"""A database with something to do for every duty, and the duties done over a connection that is lost once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+from holdfast import App
+from holdfast.domain.job import EVERY_TENANT
+from holdfast.runtime.duties import Duty, run_once, standard_duties
+from holdfast.stores.open import open_store
+from tests.faults.workplace import Cut
+from tests.support.databases import Databases, TemplateDatabases
+from tests.support.ledger import check_ledger, read_events
+from tests.support.proxy import Proxy
+from tests.support.retention import keep
+from tests.support.stores import claim, open_lease, put, spec, work
+
+HOURS = 3
+Ends = Counter[tuple[str, tuple[str, ...]]]
+"""How many jobs of a kind there are with this ledger."""
+
+
+class Household:
+    def __init__(self, server: Databases) -> None:
+        self._databases = TemplateDatabases(server, _prepare)
+
+    def close(self) -> None:
+        self._databases.close()
+
+    def through(self, cut: Cut | None) -> tuple[int, Ends]:
+        """The duties are done once with the cut, and then until nothing is left; how many requests the first time took,
+        and what has become of the jobs."""
+        with self._databases.fresh() as url:
+            with Proxy(url) as proxy, closing(_program(proxy.url)) as app:
+                if cut is not None:
+                    proxy.cut_nth(*cut, 0.3)
+                asyncio.run(_do(app))
+                asked = proxy.asked
+            with closing(_program(url)) as app:
+                for _ in range(3):
+                    asyncio.run(_do(app))
+                assert [each.state for each in app.operations.list()] == ["done"]
+            with closing(open_store(url)) as store:
+                check_ledger(store)
+                ledgers: dict[str, list[str]] = {}
+                kinds: dict[str, str] = {}
+                for event in read_events(store):
+                    ledgers.setdefault(event.job_id, []).append(event.verb)
+                    kinds[event.job_id] = event.kind
+            return asked, Counter((kinds[job], tuple(verbs)) for job, verbs in ledgers.items())
+
+
+def _program(url: str) -> App:
+    """Schedules make only jobs that somebody can run."""
+    app = App(url)
+    for kind in ("scheduled", "followed"):
+        app.job(kind)(lambda: None)
+    return app
+
+
+def _prepare(url: str) -> None:
+    """Three hours ago: since then everything has become due."""
+    with closing(_program(url)) as app:
+        store = app.store
+        store.migrate()
+        app.schedules.create("hourly", "every 1h", kind="scheduled", missed="all")
+        app.subscriptions.create("after", on="job.succeed", kind="followed", of_kind="done")
+        keep(store, "2h", kind="done")
+        put(store, *(spec("done") for _ in range(3)))
+        work(store, want=3)
+        put(store, *(spec("lost") for _ in range(2)))
+        claim(store, open_lease(store), 2)
+        put(store, *(spec("unwanted", queue="unwanted") for _ in range(3)))
+        app.operations.start("cancel", queue="unwanted")
+        app.enqueue("delayed", delay="1h")
+        app.enqueue("overdue", deadline=datetime.now(UTC) + timedelta(hours=1), queue="late")
+        store.run(store.verbs.set_clock(timedelta(hours=HOURS), None))
+
+
+async def _do(app: App) -> None:
+    """As a worker does them, one after another."""
+    duties = (*app.duties(EVERY_TENANT, 0, 0), *standard_duties(EVERY_TENANT, promote_every=0, sweep_every=0))
+    for first in duties:
+        each: Duty | None = first
+        while each is not None:
+            await run_once(each, app.store)
+            each = each.then
+    await app.aclose()

@@ -1,0 +1,357 @@
+"""Fault 48: the connection to PostgreSQL is lost at the k-th request, for every k there is.
+
+Either the server never heard of the request, or its answer is lost, or nobody is answered for a while. Whoever runs
+through it ends as if nothing had been, or says what is not known; nothing is lost, and nothing is done halfway.
+
+The ordinary run takes some at random (`choice`), the soak takes every one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from holdfast import App, State
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.open import open_store
+from tests.app.notes import prepare_notes
+from tests.app.waiting import until
+from tests.faults.chores import Household
+from tests.faults.errands import ERRANDS
+from tests.faults.workplace import BROKEN, Cut, Workplace
+from tests.migration.catalogue import catalogue
+from tests.support.crew import PATIENCE, ROOT, environment
+from tests.support.databases import Databases, TemplateDatabases
+from tests.support.proxy import Fate, Proxy
+from tests.support.threads import together
+from tests.support.warm import Warm
+
+pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")
+
+FATES: tuple[Fate, ...] = ("request", "answer", "silence")
+
+
+def every(cuts: Sequence[Cut], run: Callable[[Cut], object]) -> None:
+    """All of them, also behind one that fails: those that fail together have one reason."""
+    failed = []
+    for cut in cuts:
+        try:
+            run(cut)
+        except AssertionError as error:
+            failed.append(f"--- {cut[1]} {cut[0]}: {error}")
+    assert not failed, f"{len(failed)} of {len(cuts)}\n" + "\n".join(failed)
+
+
+# -- a worker, from its start to its leaving ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workplace(postgres_server: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    made = Workplace(postgres_server, tmp_path_factory.mktemp("workplace"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_some_requests_of_a_worker(workplace: Workplace, choice: random.Random, leaving: bool) -> None:
+    cut = (choice.randint(1, 8 if leaving else 120), choice.choice(FATES[:2]))
+    print("cut", cut)
+    workplace.through(cut, leaving=leaving)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("fate", FATES)
+def test_every_request_of_a_worker(workplace: Workplace, fate: Fate) -> None:
+    asked = max(workplace.through(None) for _ in range(2))
+    every([(number, fate) for number in range(1, asked + 1)], workplace.through)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.req("SC-13")
+def test_every_request_of_a_worker_that_leaves(workplace: Workplace, fate: Fate) -> None:
+    asked = max(workplace.through(None, leaving=True) for _ in range(2))
+    every([(number, fate) for number in range(1, asked + 1)], lambda cut: workplace.through(cut, leaving=True))
+
+
+# -- whoever asks for something -----------------------------------------------------------------------------------
+
+
+class Shop:
+    """One database, and a tenant for each errand that is run."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._numbers = itertools.count(1)
+        prepare_notes(url)
+
+    def through(self, name: str, colour: str, cut: Cut | None) -> int:
+        errand, tenant = ERRANDS[name], f"t{next(self._numbers)}"
+        threads = _threads()
+        with Proxy(self.url) as proxy, closing(App(self.url, tenant=tenant)) as outside:
+            if cut is not None:
+                proxy.cut_nth(*cut, 0.3)
+            beside = threading.Thread(target=errand.beside or str, args=(outside,), daemon=True)
+            beside.start()
+            told = errand.tell(App(proxy.url, tenant=tenant), colour)
+            beside.join(30)
+            errand.true(outside, told)
+            asked = proxy.asked
+        until(lambda: not _threads() - threads, "its threads end")
+        until(lambda: _connections(self.url) == 0, "its connections are closed")
+        return asked
+
+
+def _threads() -> set[threading.Thread]:
+    """But for those that stay for a while in case they are needed again."""
+    return {each for each in threading.enumerate() if each.name != "holdfast-watchdog"}
+
+
+def _connections(url: str) -> int:
+    """How many there are, beside the one that asks."""
+    with closing(psycopg.connect(url)) as connection:
+        asks = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        (found,) = connection.execute(asks).fetchall()
+        return int(found[0])
+
+
+COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+@COLOURS
+@pytest.mark.req("DP-5", "HF-3")
+def test_some_requests_of_each_errand(postgres_url: str, choice: random.Random, colour: str) -> None:
+    shop = Shop(postgres_url)
+    for name in ERRANDS:
+        cut = (choice.randint(1, 6), choice.choice(FATES))
+        print(name, cut)
+        shop.through(name, colour, cut)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@COLOURS
+@pytest.mark.parametrize("name", ERRANDS)
+@pytest.mark.req("DP-5", "HF-3")
+def test_every_request_of_an_errand(postgres_url: str, name: str, colour: str) -> None:
+    shop = Shop(postgres_url)
+    asked = shop.through(name, colour, None)
+    cuts = [(number, fate) for fate in FATES for number in range(1, asked + 1)]
+    every(cuts, lambda cut: shop.through(name, colour, cut))
+
+
+# -- what is done on the side -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def household(postgres_server: Databases) -> Iterator[Household]:
+    made = Household(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.mark.req("DP-16", "HK-5")
+def test_some_requests_of_the_duties(household: Household, choice: random.Random) -> None:
+    _, ends = household.through(None)
+    for _ in range(2):
+        cut = (choice.randint(1, 45), choice.choice(FATES))
+        print("cut", cut)
+        assert household.through(cut)[1] == ends
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.req("DP-16", "HK-5")
+def test_every_request_of_the_duties(household: Household, fate: Fate) -> None:
+    asked, ends = household.through(None)
+
+    def through(cut: Cut) -> None:
+        found = household.through(cut)[1]
+        assert found == ends, (found - ends, ends - found)
+
+    every([(number, fate) for number in range(1, asked + 1)], through)
+
+
+# -- the service --------------------------------------------------------------------------------------------------
+
+
+class Service:
+    """`holdfast serve` as a process, over a connection that can be lost; `app` looks from outside."""
+
+    def __init__(self, url: str, proxy: Proxy, folder: Path) -> None:
+        self.proxy, self.app = proxy, App(url)
+        self._log, out = folder / "serve.log", folder / "address"
+        command = ["serve", "--no-auth", "--no-duties", "--port", "0", "--json"]
+        self._process = Warm(command, cwd=ROOT, env=environment(proxy.url, folder), log=out, errors=self._log)
+        address = until(lambda: self._process.poll() is not None or (out.exists() and out.read_text()), "it serves")
+        assert isinstance(address, str), self.said()
+        self.http = httpx2.Client(base_url=json.loads(address)["address"], timeout=30)
+
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def ask(self, method: str, path: str, cut: Cut | None, body: Any = None) -> httpx2.Response:
+        """What is answered is what was asked for, or that the store is away, in the words of the API."""
+        if cut is not None:
+            self.proxy.cut_nth(*cut, 0.3)
+        answer = self.http.request(method, path, json=body, headers={"Accept": "text/html, application/json"})
+        self.proxy.cut_none()
+        assert answer.status_code < 500 or answer.status_code == 503, f"{method} {path}: {answer.text}"
+        if answer.status_code == 503 and path.startswith(("/api", "/readyz", "/metrics")):
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["code"] == "store_unavailable", answer.text
+        return answer
+
+    def asked(self, method: str, path: str, body: Any = None) -> int:
+        """How many requests to the database that takes, at most: a connection may have to be opened."""
+        before = self.proxy.asked
+        self.ask(method, path, None, body)
+        return self.proxy.asked - before + 3
+
+    def stop(self) -> None:
+        self.app.close()
+        self.http.close()
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(PATIENCE) == 0, self.said()
+        assert not any(word in self.said() for word in BROKEN), self.said()
+
+
+@pytest.fixture
+def service(postgres_url: str, folder: Path) -> Iterator[Service]:
+    with Proxy(postgres_url) as proxy:
+        service = Service(postgres_url, proxy, folder)
+        try:
+            yield service
+        finally:
+            service.stop()
+
+
+def _pages(service: Service) -> list[str]:
+    """All that can be looked at without naming anything, in the API and in the dashboard."""
+    paths = service.http.get("/api/v1/openapi.json").json()["paths"]
+    api = [path for path, verbs in paths.items() if "get" in verbs and "{" not in path and "stream" not in path]
+    links = re.findall(r'href="(/[a-z-]*)"', service.http.get("/", headers={"Accept": "text/html"}).text)
+    return sorted({*api, *links, "/"} - {"/logout"})
+
+
+def _enqueue(service: Service, cut: Cut | None) -> None:
+    before = {job.id for job in service.app.jobs(limit=1000)}
+    answer = service.ask("POST", "/api/v1/jobs", cut, {"kind": "x", "payload": {"n": 1}})
+    after = {job.id for job in service.app.jobs(limit=1000)}
+    assert (answer.status_code, after - before) == (201, {answer.json()["id"]})
+
+
+def _cancel(service: Service, cut: Cut | None) -> None:
+    handle = service.app.enqueue("x")
+    answer = service.ask("POST", f"/api/v1/jobs/{handle.id}/cancel", cut)
+    if answer.status_code == 503:
+        assert handle.state() in (State.QUEUED, State.CANCELLED)
+        again = service.http.post(f"/api/v1/jobs/{handle.id}/cancel")
+        assert again.status_code in (200, 409)
+    assert [event.verb for event in handle.history()] == ["enqueue", "cancel"]
+
+
+def _settle(service: Service, cut: Cut | None) -> None:
+    """What a worker elsewhere does."""
+    handle = service.app.enqueue("x", queue="elsewhere")
+    lease = service.http.post("/api/v1/leases", json={"queues": ["elsewhere"]}).json()["lease"]
+    (job,) = service.http.post(f"/api/v1/leases/{lease}/claim", json={"queues": ["elsewhere"]}).json()["jobs"]
+    said = {"job": handle.id, "attempt": job["attempt"], "outcome": "succeeded", "result": 7}
+    answer = service.ask("POST", f"/api/v1/leases/{lease}/settle", cut, said)
+    assert answer.status_code == 200
+    assert handle.result(timeout=1) == 7
+    assert [event.verb for event in handle.history()].count("succeed") == 1
+
+
+WRITES = {"enqueue": _enqueue, "cancel": _cancel, "settle": _settle}
+
+
+@pytest.mark.req("JF-14", "DP-22")
+def test_some_requests_of_the_service(service: Service, choice: random.Random) -> None:
+    for path in choice.sample(_pages(service), 5):
+        cut = (choice.randint(1, 4), choice.choice(FATES))
+        print(path, cut)
+        service.ask("GET", path, cut)
+    for write in WRITES.values():
+        write(service, (choice.randint(1, 4), choice.choice(FATES)))
+    assert service.http.get("/readyz").status_code == 200
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.req("JF-14", "DP-22")
+def test_every_request_of_every_page(service: Service) -> None:
+    for path in _pages(service):
+        cuts = [(number, fate) for fate in FATES[:2] for number in range(1, service.asked("GET", path) + 1)]
+        every(cuts, partial(service.ask, "GET", path))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.req("JF-14", "DP-22")
+def test_every_request_of_a_write_over_http(service: Service, name: str) -> None:
+    every([(number, fate) for fate in FATES for number in range(1, 12)], lambda cut: WRITES[name](service, cut))
+
+
+# -- the schema ---------------------------------------------------------------------------------------------------
+
+
+def migrated_through(url: str, cut: Cut | None) -> tuple[bool, int]:
+    """Whether all is there: else there is nothing of it."""
+    with Proxy(url) as proxy, closing(open_store(proxy.url)) as store:
+        if cut is not None:
+            proxy.cut_nth(*cut, 0.3)
+        with suppress(StoreUnavailable):
+            store.migrate()
+        asked = proxy.asked
+    with closing(open_store(url)) as store:
+        status = store.schema()
+    assert status.current or not status.applied, status
+    return status.current, asked
+
+
+@pytest.mark.req("DP-20")
+def test_some_requests_of_a_migration(empty_postgres_url: str, choice: random.Random) -> None:
+    """The others that migrate at the same moment do not mind."""
+    cut = (choice.randint(1, 106), choice.choice(FATES))
+    print(cut)
+    together(
+        lambda: migrated_through(empty_postgres_url, cut),
+        lambda: migrated_through(empty_postgres_url, None),
+    )
+    with closing(open_store(empty_postgres_url)) as store:
+        assert store.schema().current
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.req("DP-20")
+def test_every_request_of_a_migration(postgres_databases: TemplateDatabases) -> None:
+    """What is lost halfway is lost whole, and the next one begins where the first did."""
+    with postgres_databases.empty() as url:
+        _, asked = migrated_through(url, None)
+        whole = catalogue(url)
+    left = [(number, fate) for fate in FATES[:2] for number in range(1, asked + 1)]
+    while left:
+        with postgres_databases.empty() as url:
+            while left and not migrated_through(url, left.pop())[0]:
+                pass
+            assert migrated_through(url, None)[0]
+            assert catalogue(url) == whole

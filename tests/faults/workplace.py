@@ -1,0 +1,130 @@
+"""Databases in which jobs wait at different places of their way, and one worker that does them all over a connection
+that is lost once, at whichever request."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from holdfast import App, Retry, State
+from holdfast.domain.states import FINISHED
+from holdfast.stores.open import open_store
+from tests.app.waiting import until
+from tests.faults.checker import check
+from tests.faults.effects import effects, runs
+from tests.faults.journey import RESULT
+from tests.faults.load import AT_ONCE
+from tests.faults.waiting import counts
+from tests.support.crew import Crew, WorkerProcess
+from tests.support.databases import Databases, TemplateDatabases
+from tests.support.ledger import check_ledger
+from tests.support.proxy import Fate, Proxy
+from tests.support.stores import put, spec
+
+SILENCE = 2.5  # longer than a lease of a second and its sweep
+BROKEN = ("Traceback", "never retrieved", "was destroyed but it is pending", "never awaited")
+ONCE = Retry(max_attempts=1, max_crashes=100)
+
+Cut = tuple[int, Fate]
+
+
+class Workplace:
+    def __init__(self, server: Databases, folder: Path) -> None:
+        self._folder = folder
+        self.ids: dict[str, str] = {}
+        self._databases = TemplateDatabases(server, self._prepare)
+
+    def close(self) -> None:
+        self._databases.close()
+
+    def _prepare(self, url: str) -> None:
+        """One job was told that it may go on, another has been sent what it waited for, and the rest are new."""
+        with closing(App(url, name="tests", enqueued_by="tester")) as app:
+            app.store.migrate()
+            self.ids = {kind: _put(app, kind, pause=0.01) for kind in ("journey", "journey_in_a_thread")}
+            last = self.ids["journey_in_a_thread"]
+            with Crew(url, self._folder, lease=30.0) as crew:
+                crew.start_one()
+                until(lambda: len(app.approvals.list()) == 2, "both ask")
+                (gate,) = app.approvals.list(job_id=last)
+                app.approve(gate.id, by="ada")
+                until(lambda: _waits_for_event(app, last), "one waits for its event")
+            for gate in app.approvals.list():
+                app.approve(gate.id, by="ada")
+            app.send_event("shipped", {"job": last, "what": "parcel 7"})
+            self.ids |= {kind: _put(app, kind) for kind in ("work", "awork", "flaky", "save", "walk", "ahold")}
+            self.ids |= {"spawn": _put(app, "spawn", number=1), "shout": _put(app, "shout", ONCE, text="no")}
+
+    def through(self, cut: Cut | None, *, leaving: bool = False) -> int:
+        """All of it is done by one worker, whose connection is cut: from the beginning on, or only when it is to leave.
+        Answers how many requests that took."""
+        with self._databases.fresh() as url, TemporaryDirectory() as made:
+            folder = Path(made)
+            shutil.copy(self._folder / "effects", folder)
+            with Proxy(url) as proxy, Crew(proxy.url, folder, lease=1.0, concurrency=16) as crew:
+                asked = self._work(url, proxy, crew, cut, leaving)
+                (worker,) = crew.members
+                said = worker.said()
+                assert worker.wait() == 0, said
+            assert not any(word in said for word in BROKEN), f"{proxy.lost!r}\n{said}"
+            self._check(url, folder)
+            return asked
+
+    def _work(self, url: str, proxy: Proxy, crew: Crew, cut: Cut | None, leaving: bool) -> int:
+        with closing(App(url, name="tests", enqueued_by="tester")) as app:
+            if cut is not None and not leaving:
+                proxy.cut_nth(*cut, SILENCE)
+            worker = crew.start_one(options=("--poll", "500ms"))
+            for does, what in (
+                (lambda: self.ids["ahold"] in runs(crew.folder), "it is at the one to be cancelled"),
+                (lambda: app.cancel(self.ids["ahold"]), "that is cancelled"),
+                (lambda: self._helped_along(app), "all have ended"),
+                (lambda: effects(crew.folder, "stopped"), "it has let go of the one that was cancelled"),
+            ):
+                self._wait(does, what, worker)
+            before = proxy.asked
+            if cut is not None and leaving:
+                proxy.cut_nth(*cut, SILENCE)
+            worker.ask_to_stop()
+            worker.wait()
+            return proxy.asked - before if leaving else before
+
+    def _wait(self, does: Callable[[], object], what: str, worker: WorkerProcess) -> None:
+        try:
+            until(lambda: does() or not worker.alive, what)
+            assert worker.alive, f"it has ended before {what}"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{worker.said()}") from None
+
+    def _helped_along(self, app: App) -> bool:
+        if _waits_for_event(app, self.ids["journey"]):
+            app.send_event("shipped", {"job": self.ids["journey"], "what": "parcel 7"})
+        found = counts(app)
+        return sum(found.values()) == len(self.ids) + 1 == sum(found.get(state, 0) for state in FINISHED)
+
+    def _check(self, url: str, folder: Path) -> None:
+        with closing(open_store(url)) as store:
+            check_ledger(store)
+            results = {kind: store.run(store.verbs.result(job, "*")) for kind, job in self.ids.items()}
+        with closing(App(url)) as app:
+            (child,) = {job.id for job in app.jobs(kind="work")} - {self.ids["work"]}
+        picture = check(url, {*self.ids.values(), child}, folder=folder)
+        ends = {kind: picture.rows[job].state for kind, job in self.ids.items()}
+        assert ends.pop("ahold") is State.CANCELLED
+        assert ends.pop("shout") is State.DEAD_LETTER
+        assert set(ends.values()) == {State.SUCCEEDED}, ends
+        for kind in ("journey", "journey_in_a_thread"):
+            assert (result := results[kind]) is not None
+            assert result.value == RESULT
+
+
+def _put(app: App, kind: str, retry: Retry = AT_ONCE, **payload: object) -> str:
+    return put(app.store, spec(kind, payload=payload, retry=retry))[0]
+
+
+def _waits_for_event(app: App, job: str) -> bool:
+    steps = app.store.run(app.store.verbs.steps(job, "*"))
+    return bool(steps) and steps[-1].kind == "event" and not steps[-1].over
