@@ -69,7 +69,7 @@ def test_steps_of_jobs_that_run_at_once_share_commits(backends: Backends, subjec
 
 
 def test_work_beside_jobs_that_wait(backends: Backends, subject: Subject) -> None:
-    sizes = waiting.Sizes(each=2, drain=20, rounds=2, claims=2, rest=0.1)
+    sizes = waiting.Sizes(each=2, drain=20, rounds=1, claims=2, rest=0.1)
     rows = waiting.measure(backends, subject, sizes, Patience())
     assert [row.unit for row in rows] == ["jobs/s", "µs a job", "ms", "MiB", "MiB"]
     assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths

@@ -52,7 +52,7 @@ class Scene:
     store: Store
     by_hand: ByHand
     names: dict[str, Any]
-    untouched: dict[str, list[tuple[object, ...]]]
+    untouched: object
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def scenes(
                 store.migrate()
                 by_hand = stack.enter_context(closing(open_by_hand(url)))
                 names = _populate(store, by_hand)
-                made[attacker] = Scene(store, by_hand, names, by_hand.contents())
+                made[attacker] = Scene(store, by_hand, names, by_hand.picture())
             return made[attacker]
 
         yield scene
@@ -201,11 +201,11 @@ def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, nam
         if refusal is not None:
             break
     if len(statements) == 1 and not postgres:  # PostgreSQL answers nothing more in this transaction
-        assert refusal is None or scene.by_hand.contents() == scene.untouched, f"{name}: left something behind"
+        assert refusal is None or scene.by_hand.picture() == scene.untouched, f"{name}: left something behind"
     scene.by_hand.rollback()
     assert refusal is not None, f"{name}: was not refused"
     assert attack.says[postgres] in refusal
-    assert scene.by_hand.contents() == scene.untouched
+    assert scene.by_hand.picture() == scene.untouched
 
 
 @pytest.mark.req("DP-2", "DP-20")

@@ -6,6 +6,7 @@ after one, all of it has and nobody was told. Whichever it is, another worker ma
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -171,7 +172,10 @@ CASES: list[tuple[str, Point]] = [
 
 @pytest.fixture(scope="module")
 def played(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_databases: TemplateDatabases
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    postgres_databases: TemplateDatabases,
 ) -> Iterator[dict[object, Future[None]]]:
     """The ends of all points that were chosen for this run."""
 
@@ -182,11 +186,11 @@ def played(
         place = base / f"{store} {point}"
         place.mkdir()
         with ExitStack() as stack:
-            url = f"sqlite:///{place}/jobs.db"
             if store == "postgres":
                 url = stack.enter_context(postgres_databases.fresh())
+            else:
+                url = f"sqlite:///{shutil.copyfile(sqlite_template, place / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
-            app.store.migrate()
             play(app, place, point)
             check_ledger(app.store)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -231,7 +232,10 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def played(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_databases: TemplateDatabases
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    postgres_databases: TemplateDatabases,
 ) -> Iterator[dict[Case, Future[None]]]:
     """The ends of all points that were chosen for this run, played several at a time (see test_03)."""
     base = tmp_path_factory.mktemp("journeys")
@@ -240,11 +244,11 @@ def played(
         folder = base / str(case)
         folder.mkdir()
         with ExitStack() as stack:
-            url = f"sqlite:///{folder}/jobs.db"
             if case.store == "postgres":
                 url = stack.enter_context(postgres_databases.fresh())
+            else:
+                url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
-            app.store.migrate()
             play(app, folder, case)
             check_ledger(app.store)
 

