@@ -24,7 +24,7 @@ from bench.quiet import Patience
 from tests.support.given_server import GivenServer
 from tests.support.servers import PostgresServer
 
-pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow]
+pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
