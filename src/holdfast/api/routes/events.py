@@ -106,8 +106,8 @@ async def stream_events(
     else:  # one that is none is refused now, not in the midst of the stream
         await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
     told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ))
-    # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. On
-    # PostgreSQL it may be long, and what lies in between takes no long heads.
+    # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
+    # may be long where much is under way, and what lies in between takes no long heads.
     head = {"Holdfast-Cursor": place} if len(place) <= LONGEST_IN_A_HEAD else None
     return EventSourceResponse(told, headers=head, ping=KEEP_ALIVE, sep="\n")
 
