@@ -134,6 +134,17 @@ def test_no_port_and_no_answer_are_both_unavailable_in_time(drive: Drive) -> Non
             assert len(server.heard) == 2
 
 
+def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: Drive) -> None:
+    def silent(connection: socket.socket, _: bytes) -> None:
+        server.over.wait(20)
+
+    with hostile(silent) as server:
+        client = drive(server.url, timeout=0.4, retrying=Retrying(tries=5, first=0.01))
+        with pytest.raises(errors.StoreUnavailable):
+            client.do(lambda c: c.handle("7").result(timeout=0.3))
+        assert len(server.heard) == 1  # another try would begin after the caller's time
+
+
 def test_an_answer_without_end_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "LARGEST", 100_000)
     with hostile(answers(200, b" " * 300_000)) as server:

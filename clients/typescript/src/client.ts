@@ -72,6 +72,8 @@ export interface EventsWanted {
 
 /** Seconds that one request waits at most: what lies in between may not keep an idle connection much longer. */
 const LONGEST_POLL = 20;
+/** Milliseconds after a caller's time in which the last answer may still come: it is on its way. */
+const OVERTIME = 5_000;
 const REMEMBERED = 5_000;
 
 export class Client {
@@ -152,7 +154,8 @@ export class Client {
     for (;;) {
       const begun = Date.now();
       const left = end === undefined ? LONGEST_POLL : Math.min(LONGEST_POLL, Math.max(0, (end - begun) / 1_000));
-      const outcome = await this.#outcome(id, left, options.signal);
+      const until = end === undefined ? undefined : end + Math.min(OVERTIME, this.#transport.timeout);
+      const outcome = await this.#outcome(id, left, until, options.signal);
       if (outcome.finished) return valueOf(outcome);
       if (end !== undefined && Date.now() >= end) {
         throw new WaitTimeout(`job ${id} had not ended after ${options.timeout} ms`, "wait_timeout");
@@ -161,10 +164,10 @@ export class Client {
     }
   }
 
-  #outcome(id: string, wait: number, signal: AbortSignal | undefined): Promise<Outcome> {
+  #outcome(id: string, wait: number, until: number | undefined, signal: AbortSignal | undefined): Promise<Outcome> {
     const path = `/jobs/${encodeURIComponent(id)}/result`;
-    const asked = { method: "GET" as const, path, query: { wait: wait.toFixed(3) }, patience: wait * 1_000, signal };
-    return this.#transport.ask(schemas.outcomeSchema, asked);
+    const asked = { method: "GET" as const, path, query: { wait: wait.toFixed(3) }, patience: wait * 1_000 };
+    return this.#transport.ask(schemas.outcomeSchema, { ...asked, until, signal });
   }
 
   cancel(id: string, reason?: string): Promise<Verdict> {

@@ -32,6 +32,8 @@ export interface Request {
   patience?: number;
   /** Milliseconds for one try, where the usual would be too long. */
   within?: number;
+  /** When nobody waits for an answer any more, nor asks again; as `Date.now()` says it. */
+  until?: number | undefined;
   signal?: AbortSignal | undefined;
 }
 
@@ -101,7 +103,7 @@ export class Transport {
         failure = unavailable(`${this.base} did not answer ${request.method} ${request.path}: ${reason(error)}`);
       }
       const pause = repeatable && tried < this.tries ? pauseAfter(response, failure, tried) : undefined;
-      if (pause === undefined) throw failure;
+      if (pause === undefined || Date.now() + pause >= (request.until ?? Infinity)) throw failure;
       await sleep(pause, undefined, { signal: request.signal });
     }
   }
@@ -170,9 +172,10 @@ export class Transport {
   /** Within the time an answer may take, or until the caller has had enough. */
   async #within<T>(request: Request, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const limit = new AbortController();
+    const most = Math.min(this.timeout, request.within ?? Infinity) + (request.patience ?? 0);
     const timer = setTimeout(
       () => limit.abort(new DOMException("the time was up", "TimeoutError")),
-      Math.min(this.timeout, request.within ?? Infinity) + (request.patience ?? 0),
+      Math.min(most, Math.max(0, (request.until ?? Infinity) - Date.now())),
     );
     const signal = request.signal ? AbortSignal.any([limit.signal, request.signal]) : limit.signal;
     let tell = (): void => undefined;

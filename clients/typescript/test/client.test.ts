@@ -166,6 +166,8 @@ test("whoever answers, and however: a clear error, in time, without the token", 
   await failed("away", HoldfastError);
   assert.equal(asked.length, 1);
   await failed("slow", Unavailable, { timeout: 300, tries: 1 });
+  await assert.rejects(at("slow", { timeout: 300 }).wait("7", { timeout: 100 }), Unavailable);
+  assert.equal(asked.length, 1); // the caller's time is over
   await failed("half", Unavailable, { tries: 2 });
   assert.equal(asked.length, 2);
   await failed("busy", Unavailable);

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +24,8 @@ C = TypeVar("C", bound=Runner)
 
 LONGEST_POLL = 20.0
 """Seconds that one request waits at most: what lies in between may not keep an idle connection much longer."""
+OVERTIME = 5.0
+"""Seconds after a caller's time in which the last answer may still come: it is on its way."""
 SHORTEST_ROUND = 0.2
 """A service that does not wait is not asked more often than this."""
 
@@ -122,11 +125,12 @@ class JobHandle(Noun[C], Generic[C]):
     def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
         limit = None if timeout is None else seconds(timeout, "timeout")
         end = None if limit is None else time.monotonic() + limit
+        until = math.inf if end is None else end + min(OVERTIME, self._runner.link.timeout)
         while True:
             begun = time.monotonic()
             left = LONGEST_POLL if end is None else min(LONGEST_POLL, max(0.0, end - begun))
             request = get(f"/jobs/{segment(self.id)}/result", wait=round(left, 3), patience=left)
-            outcome = yield from self._read(Outcome, request)
+            outcome = yield from self._read(Outcome, replace(request, until=until))
             if outcome.finished:
                 return outcome
             now = time.monotonic()

@@ -3,6 +3,7 @@ moment, to requests for that very origin, and is shown by nothing."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from holdfast import __version__
@@ -45,4 +46,5 @@ class Link:
         if self.tenant is not None:
             headers["Holdfast-Tenant"] = self.tenant
         url = self.base.at(request.path)
-        return Outgoing(request.method, url, self.timeout + request.patience, request.query, headers, request.body)
+        within = min(self.timeout + request.patience, max(0.0, request.until - time.monotonic()))
+        return Outgoing(request.method, url, within, request.query, headers, request.body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -97,7 +98,7 @@ def answer_to(request: Request, base: Base, retrying: Retrying, *, stream: bool 
             request = _followed(request, got, base, hops)
             continue
         pause = retrying.pause(request, got, tried)
-        if pause is not None:
+        if pause is not None and time.monotonic() + pause < request.until:
             yield Pause(pause)
         elif isinstance(got, Reply):
             return got

@@ -7,6 +7,7 @@ blocks and one that awaits (``colours.py``). So each call is written once, with 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -24,7 +25,8 @@ LARGEST_BODY = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Request:
     """``path`` is below the base URL. ``repeatable``: carried out twice it does no more than once, so that it may be
-    sent again when no answer came. ``patience`` is how many seconds the service may take beyond the usual."""
+    sent again when no answer came. ``patience`` is how many seconds the service may take beyond the usual, and
+    ``until`` a moment of the monotonic clock at which nobody waits for an answer any more, nor asks again."""
 
     method: str
     path: str
@@ -33,6 +35,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     patience: float = 0.0
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
