@@ -116,4 +116,6 @@ def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
             until(lambda: "error connecting" in caplog.text, "its duties have met the outage")
             beside.ask_to_stop()
             until(lambda: not beside.alive, "it has left", limit=25)
+        # A beat would keep the lease, and whatever was run under it, when the server is back.
+        until(lambda: "holdfast-heartbeat" not in {each.name for each in threading.enumerate()}, "its heart is still")
         own_server.start()

@@ -103,6 +103,11 @@ class Keeper:
         except HoldfastError as error:
             log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
 
+    def fall_silent(self) -> None:
+        """Whatever could not be done before: a lease that is not ended lapses, unless somebody keeps it."""
+        if self._heartbeat is not None:
+            self._heartbeat.end()
+
     async def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)

@@ -41,9 +41,13 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
+    def end(self) -> None:
+        """No other beat begins."""
+        self._stop.set()
+
     def stop(self) -> None:
         """A beat that waits for an answer is not waited for: nothing depends on it any more."""
-        self._stop.set()
+        self.end()
         self._thread.join(timeout=min(self._ttl, patience_of.get().left()))
 
     def _beat(self) -> None:

@@ -118,10 +118,13 @@ class Worker:
         if self._stopping:
             self._part()
         with self._parting.kept():
-            if await self._parting.wait_for(self._keeper.open_first()):
-                await self._run()
-            else:
-                log.error("the store is away: no lease could be opened")
+            try:
+                if await self._parting.wait_for(self._keeper.open_first()):
+                    await self._run()
+                else:
+                    log.error("the store is away: no lease could be opened")
+            finally:
+                self._keeper.fall_silent()
 
     async def _run(self) -> None:
         duties = self.options.duties()
