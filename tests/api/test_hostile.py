@@ -52,6 +52,7 @@ async def test_a_defect_of_ours_tells_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app.client.make_ready()
+    caplog.set_level(logging.WARNING, "httpx2")  # what asks here says where, if somebody has made it talk
 
     def broken(*_: object) -> None:
         raise RuntimeError("the canary")

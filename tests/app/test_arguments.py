@@ -186,7 +186,7 @@ def test_without_pydantic_arguments_are_bound_and_json(bare: App) -> None:
         loose.enqueue(Path("x"))
     assert caught.value.code == "payload_not_json"
     work_off(bare)
-    assert seen == [("ada", 2), ("ada", "two")]
+    assert sorted(seen, key=str) == [("ada", "two"), ("ada", 2)]  # in threads, of which either may be first
     assert handle.result(timeout=5) == {"copies": 2}
 
 
