@@ -56,13 +56,11 @@ def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
     assert verbs.count("snooze") == verbs.count("take") - 40 > 0
 
 
-@pytest.mark.req("CX-11")
-def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
-    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def waits(app: App) -> tuple[threading.Event, threading.Event]:
+    """A job that waits: that it has begun, and that it was stopped."""
     begun, stopped = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @app.job()
     async def wait() -> None:
         begun.set()
         try:
@@ -70,6 +68,14 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
         finally:
             stopped.set()
 
+    return begun, stopped
+
+
+@pytest.mark.req("CX-11")
+def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped = waits(elsewhere)
     away = Away(elsewhere, monkeypatch)
     with working(elsewhere, notify=False, recall_every=600.0):  # so that nobody tells it
         handle = app.enqueue("wait")
@@ -85,16 +91,7 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
 def test_and_when_the_worker_could_not_ask_what_was_cancelled(
     app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    begun, stopped = threading.Event(), threading.Event()
-
-    @elsewhere.job()
-    async def wait() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(600)
-        finally:
-            stopped.set()
-
+    begun, stopped = waits(elsewhere)
     away = Away(elsewhere, monkeypatch)
     with working(elsewhere, recall_every=0.1):
         handle = app.enqueue("wait")
