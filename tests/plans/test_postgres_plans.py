@@ -15,12 +15,13 @@ import pytest
 
 from holdfast.domain.health import CAP
 from holdfast.domain.states import State
+from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres.store import prepare_connection
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from tests.plans import flows
 from tests.plans.conftest import Large
 from tests.plans.explained import explained, used
-from tests.plans.filling import HELD, LATE
+from tests.plans.filling import ASKING, HELD, LATE
 from tests.plans.filling_dead import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
@@ -53,6 +54,21 @@ def test_the_tables_are_large(connection: Connection) -> None:
     hidden = connection.execute("select count(*) from (select from holdfast.job_state limit 1) s").fetchone()
     bound = not connection.execute("select rolsuper from pg_roles where rolname = current_user").fetchone()[0]  # type: ignore[index]
     assert hidden == ((0,) if bound else (1,))
+
+
+def test_what_the_server_reads_meanwhile_is_not_counted(connection: Connection, large: Large) -> None:
+    """It sums up new parts of the ledger when it comes to it, in the middle of a flow too."""
+
+    def steps() -> Steps[None]:
+        yield Statement("select 1")
+        with psycopg.connect(large.superuser, autocommit=True) as other:
+            other.execute("select brin_desummarize_range('holdfast.event_by_xid', 0)")
+            assert other.execute("select brin_summarize_range('holdfast.event_by_xid', 0)").fetchone() == (1,)
+            other.execute("select pg_stat_force_next_flush()")
+        yield Statement("select count(actor) from holdfast.event")  # a plan for several at once
+
+    seen = used(connection, Flow(steps))
+    assert (seen.scanned, seen.by_index) == ({"event": ASKING}, {})
 
 
 @pytest.mark.parametrize("name", flows.claims(VERBS))
