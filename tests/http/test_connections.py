@@ -124,30 +124,38 @@ def test_a_client_may_be_used_on_one_event_loop_after_the_other() -> None:
 
 
 def test_a_closed_client_says_so_also_to_whoever_follows(drive: Drive) -> None:
+    """At once, though the service stays silent."""
     opened, ended = threading.Event(), threading.Event()
+    in_time: list[bool] = []
 
     def streams(connection: socket.socket, _: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: here\nid: 5\n\n")
         opened.set()
-        ended.wait(20)
+        in_time.append(ended.wait(20))
 
     with hostile(streams) as server:
-        driver = drive(server.url)
+        driver = drive(server.url, timeout=60.0)
         with pytest.raises(errors.InvalidSetting) as raised:
-            _followed_while_closed(driver, opened, ended)
+            _followed_while_closed(driver, opened)
         ended.set()
+        until(lambda: in_time != [], "the service has ended")
+        assert in_time == [True]
         assert raised.value.code == "client_closed"
         with pytest.raises(errors.InvalidSetting, match="closed"):
             driver.do(lambda client: client.get("7"))
 
 
-def _followed_while_closed(driver: Driver, opened: threading.Event, ended: threading.Event) -> None:
-    client = driver.client
+def _followed_while_closed(driver: Driver, opened: threading.Event) -> None:
+    client, follower = driver.client, threading.get_ident()
+
+    def waits() -> bool:
+        code = sys._current_frames()[follower].f_code
+        return code.co_name == "read" and "holdfast" not in code.co_filename  # that of a socket
 
     def closes() -> None:
         opened.wait(20)
+        until(waits, "the follower waits for more")
         client.close()
-        ended.set()
 
     async def together() -> None:
         following = asyncio.create_task(driver._take(lambda each: each.events.follow(), 1))

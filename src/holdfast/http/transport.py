@@ -7,7 +7,9 @@ and proxies of the environment are not used.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -144,6 +146,7 @@ class HttpxTransport:
         self._given = client is not None
         self._client: httpx2.Client = client or _of_ours("Client")
         self._used_in: int | None = None
+        self._under_way: set[_Incoming] = set()
 
     def send(self, outgoing: Outgoing) -> Reply:
         stream = self.open(outgoing)
@@ -165,7 +168,7 @@ class HttpxTransport:
                 raise
             raise _closed() from None
         client.cookies.clear()
-        return _Incoming(response)
+        return _Incoming(response, self._under_way)
 
     def _here(self) -> httpx2.Client:
         if self._used_in not in (None, os.getpid()):
@@ -176,15 +179,20 @@ class HttpxTransport:
         return self._client
 
     def close(self) -> None:
+        """Whoever reads a stream in another thread is woken."""
         if self._used_in in (None, os.getpid()):
+            for incoming in list(self._under_way):
+                incoming.cut()
             self._client.close()
 
 
 class _Incoming:
-    def __init__(self, response: httpx2.Response) -> None:
+    def __init__(self, response: httpx2.Response, under_way: set[_Incoming]) -> None:
         self.reply = _head(response)
         self._response = response
         self._chunks: Iterator[bytes] = response.iter_bytes()
+        self._under_way = under_way
+        under_way.add(self)
 
     def read(self) -> bytes:
         try:
@@ -192,7 +200,16 @@ class _Incoming:
         except (httpx().RequestError, httpx().StreamError) as error:
             raise _lost(error) from None
 
+    def cut(self) -> None:
+        """Closing a socket does not wake who waits for it in another thread; ending the connection does."""
+        stream = self._response.extensions.get("network_stream")
+        connection = stream and stream.get_extra_info("socket")
+        if isinstance(connection, socket.socket):
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # beneath any encryption, which its reader holds
+
     def close(self) -> None:
+        self._under_way.discard(self)
         self._response.close()
 
 
