@@ -34,7 +34,7 @@ from holdfast.features.tenants import Tenants
 from holdfast.features.usage import Metering
 from holdfast.running import Running
 from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.open import POOL_SIZE, open_store
 from holdfast.telemetry.tracing import outgoing_headers
 from holdfast.vault import Vault
 
@@ -52,6 +52,7 @@ class App(Acting, Running):
         enqueued_by: str | None = None,
         secret_names: Sequence[str] = (),
         answer_within: Duration | None = None,
+        pool_size: int = POOL_SIZE,
         strict: bool = False,
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
         egress: EgressPolicy | None = None,
@@ -60,7 +61,7 @@ class App(Acting, Running):
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
         self.client = Client(
-            open_store(named, schema=schema, answer_within=limit),
+            open_store(named, schema=schema, answer_within=limit, pool_size=pool_size),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),

@@ -31,7 +31,7 @@ def _number(field: str, value: object, least: float, most: float) -> float:
     raise _invalid(f"{field} must be a number from {least:g} to {most:g}")
 
 
-def _whole(field: str, value: object, least: int, most: int, code: str) -> None:
+def whole(field: str, value: object, least: int, most: int, code: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidSetting(f"{field} must be a whole number from {least} to {most}", code=code)
 
@@ -61,7 +61,7 @@ class Backoff:
         object.__setattr__(self, "cap", _number("cap", self.cap, 0.0, MAX_DELAY))
         if not isinstance(self.jitter, bool):
             raise _invalid("jitter must be true or false")
-        _whole("head", self.head, 0, MAX_RETRIES, "invalid_backoff")
+        whole("head", self.head, 0, MAX_RETRIES, "invalid_backoff")
 
     def ceiling(self, retry: int) -> float:
         """The delay before retry number ``retry`` (the first is 1), or with jitter the longest it can be."""
@@ -175,8 +175,8 @@ class Retry(Exception):
         own = vars(self)
         if isinstance(own["backoff"], str):
             own["backoff"] = preset(own["backoff"])
-        _whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
-        _whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
+        whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
+        whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
         if not isinstance(self.backoff, Backoff):
             raise _refused("backoff must be a Backoff, or the name of a preset")
         if self.message is not None and not isinstance(self.message, str):
@@ -222,7 +222,7 @@ def retry_limit(max_attempts: object) -> int | None:
     """A number of attempts as the number of retries that is stored; None stays None."""
     if max_attempts is None:
         return None
-    _whole("max_attempts", max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
+    whole("max_attempts", max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
     return int(max_attempts) - 1  # type: ignore[call-overload, no-any-return]
 
 

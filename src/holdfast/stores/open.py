@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.policies import whole
 from holdfast.stores.base import Store
+
+POOL_SIZE, MOST_CONNECTIONS = 8, 1_000
 
 _stand_ins: dict[str, Store] = {}
 
@@ -13,11 +16,15 @@ def stand_in(url: str, store: Store) -> None:
     _stand_ins[url] = store
 
 
-def open_store(url: object, *, schema: str = "holdfast", answer_within: float | None = None) -> Store:
+def open_store(
+    url: object, *, schema: str = "holdfast", answer_within: float | None = None, pool_size: int = POOL_SIZE
+) -> Store:
     """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
 
-    ``answer_within`` is how many seconds a server may take to answer before its connection is given up.
+    ``answer_within`` is how many seconds a server may take to answer before its connection is given up, ``pool_size``
+    how many connections to it there may be for threads, and as many for each event loop.
     """
+    whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
     url = url if isinstance(url, str) else ""
     if url in _stand_ins:
         return _stand_ins[url]
@@ -29,7 +36,8 @@ def open_store(url: object, *, schema: str = "holdfast", answer_within: float | 
     if scheme in ("postgresql", "postgres"):
         from holdfast.stores.postgres.store import ANSWER_WITHIN, PostgresStore
 
-        return PostgresStore(url, schema=schema, answer_within=answer_within or ANSWER_WITHIN)
+        within = answer_within or ANSWER_WITHIN
+        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
     raise InvalidSetting(
         f"{url!r} is not a database URL",
         code="invalid_url",

@@ -1,0 +1,64 @@
+"""How many connections an app may have at a time: few are enough for all that a worker and its handlers do."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+
+from holdfast import App, Context, errors
+from tests.app.conftest import NewApp
+from tests.app.running import work_off
+
+pytestmark = pytest.mark.req("CX-15", "SC-18")
+
+JOBS = 12
+LINGERING = 0.02  # seconds in which others want a connection as well
+
+
+def _write_down(number: int) -> int:
+    return number
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_worker_and_its_handlers_get_by_with_few_connections(new_app: NewApp, size: int) -> None:
+    app = new_app(pool_size=size)
+
+    @app.job()
+    async def awaiting(ctx: Context, number: int) -> int:
+        await ctx.step("first", _write_down, number)
+        await later.aenqueue(number)
+        return number
+
+    @app.job()
+    def plain(ctx: Context, number: int) -> int:
+        ctx.progress(0.5)
+        time.sleep(LINGERING)
+        later.enqueue(number)
+        return number
+
+    @app.job()
+    def later(number: int) -> int:
+        return number
+
+    handles = [kind.enqueue(n) for n in range(JOBS) for kind in (awaiting, plain)]
+    work_off(app, concurrency=JOBS)
+    assert [each.result(timeout=0) for each in handles] == [n for n in range(JOBS) for _ in range(2)]
+    assert len(app.jobs(kind="later", state="succeeded", limit=100)) == 2 * JOBS
+
+
+def test_what_a_process_may_open_follows_from_it(postgres_url: str) -> None:
+    """That it opens no more is asked of the store: tests/contract/test_loop_connections.py."""
+    for app, most in ((App(postgres_url), 19), (App(postgres_url, pool_size=2), 7)):
+        with closing(app):
+            (found,) = [each for each in app.store.diagnose() if each.name == "connections"]
+            assert found.says.endswith(f"a worker process opens {most} at most")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1_001, True, 2.0, "8"])
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db", "postgresql://nobody@127.0.0.1:1/none"])
+def test_what_cannot_be_one_is_refused(url: str, size: object) -> None:
+    with pytest.raises(errors.InvalidSetting, match="from 1 to 1000") as refused:
+        App(url, pool_size=size)  # type: ignore[arg-type]
+    assert refused.value.code == "invalid_setting"
