@@ -23,6 +23,7 @@ ADMINISTERS = {
     *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
     *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
     *(
+        "age_queue",
         "set_tenant",
         "delete_tenant",
         "share_queues",

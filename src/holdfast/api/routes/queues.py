@@ -26,7 +26,7 @@ async def list_queue_settings(app: TheApp) -> Page[QueueSetting]:
     return Page(items=await app.queues.alist())
 
 
-@router.put("/{name:path}/aging", dependencies=[allowed_one(Scope.OPERATE)], response_model=QueueSetting | None)
+@router.put("/{name:path}/aging", dependencies=[allowed_one(Scope.ADMIN)], response_model=QueueSetting | None)
 async def age_queue(app: TheApp, name: NamePath, body: Aging) -> QueueSetting | None:
     """Raise the priority of jobs by `step` for each `every` that they wait, up to `most`."""
     return await app.queues.aage(name, every=body.every, step=body.step, most=body.most)
