@@ -22,7 +22,7 @@ from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.postgres.codec import enqueue_document, is_plain
 from holdfast.stores.postgres.failures import refusal
-from holdfast.stores.postgres.verbs import detail_of
+from holdfast.stores.postgres.settle import detail_of
 from holdfast.stores.postgres.workflows import start_document
 
 T = TypeVar("T")

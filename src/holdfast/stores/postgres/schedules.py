@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.placing import Placed
 from holdfast.domain.schedules import Decision, Firing, Schedule
 from holdfast.domain.states import State
 from holdfast.domain.templates import Template, TemplateDraft
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.codec import enqueue_document, job_document
 from holdfast.stores.reads import Reads
 
 
-class ScheduleVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class ScheduleVerbs(Calls, Reads):
     @flow()
     def put_template(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
         options = json.dumps(draft.options)
