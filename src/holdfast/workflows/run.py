@@ -30,7 +30,8 @@ from holdfast.features.workflows import Workflows, found
 from holdfast.handle import Handle
 from holdfast.stores.flow import Flow
 from holdfast.telemetry import watching
-from holdfast.workflows.plan import Plan, Planned
+from holdfast.workflows.parts import Planned
+from holdfast.workflows.plan import Plan
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
