@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from holdfast.client import new_id
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import JobSpec
 from holdfast.domain.workflows import OnFailure, check_on_failure
+from holdfast.stores.ids import new_id
 
 if TYPE_CHECKING:
     from holdfast.kind import Kind, Prepared

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from holdfast.domain.job import Enqueued, JobSpec
-from holdfast.domain.states import State
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.codec import alike, enqueue_document, is_bare, is_plain
+from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain
 
 
 class EnqueueVerb(Calls):
@@ -58,7 +57,4 @@ class EnqueueVerb(Calls):
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
-        return [
-            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
-            for job_id, state, created, reason, detail in rows
-        ]
+        return enqueued(rows)

@@ -9,11 +9,10 @@ from datetime import datetime
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.placing import Placed
 from holdfast.domain.schedules import Decision, Firing, Schedule
-from holdfast.domain.states import State
 from holdfast.domain.templates import Template, TemplateDraft
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.codec import enqueue_document, job_document
+from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document
 from holdfast.stores.reads import Reads
 
 
@@ -44,10 +43,7 @@ class ScheduleVerbs(Calls, Reads):
     def enqueue_made(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
         document = enqueue_document(specs)
         rows = yield self._call("enqueue_made", "%s::json, %s, %s, %s", document, template, version, tenant)
-        return [
-            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
-            for job_id, state, created, reason, detail in rows
-        ]
+        return enqueued(rows)
 
     @flow(single=True)
     def add_schedule(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
