@@ -10,15 +10,15 @@ import psycopg
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.translating import lost
 
-TRIES = 6
+RETRIES = 6
 
 
 def tried_again(error: Exception, flow: Flow[Any], attempt: int, connections: int) -> bool:
     """A transaction that lost a race starts again; a lost connection only where nothing can have been written,
     or where the flow knows how to find out. Its first try may still be on its way: then the ids collide once."""
     if flow.repeat is not None and lost(error):
-        return attempt + 1 < TRIES + connections  # every one of the pool may have to be found dead first
-    if attempt + 1 >= TRIES:
+        return attempt + 1 < RETRIES + connections  # every one of the pool may have to be found dead first
+    if attempt + 1 >= RETRIES:
         return False
     if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
         return True

@@ -30,7 +30,7 @@ try:
     from holdfast.stores.postgres.lending import PostgresLending
     from holdfast.stores.postgres.migrating import migrate_on, migration_script, status_on
     from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools
-    from holdfast.stores.postgres.retrying import TRIES, only_once, pause, tried_again
+    from holdfast.stores.postgres.retrying import RETRIES, only_once, pause, tried_again
     from holdfast.stores.postgres.running import arun_on, run_on
     from holdfast.stores.postgres.translating import lost, translate
     from holdfast.stores.postgres.watchdog import Watchdog
@@ -82,7 +82,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
     def run(self, flow: Flow[T]) -> T:
         patience, end = self._patience(flow)
         whose = patience_of.get()
-        for attempt in range(TRIES + self._size):
+        for attempt in range(RETRIES + self._size):
             try:
                 pool = self._pools.of_threads()
                 connection = take_now(
@@ -114,7 +114,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
     async def arun(self, flow: Flow[T]) -> T:
         patience, end = self._patience(flow)
         whose = patience_of.get()
-        for attempt in range(TRIES + self._size):
+        for attempt in range(RETRIES + self._size):
             try:
                 connections = await self._pools.of_loop(flow.hot)
                 connection = await connections.take(
