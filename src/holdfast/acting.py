@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Unpack
 
-from holdfast.client import new_id
 from holdfast.context import current
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import InvalidSetting
@@ -29,6 +28,7 @@ from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.stores.base import Reschedule, Sent, Telling
 from holdfast.stores.choosing import page_of
 from holdfast.stores.flow import Flow
+from holdfast.stores.ids import new_id
 
 
 class Acting(Enqueuing):

@@ -11,7 +11,7 @@ from holdfast import config
 from holdfast.acting import Acting
 from holdfast.artifacts import Artifacts, ArtifactStore
 from holdfast.calling import Declared
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.connectors.reach import Reach, SecretProvider
 from holdfast.connectors.report import Sources
 from holdfast.domain.durations import Duration, seconds
@@ -34,6 +34,7 @@ from holdfast.features.tenants import Tenants
 from holdfast.features.usage import Metering
 from holdfast.running import Running
 from holdfast.stores.base import Store
+from holdfast.stores.ids import new_id
 from holdfast.stores.open import POOL_SIZE, open_store
 from holdfast.telemetry.tracing import outgoing_headers
 from holdfast.vault import Vault

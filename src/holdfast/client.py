@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
@@ -34,8 +31,6 @@ T = TypeVar("T")
 _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant", default=())
 # Who asked for what is done here, where that is not the program itself: the caller of a request to the service.
 _asking: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
-
-new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 class Client:

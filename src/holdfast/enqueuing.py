@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 from holdfast import bulk
 from holdfast.calling import Declared
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.context import current
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import JobSpec
@@ -22,6 +22,7 @@ from holdfast.features.workflows import Workflows
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.scheduling import Desk
+from holdfast.stores.ids import new_id
 from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 
 R = TypeVar("R")

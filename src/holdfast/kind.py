@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
 from holdfast.arguments import Signature
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.ids import parse_id
@@ -25,6 +25,7 @@ from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.domain.trace import Trace, retagged
 from holdfast.durable.approvals import Asking
 from holdfast.handle import Handle
+from holdfast.stores.ids import new_id
 from holdfast.vault import Vault
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Unpack
 
 from holdfast import config
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
@@ -16,6 +16,7 @@ from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
 from holdfast.features.tokens import Tokens
 from holdfast.stores.base import Store
+from holdfast.stores.ids import new_id
 
 log = logging.getLogger("holdfast.worker")
 

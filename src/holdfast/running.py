@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from holdfast.calling import Means
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.declaring import Declaring
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -27,6 +27,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.stores.ids import new_id
 
 
 class Running(Declaring, Enqueuing, Operating):

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.postgres import keeping, store
+from holdfast.stores.postgres import keeping, pools
 from holdfast.stores.postgres.store import PostgresStore
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -57,7 +57,7 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
-    for module in (keeping, store):
+    for module in (keeping, pools):
         monkeypatch.setattr(module, "ASK_ANEW", 0.1)
     away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
     asked = away.verbs.health("default")
@@ -73,8 +73,9 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
 
 
 def _failures(away: Any) -> int:
-    pools = [away._pool, *(each._pool for lanes in away._pools.values() for each in lanes.values())]
-    return sum(pool.get_stats().get("connections_errors", 0) for pool in pools if pool is not None)
+    of_loops = [each._pool for lanes in away._pools._of_loops.values() for each in lanes.values()]
+    there = [pool for pool in (away._pools._of_threads, *of_loops) if pool is not None]
+    return sum(pool.get_stats().get("connections_errors", 0) for pool in there)
 
 
 @pytest.mark.req("CX-15", "DP-3")

@@ -11,6 +11,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.binaries import make_private_dir, server_account
-from tests.support.processes import Guard, free_port
+from tests.support.processes import Guard, end, free_port
 
 PROGRAM = "HOLDFAST_TEST_PGBOUNCER"
 PoolMode = Literal["transaction", "session", "statement"]
@@ -147,8 +148,8 @@ class Pooler:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        end = time.monotonic() + 20
-        while time.monotonic() < end and self._process.poll() is None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 psycopg.connect(self.url(), connect_timeout=2).close()
                 return True
@@ -159,12 +160,5 @@ class Pooler:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(timeout=10)
-        if self._guard is not None:
-            self._guard.dismiss()
+            end(process, self._guard, signal.SIGTERM, within=5)
             self._guard = None

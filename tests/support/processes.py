@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -44,3 +45,16 @@ class Guard:
         self._shell.wait(timeout=10)
         if self._shell.stdin is not None:
             self._shell.stdin.close()
+
+
+def end(process: subprocess.Popen[bytes], guard: Guard | None, how: signal.Signals, within: float) -> None:
+    """As asked, or by force if it is not gone `within` so many seconds; its guard goes after it."""
+    if process.poll() is None:
+        process.send_signal(how)
+        try:
+            process.wait(timeout=within)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=10)
+    if guard is not None:
+        guard.dismiss()

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from tests.support.binaries import MEMORY, Account, install_dir, make_private_dir, server_account
 from tests.support.databases import Databases
-from tests.support.processes import Guard, free_port
+from tests.support.processes import Guard, end, free_port
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -129,16 +129,8 @@ class PostgresServer(Databases):
         if process is None:
             return
         self.disconnect()
-        if process.poll() is None:
-            process.send_signal(_STOP_SIGNALS[mode])
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(timeout=10)
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
+        end(process, self._guard, _STOP_SIGNALS[mode], within=20)
+        self._guard = None
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop and start on the same port, so that clients can come back."""

@@ -17,7 +17,7 @@ from holdfast.cli.output import emit, state_text, table
 from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration, instant
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import JobSpec, Verdict
@@ -28,6 +28,7 @@ from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.operations import Operations
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.base import OperatorVerb, Reschedule
+from holdfast.stores.ids import new_id
 from holdfast.vault import Vault
 
 # What a stable reason means to somebody who reads it.

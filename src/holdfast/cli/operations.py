@@ -15,11 +15,12 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.which import Which
 from holdfast.cli.words import duration, moment
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.errors import NotFound
 from holdfast.domain.operations import Operation
 from holdfast.domain.states import State
 from holdfast.features.operations import Operations, Wanted
+from holdfast.stores.ids import new_id
 
 commands = Commands("What is done to many jobs at once: start, watch, cancel.")
 
@@ -85,9 +86,7 @@ def list_operations(
     session: AnyTenant,
     running: Annotated[bool, typer.Option("--running", help="Only those that are not over.")] = False,
     limit: options.Limit = 50,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
-    ] = None,
+    after: options.After = None,
 ) -> None:
     """List bulk operations, newest first, with how far they are."""
     with session.connect() as client:

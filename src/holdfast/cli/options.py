@@ -25,6 +25,9 @@ AllTenants = Annotated[bool, typer.Option("--all-tenants", help="Every tenant, w
 Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="The schema on PostgreSQL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else on stdout.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
 NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in full.")]

@@ -13,7 +13,7 @@ import typer
 from holdfast.cli.loading import load_app
 from holdfast.cli.session import Session
 from holdfast.cli.words import duration
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.job import JobSpec
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import Retry
@@ -21,6 +21,7 @@ from holdfast.features.schedules import Schedules
 from holdfast.features.templates import Templates
 from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec
 from holdfast.scheduling import Desk
+from holdfast.stores.ids import new_id
 
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
 

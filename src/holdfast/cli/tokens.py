@@ -12,11 +12,11 @@ from holdfast.cli.output import emit, facts, line, say, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, time_or_span
-from holdfast.client import new_id
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.roles import Role, Scope
 from holdfast.domain.tokens import ApiToken
 from holdfast.features.tokens import Tokens
+from holdfast.stores.ids import new_id
 
 commands = Commands("Who may ask over HTTP: issue, list and revoke API tokens.")
 

@@ -32,9 +32,7 @@ def list_workflows(
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
     over: Annotated[bool | None, typer.Option("--over/--active", help="Only those that are over, or are not.")] = None,
     limit: options.Limit = 50,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
-    ] = None,
+    after: options.After = None,
 ) -> None:
     """List workflows, newest first."""
     with session.connect() as client:

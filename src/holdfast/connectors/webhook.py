@@ -7,7 +7,6 @@ whoever may enqueue cannot reach or sign for anything that an administrator has 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -33,17 +32,16 @@ from holdfast.domain.endpoints import (
     message_of,
 )
 from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting
-from holdfast.domain.ids import IdMaker
 from holdfast.domain.outcome import Failed
 from holdfast.domain.redaction import one_line
 from holdfast.domain.retry_after import asked_delay, http_date
 from holdfast.egress import Answer, Outgoing, send
 from holdfast.runtime.ending import Ended
+from holdfast.stores.ids import new_id
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
 ANSWER_LIMIT: Final = 16_384
 """Nothing of an answer matters but its status and its first words."""
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -140,7 +138,7 @@ class _Attempt:
         excerpt = one_line(self._ctx.redact(said, EXCERPT), EXCERPT) or None
         took = int((time.monotonic() - self._begun) * 1000)
         entry = EndpointDelivery(
-            _new_id(),
+            new_id(),
             self._ctx.tenant,
             self._endpoint.id,
             self._message,

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from holdfast.client import new_id
 from holdfast.domain.control import Reject
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import InvalidSetting
@@ -23,6 +22,7 @@ from holdfast.durable.approvals import Asking, decision, question
 from holdfast.durable.drivers import Durable
 from holdfast.durable.script import Durably
 from holdfast.durable.values import Value, check_callable
+from holdfast.stores.ids import new_id
 
 running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)
 

@@ -6,8 +6,6 @@ An endpoint and its subscriptions are written in one transaction. Each call has 
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from typing import Any, Final, TypedDict, Unpack
 
@@ -21,14 +19,14 @@ from holdfast.domain.endpoints import (
     delivery_job,
 )
 from holdfast.domain.errors import Conflict, InvalidInput, NotFound, Refused
-from holdfast.domain.ids import IdMaker, parse_id
+from holdfast.domain.ids import parse_id
 from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import JobOptions
 from holdfast.domain.webhooks import MOST_SECRETS
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.ids import new_id
 
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 _Endpoints = list[Endpoint]  # inside the class the word is a method
 _Deliveries = list[EndpointDelivery]
 PAGE: Final = 201
@@ -196,7 +194,7 @@ def _found(caller: Caller, name: str) -> Steps[Endpoint]:
 
 @flow()
 def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
-    if not (yield from caller.verbs.add_endpoint(draft, _new_id(), caller.actor, caller.tenant).start()):
+    if not (yield from caller.verbs.add_endpoint(draft, new_id(), caller.actor, caller.tenant).start()):
         raise Conflict(f"there is an endpoint {draft.name} already", code="endpoint_exists")
     yield from _subscribe(caller, draft)
     return (yield from _found(caller, draft.name))
@@ -232,7 +230,7 @@ def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
         if wanted is None:
             yield from verbs.delete_subscription(name, tenant, actor).start()
         else:
-            yield from verbs.save_subscription(wanted, _new_id(), actor, tenant).start()
+            yield from verbs.save_subscription(wanted, new_id(), actor, tenant).start()
 
 
 @flow()
@@ -294,7 +292,7 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
 
 
 def _enqueued(caller: Caller, endpoint: Endpoint, payload: dict[str, Any]) -> Steps[str]:
-    spec = delivery_job(endpoint, payload, _new_id(), caller.actor)
+    spec = delivery_job(endpoint, payload, new_id(), caller.actor)
     (answer,) = yield from caller.verbs.enqueue([spec], caller.tenant).start()
     if answer.id is None:
         raise Refused(answer.detail or "the job was refused", code=answer.reason)

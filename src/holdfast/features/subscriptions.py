@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.ids import IdMaker
 from holdfast.domain.keys import check_name
 from holdfast.domain.policies import Retry
 from holdfast.domain.settlement import storable
@@ -25,8 +22,8 @@ from holdfast.domain.subscriptions import (
 )
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.ids import new_id
 
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 _Subscriptions = list[Subscription]  # inside the classes the word is a method
 _Consumers = list[Consumer]
 _Deliveries = list[Delivery]
@@ -63,7 +60,7 @@ class Subscriptions:
     def save(self, new: Subscribing, tenant: str | None = None) -> bool:
         """Put down what a program declares; whether it is new."""
         caller = self._caller
-        return caller.run(caller.verbs.save_subscription(new, _new_id(), caller.actor, self._scope(tenant)))
+        return caller.run(caller.verbs.save_subscription(new, new_id(), caller.actor, self._scope(tenant)))
 
     def get(self, name: str, *, tenant: str | None = None) -> Subscription | None:
         return self._caller.run(self._caller.verbs.subscription(name, self._scope(tenant)))
@@ -115,7 +112,7 @@ class Subscriptions:
         new = Subscribing.of(
             name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
-        caller.run(caller.verbs.save_subscription(new, _new_id(), caller.actor, scope))
+        caller.run(caller.verbs.save_subscription(new, new_id(), caller.actor, scope))
         return _present(caller, name, scope)
 
     def _scope(self, tenant: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.domain.errors import StoreUnavailable
@@ -21,15 +21,20 @@ log = logging.getLogger("holdfast.store")
 PAUSES = (0.2, 0.4, 0.8, 1.6)
 
 
+def pauses() -> Iterator[float]:
+    for pause in PAUSES:
+        yield pause * random.uniform(0.5, 1.0)
+
+
 def when_there(begin: Callable[[], T]) -> T:
     """What ``begin`` answers, once the store can be reached; its error, if that is not soon."""
     latest = time.monotonic() + sum(PAUSES)
-    for pause in PAUSES:
+    for pause in pauses():
         try:
             return begin()
         except StoreUnavailable as error:
             if time.monotonic() > latest:
                 raise
             log.warning("not begun, trying again: %s", error)
-            time.sleep(pause * random.uniform(0.5, 1.0))
+            time.sleep(pause)
     return begin()

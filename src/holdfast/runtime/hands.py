@@ -14,7 +14,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -42,20 +42,21 @@ class Hands(Generic[Thing, End]):
         if self._queue and not self._coming:
             self._coming += 1
             if sys.version_info >= (3, 12):  # what never waits then costs no trip of the loop
-                asyncio.Task(self._work(), loop=asyncio.get_running_loop(), eager_start=True)
+                _Task(self._work(), loop=asyncio.get_running_loop(), eager_start=True)
             else:
-                asyncio.Task(self._work(), loop=asyncio.get_running_loop())
+                _Task(self._work(), loop=asyncio.get_running_loop())
 
     def _call(self, most: int) -> None:
         for _ in range(min(most, len(self._queue) - self._coming)):
             self._coming += 1
             # By the class: a factory that begins tasks at once would have each begin within the one before.
-            asyncio.Task(self._work(), loop=asyncio.get_running_loop())
+            _Task(self._work(), loop=asyncio.get_running_loop())
 
     async def _work(self) -> None:
         self._coming -= 1
         task = asyncio.current_task()
-        assert task is not None
+        assert isinstance(task, _Task)
+        task.asked = False
         untouched = _traces(task)
         try:
             while self._queue:
@@ -109,7 +110,17 @@ def _rest(
         return error
 
 
-def _traces(task: asyncio.Task[None]) -> tuple[object, ...]:
+class _Task(asyncio.Task[None]):
+    """One that knows whether somebody wants to be called when it ends."""
+
+    __slots__ = ("asked",)
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.asked = True
+        super().add_done_callback(fn, context=context)
+
+
+def _traces(task: _Task) -> tuple[object, ...]:
     """What differs once somebody has done something to a task that may be seen later."""
     held, watched = sys.getrefcount(task), weakref.getweakrefcount(task)
-    return held, watched, getattr(task, "_callbacks", held), task.cancelling(), task.get_name()
+    return held, watched, task.asked, task.cancelling(), task.get_name()

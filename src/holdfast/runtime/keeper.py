@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from holdfast.domain.errors import HoldfastError, StoreError
 from holdfast.domain.job import holder_of_ours
-from holdfast.runtime.beginning import PAUSES
+from holdfast.runtime.beginning import pauses
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.base import Store
@@ -40,13 +40,14 @@ class Keeper:
         self._heartbeat: Heartbeat | None = None
 
     async def open_first(self) -> None:
-        """A server that is just being restarted is waited for; one that is not there is an error."""
-        for pause in PAUSES:
+        """A server that is just being restarted is waited for; one that is not there is an error. It has no limit, as
+        ``when_there`` has, which nobody can end: who stops the worker ends this, whatever it is at."""
+        for pause in pauses():
             try:
                 return await self._open()
             except StoreError as error:
                 log.warning("no lease could be opened, trying again: %s", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(pause)
         await self._open()
 
     async def _open(self) -> None:

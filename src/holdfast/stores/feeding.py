@@ -7,12 +7,9 @@ ids, a snapshot taken later would count what this one writes as seen.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.domain.ids import IdMaker
 from holdfast.domain.job import Enqueued, Event, JobSpec
 from holdfast.domain.rules import effective
 from holdfast.domain.subscriptions import (
@@ -27,9 +24,8 @@ from holdfast.domain.subscriptions import (
 )
 from holdfast.domain.templates import Template
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.ids import new_id
 from holdfast.stores.reads import Reads
-
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 
 class Feeding(Reads):
@@ -66,7 +62,7 @@ class Feeding(Reads):
             behind = known.get(causes[key] or "", Behind())
             if whose.job_options.get("of_queue", behind.queue) != behind.queue:
                 continue  # not wanted: it is only now that the job is looked at
-            made = job_of(whose, event, behind, _new_id(), templates.get(event.tenant))
+            made = job_of(whose, event, behind, new_id(), templates.get(event.tenant))
             if isinstance(made, JobSpec) and rules:  # the store would refuse all the others with it
                 refused = effective(rules, event.tenant, made.kind).objection(made.kind, made.payload)
                 made = made if refused is None else refused.code

@@ -1,6 +1,7 @@
 """Planning workflows, following them, and what a job of one knows of its parents."""
 
-from holdfast.workflows.plan import Part, Plan, Planned
+from holdfast.workflows.parts import Part, Planned
+from holdfast.workflows.plan import Plan
 from holdfast.workflows.results import Results
 from holdfast.workflows.run import Extension, WorkflowOptions, WorkflowPlan, WorkflowRun, extend_workflow, plan_workflow
 

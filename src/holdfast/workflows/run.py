@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from holdfast.client import Client, new_id
+from holdfast.client import Client
 from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
 from holdfast.domain.keys import check_name
@@ -29,8 +29,10 @@ from holdfast.facts import Facts
 from holdfast.features.workflows import Workflows, found
 from holdfast.handle import Handle
 from holdfast.stores.flow import Flow
+from holdfast.stores.ids import new_id
 from holdfast.telemetry import watching
-from holdfast.workflows.plan import Plan, Planned
+from holdfast.workflows.parts import Planned
+from holdfast.workflows.plan import Plan
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.errors import InvalidInput
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads
 
 
-class AgentVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class AgentVerbs(Calls, Reads):
     @flow()
     def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition

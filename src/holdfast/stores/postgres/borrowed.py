@@ -15,14 +15,13 @@ from typing import TypeVar
 from holdfast.domain.errors import Conflict, InvalidSetting
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
 from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.postgres.codec import enqueue_document, is_plain
+from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain
 from holdfast.stores.postgres.failures import refusal
-from holdfast.stores.postgres.verbs import detail_of
+from holdfast.stores.postgres.settle import detail_of
 from holdfast.stores.postgres.workflows import start_document
 
 T = TypeVar("T")
@@ -73,10 +72,7 @@ class PostgresBorrowedVerbs:
         rows = yield Statement(self._enqueue, (enqueue_document(specs), tenant, str(plain).lower()))
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
-        return [
-            Enqueued(job_id, created, reason, State(state) if state else None, detail)
-            for job_id, state, created, reason, detail in json.loads(rows[0][0])
-        ]
+        return enqueued(json.loads(rows[0][0]))
 
     @flow(single=True)
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:

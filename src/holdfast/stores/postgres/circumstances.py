@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Job
 from holdfast.domain.pulse import MOST_WORKERS, WorkerPulse
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads
 from holdfast.stores.reads.jobs import JOB_COLUMNS
 
 
-class CircumstanceVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class CircumstanceVerbs(Calls, Reads):
     @flow(single=True, writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from holdfast.domain.job import DEFAULT_RETRY, JobSpec
+from holdfast.domain.job import DEFAULT_RETRY, Enqueued, JobSpec
 from holdfast.domain.policies import EXPONENTIAL
+from holdfast.domain.states import State
+from holdfast.stores.flow import Row
 
 
 @dataclass(frozen=True)  # one is like another
@@ -69,6 +71,14 @@ _OPTIONAL = (
 def enqueue_document(specs: Sequence[JobSpec]) -> str:
     """The batch as one JSON text. Payloads are JSON already and are put in as they are: none is parsed here."""
     return "[" + ",".join(map(job_document, specs)) + "]"
+
+
+def enqueued(rows: Sequence[Row]) -> list[Enqueued]:
+    """What ``enqueue_many`` and its like answer, a row a job."""
+    return [
+        Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
+        for job_id, state, created, reason, detail in rows
+    ]
 
 
 def is_plain(specs: Sequence[JobSpec]) -> bool:

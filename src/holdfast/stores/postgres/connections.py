@@ -1,5 +1,6 @@
-"""Our own connections. Each keeps a cursor, and with it what the driver has found out about the statement before:
-mostly the next one has the same text, and then nobody asks again how each of its values is to be sent."""
+"""Our own connections, and their settings. Each keeps a cursor, and with it what the driver has found out about the
+statement before: mostly the next one has the same text, and then nobody asks again how each of its values is sent.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +9,24 @@ from typing import Any
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, adapters
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+from psycopg.types.json import set_json_loads
+from psycopg.types.string import TextLoader
 
+from holdfast.domain.payload import look_at
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.postgres.arrays import TYPES
+from holdfast.stores.postgres.times import TimeLoader
 
+CONNECTION: dict[str, Any] = {
+    "autocommit": True,
+    "connect_timeout": 10,
+    "application_name": "holdfast",
+    "keepalives": 1,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "prepare_threshold": None,  # until it is known to be direct
+}
 # A cursor holds its last rows until the next: many of them are let go with it.
 KEPT_ROWS = 100
 
@@ -54,3 +69,10 @@ class OurAsyncConnection(AsyncConnection[Any]):
         if len(rows) <= KEPT_ROWS:
             self._kept = cursor
         return rows
+
+
+def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Ids come as text: making UUID objects of them only to print them again is most of the cost of a claim."""
+    connection.adapters.register_loader("uuid", TextLoader)
+    connection.adapters.register_loader("timestamptz", TimeLoader)
+    set_json_loads(look_at, connection)

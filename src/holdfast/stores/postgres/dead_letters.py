@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import EVERY_TENANT, Enqueued
@@ -12,12 +11,10 @@ from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.operating import Operating, as_wanted, for_verb
+from holdfast.stores.postgres.calls import Calls
 
 
-class DeadLetterVerbs(Operating):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class DeadLetterVerbs(Calls, Operating):
     @flow(single=True)
     def note_dead_letters(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("note_dead_letters", "%s, %s, %s, %s", fingerprint, note, actor, tenant)

@@ -9,23 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from psycopg import AsyncConnection, Connection, OperationalError
 
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.stores.postgres.connections import CONNECTION
+from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direct
 
-if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
-SETTINGS: dict[str, Any] = {
-    "autocommit": True,  # so that the block's BEGIN and COMMIT are the only ones
-    "connect_timeout": 10,
-    "application_name": "holdfast handler",
-    "keepalives": 1,
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "prepare_threshold": None,  # until it is known to be direct
-}
+# Autocommit, so that the block's BEGIN and COMMIT are the only ones.
+SETTINGS = CONNECTION | {"application_name": "holdfast handler"}
 
 
 class PostgresLending:
@@ -33,13 +26,9 @@ class PostgresLending:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
-        import psycopg
-
-        from holdfast.stores.postgres.pooler import prepare_if_direct
-
         try:
-            connection = psycopg.connect(self.url, **SETTINGS)
-        except psycopg.OperationalError as error:
+            connection = Connection.connect(self.url, **SETTINGS)
+        except OperationalError as error:
             raise _unreachable(error) from error
         try:
             prepare_if_direct(connection)
@@ -50,13 +39,9 @@ class PostgresLending:
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
-        import psycopg
-
-        from holdfast.stores.postgres.pooler import aprepare_if_direct
-
         try:
-            connection = await psycopg.AsyncConnection.connect(self.url, **SETTINGS)
-        except psycopg.OperationalError as error:
+            connection = await AsyncConnection.connect(self.url, **SETTINGS)
+        except OperationalError as error:
             raise _unreachable(error) from error
         try:
             await aprepare_if_direct(connection)

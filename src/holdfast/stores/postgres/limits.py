@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule
 from holdfast.domain.reservations import NOBODYS, Ask, QueueSetting, Standing
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads
 
 
-class LimitVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class LimitVerbs(Calls, Reads):
     @flow(single=True)
     def set_limit(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
         rows = yield self._call(

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.domain.rules import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads
 
 
-class PayloadVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class PayloadVerbs(Calls, Reads):
     @flow(single=True)
     def set_payload_rule(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
         rows = yield self._call(

@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.placing import Placed
 from holdfast.domain.schedules import Decision, Firing, Schedule
-from holdfast.domain.states import State
 from holdfast.domain.templates import Template, TemplateDraft
-from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.postgres.codec import enqueue_document, job_document
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document
 from holdfast.stores.reads import Reads
 
 
-class ScheduleVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class ScheduleVerbs(Calls, Reads):
     @flow()
     def put_template(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
         options = json.dumps(draft.options)
@@ -47,10 +43,7 @@ class ScheduleVerbs(Reads):
     def enqueue_made(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
         document = enqueue_document(specs)
         rows = yield self._call("enqueue_made", "%s::json, %s, %s, %s", document, template, version, tenant)
-        return [
-            Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
-            for job_id, state, created, reason, detail in rows
-        ]
+        return enqueued(rows)
 
     @flow(single=True)
     def add_schedule(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:

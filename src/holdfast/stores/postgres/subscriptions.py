@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.domain.errors import Conflict
 from holdfast.domain.subscriptions import Behind, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.postgres.calls import Calls
 
 
-class SubscriptionVerbs(Feeding):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class SubscriptionVerbs(Calls, Feeding):
     @flow(single=True)
     def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
         decode = Record.decoder(SentEvent, self.dialect.codec)

@@ -9,14 +9,12 @@ from typing import Any
 from holdfast.domain.circumstances import AHEAD
 from holdfast.domain.ids import parse_id
 from holdfast.domain.tenants import TurnOf
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads
 
 
-class TenantVerbs(Reads):
-    def _call(self, name: str, arguments: str, *params: Any) -> Statement:
-        return Statement(f"select * from {self.dialect.schema}{name}({arguments})", params)
-
+class TenantVerbs(Calls, Reads):
     @flow(single=True)
     def set_tenant(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
         yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)

@@ -1,0 +1,36 @@
+"""Reading the ledger in the order of commits; the functions are in ``code/47_events.sql``."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import Event
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Steps, flow
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.reads.jobs import Reader
+
+# floor, snapshot, next snapshot, place: what is between them only the server can read.
+_CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
+
+
+class LedgerVerbs(Calls, Reader):
+    @flow(single=True)
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+        if cursor and not _CURSOR.fullmatch(cursor):
+            raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
+        decode = Record.decoder(Event, self.dialect.codec)
+        rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def ledger_end(self, tenant: str) -> Steps[str]:
+        text = "select s.last_value || ';' || pg_current_snapshot()::text from {event_seq} s"
+        rows = yield from self._ask(tenant, text)
+        return str(rows[0][0])
+
+    @flow(single=True)
+    def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
+        rows = yield self._call("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant)
+        return bool(rows[0][0])
