@@ -73,6 +73,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._guard = threading.Lock()
+        self._told = True  # how it ended
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._answer: asyncio.Task[Message] | None = None
@@ -158,9 +159,11 @@ class Child:
 
     def _watch(self) -> None:
         """In a thread: the only place where it is waited for, whoever kills it."""
-        if hasattr(os, "waitid"):
+        try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        else:  # then for a moment the number is nobody's
+        except ChildProcessError:  # somebody else has waited for it: for a moment the number is nobody's
+            self._told = False
+        except AttributeError:  # a system without it: the same
             self._process.wait()
         with self._guard:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,6 +178,8 @@ class Child:
 
     def _how(self) -> str:
         code = self._process.returncode
+        if not self._told:
+            return "the process has ended, and somebody else was told how (SIGCHLD is ignored, or a handler waits for it)"
         if code is None:
             return "the process closed its connection and would not end"
         if code >= 0:
