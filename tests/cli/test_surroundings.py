@@ -48,7 +48,7 @@ def crew(tmp_path: Path) -> Crew:
 
 
 @contextmanager
-def begun(crew: Crew, store: Store, *options: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+def begun(crew: Crew, store: Store, *options: str, **how: Any) -> Iterator[subprocess.Popen[Any]]:
     """A worker that holds a job."""
     put_one(store, "hold")
     command = [*COMMAND, "worker", "crew:app", "--poll", "50ms", *options]
@@ -132,9 +132,7 @@ def test_a_program_that_fails_has_failed_where_ends_are_ignored(
 
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
-def test_a_terminal_that_is_gone_is_a_signal_to_stop(
-    sqlite_store: Store, crew: Crew, options: tuple[str, ...]
-) -> None:
+def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
     """And one only: a shell that ends passes it on, so that it comes twice."""
     with begun(crew, sqlite_store, *options) as process:
         for _ in range(2):

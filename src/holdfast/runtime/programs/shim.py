@@ -122,9 +122,11 @@ def _over(ended: float | None) -> bool:
 
 # --- the same frames as in children/wire.py, which cannot be imported without all of Holdfast ---
 
+MARK = b"\x00hf\xff"
+
 
 def read(link: socket.socket) -> dict[str, Any]:
-    (size,) = struct.unpack(">I", _exactly(link, 4))
+    _, size = struct.unpack(">4sI", _exactly(link, 8))
     message: dict[str, Any] = json.loads(_exactly(link, size))
     return message
 
@@ -141,7 +143,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 def send(link: socket.socket, message: dict[str, Any]) -> None:
     body = json.dumps(message).encode()
-    link.sendall(struct.pack(">I", len(body)) + body)
+    link.sendall(struct.pack(">4sI", MARK, len(body)) + body)
 
 
 def main() -> None:
