@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,3 +157,46 @@ def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
         until(lambda: state_of(sqlite_store, other) == State.SUCCEEDED, "it goes on")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
+
+
+FIRST = """
+import ctypes, os, signal, sys, time
+from holdfast.cli.first import divide
+
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process, as of the first one
+divide()
+
+def children_of(pid):
+    return open(f"/proc/{pid}/task/{pid}/children").read().split()
+
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.2)
+        os._exit(0)
+    os.wait()
+latest = time.monotonic() + 20
+while len(children_of(os.getppid())) > 1:
+    assert time.monotonic() < latest, "zombies"
+    time.sleep(0.01)
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("alone", flush=True)
+signal.pause()
+time.sleep(0.2)
+os._exit(40 + len(heard)) if sys.argv[1] == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes through /proc")
+@pytest.mark.req("CX-15", "SC-13")
+@pytest.mark.parametrize(("how", "code"), [("exit", 41), ("killed", 137)])
+def test_the_first_process_waits_for_all_and_passes_signals_on(how: str, code: int) -> None:
+    """A signal that comes to both, as from a terminal, is heard once."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST, how], stdout=subprocess.PIPE, start_new_session=True, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "alone\n", "no zombie is left"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=30) == code

@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from holdfast.cli.first import step_aside
 from holdfast.runtime.surroundings import put_right
 
 LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
@@ -19,6 +20,7 @@ LAST_WAIT = 3.0
 
 def run() -> NoReturn:
     put_right()
+    step_aside()
     try:
         from holdfast.cli.commands import tree_for
     except ModuleNotFoundError as error:
