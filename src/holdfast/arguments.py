@@ -29,13 +29,16 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Signature:
-    """How one handler is called. ``skip`` leading parameters (the context) are not the caller's."""
+    """How one handler is called. ``skip`` leading parameters (the context) are not the caller's. Without ``answers``
+    what the function returns is not the result of the job."""
 
-    def __init__(self, function: Callable[..., Any], kind: str, *, skip: int = 0) -> None:
+    def __init__(self, function: Callable[..., Any], kind: str, *, skip: int = 0, answers: bool = True) -> None:
         self._kind = kind
         parameters = list(inspect.signature(function).parameters.values())[skip:]
         self._signature = inspect.Signature(parameters)
         hints = _hints(function)
+        if not answers:
+            hints.pop("return", None)
         self._adapters = {
             parameter.name: adapter
             for parameter in parameters

@@ -45,6 +45,7 @@ from holdfast.runtime.failures import failure
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
+from holdfast.runtime.surroundings import put_right
 from holdfast.runtime.threads import Threads
 from holdfast.stores.open import open_store, stand_in
 from holdfast.telemetry import watching
@@ -67,6 +68,7 @@ class Bench:
 def main() -> None:
     """``argv``: the worker's module path as JSON, and the number of the socket."""
     within.die_with_parent()
+    put_right()
     faulthandler.enable()  # a crash leaves a trace on the worker's stderr
     link = socket.socket(fileno=int(sys.argv[2]))
     link.set_inheritable(False)

@@ -10,6 +10,7 @@ from holdfast.arguments import Signature
 from holdfast.calling import Declared, Way, wants_context
 from holdfast.client import Client
 from holdfast.connectors.built_in import built_in
+from holdfast.connectors.command import Program
 from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
@@ -147,7 +148,8 @@ class Declaring:
         kind = check_name(name or function.__name__, "kind")
         if kind in self.kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
-        signature = Signature(function, kind, skip=int(wants_context(function)))
+        answers = not isinstance(way, Program)  # the function of a command makes its command line
+        signature = Signature(function, kind, skip=int(wants_context(function)), answers=answers)
         says = self.payload_rules.declare(kind, rule or {})
         facts = (kind, self.client, signature, function, options, at_most_once, approval)
         declared: Kind[..., Any] = Kind(*facts, rule=says)

@@ -6,11 +6,13 @@ The database is the one `HOLDFAST_URL` names when this is imported: by the test,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -164,6 +166,29 @@ async def forks(number: int) -> int:
     os.fork()
     await asyncio.sleep(0.02)
     return number
+
+
+@app.job()
+def leaves_a_copy(marks: str) -> None:
+    """Of the worker itself, as with a pool of processes that nobody has shut."""
+    copy = os.fork()
+    if copy == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(marks).write_text(str(copy))
+
+
+@app.job(process=True, retry=Retry(max_attempts=1, max_crashes=0))
+def writes_where_it_should_not(text: str) -> None:
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, text.encode())
+
+
+@app.job(process=True, retry=Retry(max_attempts=1, max_crashes=0))
+def closes_every_file() -> None:
+    os.closerange(3, 256)
 
 
 @app.job(process=True, retry=Retry(max_attempts=1))

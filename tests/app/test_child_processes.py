@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Failed, Snoozed, Succeeded
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
+from holdfast.runtime.children import keeper
 from holdfast.runtime.children.child import ChildDied
 from holdfast.runtime.children.pool import Children
 from holdfast.runtime.children.wire import outcome_from_json, outcome_to_json, record_from_json, record_to_json
@@ -96,6 +98,25 @@ def test_a_killed_worker_leaves_no_process(labour: ModuleType, url: str, tmp_pat
         until_gone(grandchild, *family)
 
 
+@pytest.mark.req("CX-15", "SC-14")
+def test_a_copy_of_a_killed_worker_keeps_nothing_alive(labour: ModuleType, url: str, tmp_path: Path) -> None:
+    """A handler in the worker has forked: the copy has every file of the worker, and lives on."""
+    labour.waits.enqueue(str(tmp_path / "marks"))
+    with worker_process("tests.app.labour", url, tmp_path) as victim:
+        child, grandchild = marked(tmp_path / "marks")
+        labour.leaves_a_copy.enqueue(str(tmp_path / "copy"))
+        labour.app.close()
+        (copy,) = marked(tmp_path / "copy", 1)
+        family = set(children_of(victim.pid)) - {copy}
+        try:
+            victim.kill()
+            victim.wait(timeout=10)
+            until_gone(child, grandchild, *family)
+            assert running(copy), "or the test proves nothing"
+        finally:
+            os.kill(copy, signal.SIGKILL)
+
+
 @pytest.mark.req("CX-15")
 def test_a_worker_that_ends_leaves_no_process(labour: ModuleType, url: str, tmp_path: Path) -> None:
     handle = labour.where.enqueue()
@@ -154,6 +175,30 @@ async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, chil
     with pytest.raises(ChildDied, match=re.escape("killed by signal 9 (SIGKILL)")):
         await other.ask({"run": {}})
     children.drop(other)
+
+
+@pytest.mark.req("CX-10")
+async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleType, children: Children) -> None:
+    """A handler that calls ``os.wait``, or a program that ignores SIGCHLD."""
+    child = await children.borrow(recipe_for(labour.app.client, "holdfast", ProcessOptions()))
+    stolen = asyncio.create_task(asyncio.to_thread(os.waitpid, child.pid, 0))
+    os.kill(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # we were the first
+        await stolen
+    assert await child.gone(10.0)
+    children.drop(child)
+
+
+@pytest.mark.req("CX-15")
+async def test_a_keeper_that_is_stopped_keeps_nobody(labour: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PATIENCE", 0.2)
+    pool = Children(1)
+    pool.give_back(await pool.borrow(recipe_for(labour.app.client, "holdfast", ProcessOptions())), recycle=100)
+    pid = pool._keeper.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    await pool.aclose()
+    assert not running(pid)
 
 
 @pytest.mark.req("JF-7", "DP-21")

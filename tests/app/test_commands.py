@@ -104,6 +104,7 @@ def test_a_function_can_make_the_command_line(app: App, logs: Path) -> None:
         kind.enqueue("a.png", width="wide")  # type: ignore[arg-type]
     work_off(app)
     assert Path(attempt(app, handle).log or "").read_text() == "['a.png', '200x']\n"
+    assert handle.result() == {"exit_code": 0}, "and not what the function returns, which is a list"
 
 
 @pytest.mark.req("SC-14")
@@ -340,3 +341,25 @@ def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=10)
         until_gone(*pids)
+
+
+@pytest.mark.req("SC-14")
+def test_what_it_leaves_does_not_decide_how_it_ended(app: App, logs: Path) -> None:
+    """Two names that are the same once they are text, and a file that is gone when it is looked at."""
+    code = (
+        "import os; os.chdir(os.environb[b'HOLDFAST_ARTIFACTS']);"
+        "[open(name, 'w').close() for name in (b'\\xff', b'\\xfe', b'a' * 250 + b'1')]; os.makedirs(b'b' * 250);"
+        "open(b'b' * 250 + b'/' + b'c' * 250, 'w').close(); open(b'b' * 250 + b'/' + b'c' * 249 + b'd', 'w').close()"
+    )
+    handle = run(app, "odd", python(code), log_dir=logs)
+    assert handle.state() is State.SUCCEEDED
+    names = handle.result()["artifacts"]
+    assert len(set(names)) == len(names) == 5
+
+
+@pytest.mark.req("SC-14")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM])
+def test_a_signal_to_its_own_group_is_the_programs(app: App, logs: Path, number: signal.Signals) -> None:
+    code = f"import os, signal; signal.signal({int(number)}, lambda *_: None); os.kill(0, {int(number)})"
+    handle = run(app, "signals", python(code), log_dir=logs)
+    assert (handle.state(), handle.result()) == (State.SUCCEEDED, {"exit_code": 0})

@@ -329,3 +329,22 @@ def test_a_copy_of_the_process_does_not_answer_for_it(labour: ModuleType) -> Non
     work_off(labour.app, concurrency=1)
     assert [handle.result(timeout=1) for handle in handles] == [0, 1, 2, 3]
     assert (exits.job().state, exits.job().error_code) == (State.DEAD_LETTER, "SystemExit")
+
+
+@pytest.mark.req("CX-10", "JF-4")
+@pytest.mark.parametrize("text", ["hello", "\n"])
+def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text: str) -> None:
+    """It was taken for the length of an answer to come, and waited for."""
+    handle = labour.writes_where_it_should_not.enqueue(text)
+    work_off(labour.app)
+    assert handle.state() is State.DEAD_LETTER
+    (attempt,) = labour.app.client.run(labour.app.client.verbs.attempts(handle.id, handle.tenant))
+    assert (attempt.outcome, attempt.error_code) == ("crashed", "process_died")
+    assert "not ours" in attempt.error_message
+
+
+@pytest.mark.req("CX-10", "JF-4")
+def test_a_handler_that_closes_every_file_has_crashed(labour: ModuleType) -> None:
+    handle = labour.closes_every_file.enqueue()
+    work_off(labour.app)
+    assert handle.state() is State.DEAD_LETTER

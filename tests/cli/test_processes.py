@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.supervision.child import Reports
 from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.domain.states import State
 from holdfast.stores.base import Store
@@ -232,6 +234,24 @@ def test_a_python_that_is_away_for_a_while_is_waited_for(sqlite_store: Store, cr
         _, messages = process.communicate(timeout=30)
     assert process.returncode == 0, messages
     assert b"cannot be started" in messages
+
+
+@pytest.mark.req("CX-15", "SC-13")
+def test_a_supervisor_that_is_stopped_does_not_stop_its_workers() -> None:
+    """It does not read its reports then, and there is room for a few minutes of them."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reports = Reports(theirs)
+        for taken in range(5_000):  # each was sent with a wait for room, on the worker's loop
+            reports.tell(taken=taken, files=["x" * 50])
+        ours.setblocking(False)
+        lines = b""
+        while b'"taken": 4999' not in lines:
+            lines += ours.recv(65_536)
+            reports.tell()
+        heard = [json.loads(line) for line in lines.splitlines()]
+    assert heard[0]["taken"] == 0
+    assert heard[-1] == {"taken": 4999, "files": ["x" * 50]}
 
 
 @pytest.mark.req("ARCH")

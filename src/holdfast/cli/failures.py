@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from holdfast.cli.output import plain
+from holdfast.cli.output import say
 from holdfast.domain.errors import HoldfastError, InvalidInput, NotFound, Refused
 
 OK, FAILED, USAGE, NOT_FOUND, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -57,8 +56,8 @@ def _usage(error: Any, as_json: bool) -> int:
 
 def show(code: str, message: str, fix: str | None, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"error": {"code": code, "message": message, "fix": fix}}), file=sys.stderr)
+        say(json.dumps({"error": {"code": code, "message": message, "fix": fix}}))
         return
-    print(plain(f"error: {message} [{code}]"), file=sys.stderr)
+    say(f"error: {message} [{code}]")
     if fix:
-        print(plain(f"fix: {fix}"), file=sys.stderr)
+        say(f"fix: {fix}")

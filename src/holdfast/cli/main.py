@@ -8,6 +8,9 @@ import sys
 import threading
 from typing import NoReturn
 
+from holdfast.cli.first import step_aside
+from holdfast.runtime.surroundings import put_right
+
 LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
 INSTALL = (
     "error: the command line needs an extra that is not installed [missing_extra]\nfix: pip install 'holdfast[cli]'"
@@ -16,6 +19,8 @@ LAST_WAIT = 3.0
 
 
 def run() -> NoReturn:
+    put_right()
+    step_aside()
     try:
         from holdfast.cli.commands import tree_for
     except ModuleNotFoundError as error:
@@ -36,10 +41,22 @@ def run() -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """Exit; if a handler's thread will not end, without it. The interpreter would wait for it for ever."""
+    _let_go_of_messages()
     forced = threading.Timer(LAST_WAIT, _exit_at_once, (code,))
     forced.daemon = True
     forced.start()
     sys.exit(code)
+
+
+def _let_go_of_messages() -> None:
+    """Those that cannot be written are lost. The interpreter would try again, and make an exit code of that."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except (AttributeError, ValueError):  # somebody's own stream, or none
+        pass
 
 
 def _exit_at_once(code: int) -> None:

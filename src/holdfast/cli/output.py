@@ -6,6 +6,7 @@ characters, which could rewrite a terminal, are shown instead of sent.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -69,8 +70,10 @@ def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
 
 
 def say(message: str) -> None:
-    """Something for the person who is watching; never data."""
-    console(stderr=True).print(Text(plain(message)))
+    """Something for the person who is watching; never data. It is no reason to fail that nobody is: a disk may be full,
+    or whoever has collected the messages gone."""
+    with contextlib.suppress(OSError, ValueError):
+        print(plain(message), file=sys.stderr, flush=True)
 
 
 def write(text: Cell) -> None:

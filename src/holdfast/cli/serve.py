@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from holdfast.app import App
 from holdfast.cli import logs, options, web
 from holdfast.cli.loading import load_app
 from holdfast.cli.output import emit, say
-from holdfast.cli.serving import run_to_end
+from holdfast.cli.serving import on_signals, run_to_end
 from holdfast.cli.session import NAME, refuse_absent, scope, wait_ready
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
@@ -83,8 +82,7 @@ def serve(
 
     async def run() -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        on_signals(stop.set, stop.set)
         try:
             async with web.serving(site, listening, root_path=prefix, trusted=trusted) as ended:
                 _say_where(served, web.address_of(listening, prefix), no_auth, as_json)

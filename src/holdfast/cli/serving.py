@@ -62,6 +62,20 @@ class Stopper:
         self.stop(at_once=self._signals > 1)
         self._tell(ONCE_MORE if self._signals == 1 else AT_ONCE)
 
+    def on_hangup(self) -> None:
+        if not self._signals:
+            self.on_signal()
+
+
+def on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
+    """``hang_up`` is for a terminal that is gone, of which a shell that ends with it may tell once more. It is not
+    heard where somebody has said ``nohup``."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+
 
 def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """``asyncio.run`` without its wait for threads and tasks: one that is stuck must not keep the process."""
@@ -94,9 +108,7 @@ async def serve(
     """Run a worker until it ends. ``begun`` is called when it has everything it needs; ``beside`` lasts as long."""
     serving = app.worker(settings)
     stopper = Stopper(serving, tell)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopper.on_signal)
+    on_signals(stopper.on_signal, stopper.on_hangup)
     whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
     tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app.kinds)))}")
     begun(stopper)

@@ -6,7 +6,6 @@ A signal is as if the time were up: what is running is handed back, the summary 
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from holdfast.app import App
 from holdfast.cli import logs, options
 from holdfast.cli.loading import load_runnable
 from holdfast.cli.output import emit, facts
-from holdfast.cli.serving import run_to_end
+from holdfast.cli.serving import on_signals, run_to_end
 from holdfast.cli.session import scope
 from holdfast.cli.words import span
 from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
@@ -76,9 +75,7 @@ def tick(
 
 async def _once(app: App, limit: int, wanted: Ticking) -> TickSummary:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    on_signals(stop.set, stop.set)
     try:
         return await app.atick(limit, stop=stop, **wanted)
     finally:

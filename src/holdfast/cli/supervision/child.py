@@ -27,12 +27,30 @@ from holdfast.cli.web import make_web, serving
 REPORT_EVERY = 1.0
 
 
+class Reports:
+    """What the supervisor is told, without waiting: one that is stopped (Ctrl-Z) does not read, and must not stop its
+    workers as well. What it could not be told now it is told with the next report."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._news: dict[str, Any] = {}
+        self._unsent = b""
+
+    def tell(self, **facts: Any) -> None:
+        self._news |= facts
+        with contextlib.suppress(OSError):  # it is full, or the supervisor gone, which another has seen by itself
+            while self._unsent or self._news:
+                if not self._unsent:
+                    self._unsent, self._news = json.dumps(self._news).encode() + b"\n", {}
+                self._unsent = self._unsent[self._channel.send(self._unsent, socket.MSG_DONTWAIT) :]
+
+
 class Line:
     """The child's end of the socket. Orders are read by a thread: it hears them when the event loop is blocked, too."""
 
     def __init__(self, channel: socket.socket) -> None:
         channel.set_inheritable(False)  # a program that a handler starts must not keep it open
-        self._channel = channel
+        self._reports = Reports(channel)
         self._lines = channel.makefile("rb")
         self.plan = Plan.from_line(self._lines.readline())
         self._stopper: Stopper | None = None
@@ -44,8 +62,7 @@ class Line:
             self._stopper = stopper
 
     def report(self, **facts: Any) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone, which the thread has seen by itself
-            self._channel.sendall(json.dumps(facts).encode() + b"\n")
+        self._reports.tell(**facts)
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
@@ -118,9 +135,8 @@ async def _report(line: Line, stopper: Stopper) -> None:
         news: dict[str, Any] = {"taken": stopper.worker.taken}
         if line.plan.watch:
             news["files"] = sorted(imported_files())  # handlers may import more as they go
-        if news != said:
-            line.report(**news)
-            said = news
+        line.report(**(news if news != said else {}))
+        said = news
         await asyncio.sleep(REPORT_EVERY)
 
 

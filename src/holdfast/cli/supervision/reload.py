@@ -7,6 +7,7 @@ later is started again without one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from dataclasses import replace
@@ -40,7 +41,13 @@ class Reloader:
         while not self._stopping.asked.is_set():
             watch = Watch()
             watch.changed(self._files)  # as they are before the child reads them
-            self._child = await ChildProcess.start(self._plan)
+            try:
+                self._child = await ChildProcess.start(self._plan)
+            except OSError as error:  # as when its Python is just being replaced
+                log.error("the worker cannot be started: %s; trying again in %.0f s", error, PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.asked.wait(), PAUSE)
+                continue
             self._stopping.join(self._child)
             await self._round(self._child, watch)
             self._child = None

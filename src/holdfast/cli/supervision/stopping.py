@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Collection
 
 from holdfast.cli.output import say
-from holdfast.cli.serving import AT_ONCE, ONCE_MORE
+from holdfast.cli.serving import AT_ONCE, ONCE_MORE, on_signals
 from holdfast.cli.supervision.plan import MARGIN, STOP, STOP_NOW
 from holdfast.cli.supervision.process import ChildProcess
 
@@ -29,26 +29,28 @@ class Stopping:
         self._deadline: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.on_signal)
+        on_signals(self.on_signal, self.on_hangup)
 
     def on_signal(self) -> None:
         self._signals += 1
         if self._signals == 1:
             self.stop()
         elif self._signals == 2:
-            self._say(AT_ONCE)
             self._give(STOP_NOW, MARGIN)
+            self._say(AT_ONCE)
         else:
             self._kill()
 
+    def on_hangup(self) -> None:
+        if not self._signals:
+            self.on_signal()
+
     def stop(self) -> None:
         """Let them drain; what has not left by then is killed."""
-        if self._signals:
-            self._say(ONCE_MORE)
         self.asked.set()
         self._give(STOP, self._grace + MARGIN)
+        if self._signals:  # not before: whoever reads the messages may keep us waiting
+            self._say(ONCE_MORE)
 
     def join(self, child: ChildProcess) -> None:
         """For a child that was started while the order was given."""

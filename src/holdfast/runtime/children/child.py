@@ -15,11 +15,15 @@ import subprocess
 import threading
 from dataclasses import dataclass
 
+from holdfast.runtime.children import lines
 from holdfast.runtime.children.keeper import Keeper
-from holdfast.runtime.children.wire import Message, frame, receive
+from holdfast.runtime.children.wire import Garbled, Message, frame, receive
 
 # A dead process's last answer may still be on its way; a closed socket's process may take a moment to end.
 AFTERMATH = 1.0
+
+
+STRAY = "the process wrote something on its connection that is not ours, and was killed"
 
 
 class ChildDied(Exception):
@@ -63,16 +67,19 @@ class Child:
             ours.close()
             raise
         self._keeper = keeper
+        lines.hold(ours.fileno())
         try:
             keeper.watch(self.pid)
         except OSError:  # nobody would see to its end
             self._process.kill()
             self._process.wait()
+            lines.let_go(ours.fileno())
             ours.close()
             raise
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._guard = threading.Lock()
+        self._told = True  # how it ended
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._answer: asyncio.Task[Message] | None = None
@@ -113,7 +120,7 @@ class Child:
         if not await self.gone(AFTERMATH):
             self.kill()
             await self.gone(AFTERMATH)
-        raise ChildDied(self._how())
+        raise ChildDied(STRAY if isinstance(self._answer.exception(), Garbled) else self._how())
 
     # --- ending ---
 
@@ -149,6 +156,7 @@ class Child:
         if self._answer is not None:
             self._answer.cancel()
             await asyncio.wait({self._answer})
+        lines.let_go(self._link.fileno())
         if self._writer is None:
             self._link.close()
         else:
@@ -158,9 +166,11 @@ class Child:
 
     def _watch(self) -> None:
         """In a thread: the only place where it is waited for, whoever kills it."""
-        if hasattr(os, "waitid"):
+        try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        else:  # then for a moment the number is nobody's
+        except ChildProcessError:  # somebody else has waited for it: for a moment the number is nobody's
+            self._told = False
+        except AttributeError:  # a system without it: the same
             self._process.wait()
         with self._guard:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,6 +185,10 @@ class Child:
 
     def _how(self) -> str:
         code = self._process.returncode
+        if not self._told:
+            return (
+                "the process has ended, and somebody else was told how (SIGCHLD is ignored, or a handler waits for it)"
+            )
         if code is None:
             return "the process closed its connection and would not end"
         if code >= 0:

@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 
+PATIENCE = 5.0
+
 
 class Keeper:
     """The worker's side: says which process groups are to die with it. Started with the first of them."""
@@ -27,7 +29,11 @@ class Keeper:
 
     def watch(self, group: int) -> None:
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        try:
+            self._tell(f"+{group}\n")
+        except OSError:
+            self._groups.discard(group)  # the next one must not be told of it: the number is soon another's
+            raise
 
     def forget(self, group: int) -> None:
         self._groups.discard(group)
@@ -36,12 +42,19 @@ class Keeper:
 
     def close(self) -> None:
         """It ends by itself at the end of its pipe, after having killed what is left."""
+        from holdfast.runtime.children import lines
+
         process, self._process = self._process, None
         if process is not None:
             if process.stdin is not None:
+                lines.let_go(process.stdin.fileno())
                 with contextlib.suppress(OSError):
                     process.stdin.close()
-            process.wait(timeout=10)
+            try:
+                process.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:  # somebody has stopped it
+                process.kill()
+                process.wait()
 
     def _tell(self, line: str) -> None:
         try:
@@ -53,6 +66,8 @@ class Keeper:
             self._write("".join(f"+{group}\n" for group in sorted(self._groups)))
 
     def _write(self, text: str) -> None:
+        from holdfast.runtime.children import lines  # here, because the keeper itself runs without Holdfast
+
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__],
@@ -60,6 +75,8 @@ class Keeper:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C, or a signal to the worker's group, must not reach it
             )
+            assert self._process.stdin is not None
+            lines.hold(self._process.stdin.fileno())
         assert self._process.stdin is not None
         self._process.stdin.write(text.encode("ascii"))
         self._process.stdin.flush()

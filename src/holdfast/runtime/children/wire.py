@@ -1,4 +1,4 @@
-"""What goes over a child's socket: JSON in frames (four bytes of length before it), and our records as JSON.
+"""What goes over a child's socket: JSON in frames (a mark and the length before it), and our records as JSON.
 
 Text only, in both directions (rule 29): a payload is data to the worker and to the child, never code.
 """
@@ -19,20 +19,34 @@ from holdfast.domain.policies import Backoff
 R = TypeVar("R")
 Message = dict[str, Any]
 
-_HEADER = struct.Struct(">I")
+# A handler may write to a file that is not its own, and the line is one. Without the mark that would be the length of
+# something to wait for.
+MARK = b"\x00hf\xff"
+_HEADER = struct.Struct(">4sI")
 _TIMES = (datetime, datetime | None)
 _ENDINGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Outcome), Settled)}
+
+
+class Garbled(ValueError):
+    """What came is no frame."""
 
 
 def frame(message: Message) -> bytes:
     # ASCII, so that no text, however broken, can upset the encoding.
     body = json.dumps(message).encode("ascii")
-    return _HEADER.pack(len(body)) + body
+    return _HEADER.pack(MARK, len(body)) + body
+
+
+def _size(header: bytes) -> int:
+    mark, size = _HEADER.unpack(header)
+    if mark != MARK:
+        raise Garbled(f"a frame does not begin with {mark!r}")
+    return int(size)
 
 
 async def receive(reader: asyncio.StreamReader) -> Message:
     """The next frame; ``IncompleteReadError`` or ``ConnectionError`` when there is none to come."""
-    (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+    size = _size(await reader.readexactly(_HEADER.size))
     message: Message = json.loads(await reader.readexactly(size))
     return message
 
@@ -40,7 +54,7 @@ async def receive(reader: asyncio.StreamReader) -> Message:
 def read(link: socket.socket) -> Message | None:
     """The next frame, in the child; None when the worker is gone."""
     header = _exactly(link, _HEADER.size)
-    body = None if header is None else _exactly(link, _HEADER.unpack(header)[0])
+    body = None if header is None else _exactly(link, _size(header))
     if body is None:
         return None
     message: Message = json.loads(body)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -17,6 +19,7 @@ from typing import Any, NoReturn
 from holdfast.runtime.children.wire import Message, read
 
 _PR_SET_PDEATHSIG = 1
+LOOK_EVERY = 1.0
 
 
 # --- dying ---
@@ -44,13 +47,32 @@ def die_with_parent() -> None:
 
 def listen(link: socket.socket, hear: Callable[[Message], object]) -> None:
     """Read the worker's messages in a thread, which also sees that the worker is gone, whatever the handler does."""
+    ours = os.fstat(link.fileno())
 
     def hear_all() -> None:
-        while (message := read(link)) is not None:
+        while _comes(link, ours) and (message := read(link)) is not None:
             hear(message)
         die()
 
     threading.Thread(target=hear_all, name="holdfast-worker-watch", daemon=True).start()
+
+
+def _comes(link: socket.socket, ours: os.stat_result) -> bool:
+    """Wait until there is something to read, be it the end. False when the line is not there any more: a handler that
+    has closed every file (as daemons do) has closed this one and those of the event loop, which never wakes again."""
+    coming = select.poll()
+    coming.register(link, select.POLLIN)
+    while True:
+        try:
+            if not os.path.samestat(os.fstat(link.fileno()), ours):
+                break
+        except OSError:
+            break
+        if coming.poll(LOOK_EVERY * 1_000):
+            return True
+    with contextlib.suppress(OSError):
+        os.write(2, b"holdfast: a handler has closed the connection of its process to the worker; it ends\n")
+    return False
 
 
 # --- limits ---

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,15 +57,23 @@ class Desk:
             self.artifacts.rmdir()  # refused unless it is empty
 
     def found(self) -> list[Found]:
-        """The files in the artifact directory, by name; links, devices and the like are left out."""
-        return [self._look_at(path) for path, _ in zip(_files(self.artifacts), range(MOST_ARTIFACTS), strict=False)]
+        """The files in the artifact directory, by name; links, devices and the like are left out, and what cannot be
+        read. How the program ended counts for more than what it has left."""
+        found: dict[str, Found] = {}
+        for path in _files(self.artifacts):
+            if len(found) == MOST_ARTIFACTS:
+                break
+            with contextlib.suppress(OSError):
+                each = self._look_at(path, found)
+                found[each.name] = each
+        return list(found.values())
 
-    def _look_at(self, path: Path) -> Found:
+    def _look_at(self, path: Path, others: Container[str]) -> Found:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
         name = path.relative_to(self.artifacts).as_posix()
-        return Found(safe_text(name, NAME_LIMIT), path.as_uri(), size, digest)
+        return Found(_free(safe_text(name, NAME_LIMIT), others), path.as_uri(), size, digest)
 
 
 def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> Desk:
@@ -91,10 +99,17 @@ def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> Desk:
     return desk
 
 
+def _free(name: str, others: Container[str]) -> str:
+    """Names that are no text, or very long, may be the same once they are stored."""
+    names = (name, *(f"{name[: NAME_LIMIT - 6]} ({number})" for number in range(2, MOST_ARTIFACTS + 2)))
+    return next(each for each in names if each not in others)
+
+
 def _files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             path = Path(parent, name)
-            if stat.S_ISREG(path.lstat().st_mode):
-                yield path
+            with contextlib.suppress(OSError):  # it may be gone again
+                if stat.S_ISREG(path.lstat().st_mode):
+                    yield path

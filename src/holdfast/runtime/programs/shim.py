@@ -2,7 +2,7 @@
 
 It leads the process group the program runs in, so that whoever kills the group gets both, with all they have
 started. It stands alone: run by its path, with the standard library only, it is there in a few milliseconds.
-A SIGTERM to the group is meant for the program; the shim stays to write down its last words.
+A signal to the group is meant for the program; the shim stays to write down its last words.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ TAIL = 4_096
 # What a program leaves behind may keep its output open: after its end it is listened to no longer than this.
 LINGER = 0.5
 GLANCE = 0.05
+# What a program says to its group (`kill 0`) it does not mean for the shim.
+OF_THE_PROGRAM = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+)
 
 
 class Log:
@@ -117,9 +122,11 @@ def _over(ended: float | None) -> bool:
 
 # --- the same frames as in children/wire.py, which cannot be imported without all of Holdfast ---
 
+MARK = b"\x00hf\xff"
+
 
 def read(link: socket.socket) -> dict[str, Any]:
-    (size,) = struct.unpack(">I", _exactly(link, 4))
+    _, size = struct.unpack(">4sI", _exactly(link, 8))
     message: dict[str, Any] = json.loads(_exactly(link, size))
     return message
 
@@ -136,15 +143,17 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 def send(link: socket.socket, message: dict[str, Any]) -> None:
     body = json.dumps(message).encode()
-    link.sendall(struct.pack(">I", len(body)) + body)
+    link.sendall(struct.pack(">4sI", MARK, len(body)) + body)
 
 
 def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     # A function, not SIG_IGN, which the program would inherit.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in OF_THE_PROGRAM:
         signal.signal(number, lambda *_: None)
+    # Whoever ignores the ends of children is not told of exit codes, and that is inherited.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     read(link)
     send(link, {})
     send(link, run(read(link), link))

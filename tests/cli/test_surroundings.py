@@ -1,0 +1,202 @@
+"""What a worker is started with, and may lose: streams that are full, broken or closed, signals that are ignored, and a
+terminal that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.domain.job import JobSpec
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from tests.cli.crew import Crew, gone
+from tests.cli.processes import COMMAND, environment, until
+from tests.support.stores import put, put_one, spec, state_of, tries
+
+PROGRAM = """
+import os
+from crew import FOLDER, app, holdfast
+
+ONCE = holdfast.Retry(max_attempts=1)
+app.command("program", ["sh", "-c", "exit $0", "{code}"], fields={"code": int}, retry=ONCE, log_dir=FOLDER)
+
+@app.job(process=True, retry=ONCE)
+def apart() -> int:
+    return os.getpid()
+"""
+
+
+ONCE = tries(1)
+
+
+def program(code: int) -> JobSpec:
+    return spec("program", payload={"code": code}, retry=ONCE)
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    made = Crew(tmp_path / "crew")
+    (made.folder / "more.py").write_text(PROGRAM)
+    return made
+
+
+@contextmanager
+def begun(crew: Crew, store: Store, *options: str, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A worker that holds a job."""
+    put_one(store, "hold")
+    command = [*COMMAND, "worker", "crew:app", "--poll", "50ms", *options]
+    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | how
+    with subprocess.Popen(command, cwd=crew.folder, env=environment(store.url), **how) as process:
+        try:
+            until(lambda: len(crew.begun) == 1, "the job is running")
+            yield process
+        finally:
+            process.kill()
+            for pid in crew.begun:
+                if not gone(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def work_off(crew: Crew, store: Store, *options: str, shell: str = 'exec "$@"', **how: Any) -> int:
+    """Until there is nothing left; the exit code."""
+    command = ["sh", "-c", shell, "sh", *COMMAND, "worker", "more:app", "--burst", "--poll", "50ms", *options]
+    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | how
+    return subprocess.run(
+        command, cwd=crew.folder, env=environment(store.url), timeout=60, check=False, **how
+    ).returncode
+
+
+def full() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def broken() -> int:
+    """A pipe that nobody reads any more."""
+    nobody, ours = os.pipe()
+    os.close(nobody)
+    return ours
+
+
+@pytest.mark.req("SC-13")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+@pytest.mark.parametrize(
+    ("stream", "options"),
+    [(full, ()), (full, ("--processes", "1")), (broken, ("--processes", "1"))],
+    ids=["full-alone", "full-supervised", "broken-supervised"],
+)
+def test_messages_that_cannot_be_written_stop_nobody(
+    sqlite_store: Store, crew: Crew, stream: Callable[[], int], options: tuple[str, ...]
+) -> None:
+    """As when the disk of the logs is full, or whoever collected them has died."""
+    to = stream()
+    with begun(crew, sqlite_store, *options, stderr=to) as process:
+        os.close(to)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        crew.let_go()
+        assert process.wait(timeout=30) == 0
+    assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
+
+
+@pytest.mark.req("SC-14", "SC-13")
+@pytest.mark.parametrize("options", [("--json",), ("--processes", "1")], ids=["alone", "supervised"])
+def test_streams_may_be_closed(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
+    ids = put(sqlite_store, spec("apart", retry=ONCE), program(0))
+    assert work_off(crew, sqlite_store, *options, shell='exec "$@" <&- >&- 2>&-') == 0
+    assert [state_of(sqlite_store, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED]
+
+
+@pytest.mark.req("SC-14", "SC-13")
+@pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
+def test_a_program_that_fails_has_failed_where_ends_are_ignored(
+    sqlite_store: Store, crew: Crew, options: tuple[str, ...]
+) -> None:
+    """Who ignores SIGCHLD is told of no child how it ended, and neither is what it starts: it is inherited."""
+    ids = put(sqlite_store, program(3), program(0), spec("apart", retry=ONCE))
+
+    def ignore() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    assert work_off(crew, sqlite_store, *options, preexec_fn=ignore) == 0
+    states = [state_of(sqlite_store, job_id) for job_id in ids]
+    assert states == [State.DEAD_LETTER, State.SUCCEEDED, State.SUCCEEDED]
+
+
+@pytest.mark.req("SC-13")
+@pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
+def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
+    """And one only: a shell that ends passes it on, so that it comes twice."""
+    with begun(crew, sqlite_store, *options) as process:
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=0.5)
+        crew.let_go()
+        assert process.wait(timeout=30) == 0
+    assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
+
+
+@pytest.mark.req("SC-13")
+def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with begun(crew, sqlite_store, "--processes", "1", preexec_fn=ignore) as process:
+        process.send_signal(signal.SIGHUP)
+        crew.let_go()
+        other = put_one(sqlite_store, "nap")
+        until(lambda: state_of(sqlite_store, other) == State.SUCCEEDED, "it goes on")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+FIRST = """
+import ctypes, os, signal, sys, time
+from holdfast.cli.first import divide
+
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process, as of the first one
+divide()
+
+def children_of(pid):
+    return open(f"/proc/{pid}/task/{pid}/children").read().split()
+
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.2)
+        os._exit(0)
+    os.wait()
+latest = time.monotonic() + 20
+while len(children_of(os.getppid())) > 1:
+    assert time.monotonic() < latest, "zombies"
+    time.sleep(0.01)
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("alone", flush=True)
+signal.pause()
+time.sleep(0.2)
+os._exit(40 + len(heard)) if sys.argv[1] == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes through /proc")
+@pytest.mark.req("CX-15", "SC-13")
+@pytest.mark.parametrize(("how", "code"), [("exit", 41), ("killed", 137)])
+def test_the_first_process_waits_for_all_and_passes_signals_on(how: str, code: int) -> None:
+    """A signal that comes to both, as from a terminal, is heard once."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST, how], stdout=subprocess.PIPE, start_new_session=True, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "alone\n", "no zombie is left"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=30) == code
