@@ -120,7 +120,7 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     consumer = Consumer(app.store, 3)
     consumer.poll()
     victim = start(url, folder, point, burst=True)
-    victim.join(20)
+    victim.join(60)
     if point is not None and victim.exitcode == 0:
         pytest.skip(f"no worker comes to {point}")
     assert victim.exitcode == (0 if point is None else GONE), (folder / "crashing.log").read_text()

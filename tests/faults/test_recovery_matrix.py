@@ -58,8 +58,8 @@ def finish(app: App, folder: Path, ids: list[str]) -> Picture:
 
 
 def crash(app: App, folder: Path, point: Point) -> None:
-    victim = start(app.store.url, folder, point, burst=True)
-    victim.join(20)
+    victim = start(app.store.url, folder, point, burst=True, lease_ttl=1.5)
+    victim.join(60)
     assert victim.exitcode == GONE, f"no worker has come to {point}"
 
 
