@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, State
 from holdfast.domain.errors import HoldfastError
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
@@ -52,7 +52,7 @@ def test_another_worker_takes_over_and_the_late_result_is_refused(
     other.stop()
     more = load(app, 2)
     all_ended(app, 4)  # by the one that was cut off, by itself
-    picture = check(app.store.url, [*ids, *more], folder=folder, within=10.0)
+    picture = check(app.store.url, [*ids, *more], folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     assert all(other.is_author(picture.ledgers[job][-1].actor) for job in ids)
     assert all(cut_off.is_author(picture.ledgers[job][-1].actor) for job in more)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT, load
 from tests.faults.skew import SKEW_VARIABLE
@@ -83,7 +83,7 @@ def test_a_worker_with_a_wrong_clock_that_dies_is_found_in_time(app: App, crew: 
     (folder / "go").touch()
     crew.start_one(extra={SKEW_VARIABLE: str(-HOUR)})
     all_ended(app, 2)
-    check(app.store.url, ids, folder=folder, within=10.0)
+    check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
 def test_a_database_whose_clock_jumps_loses_nothing(app: App, crew: Crew, folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, Retry, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, states
@@ -44,7 +44,7 @@ def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how
     crew.start(2, lease=0.5)
     died = watch_over(app, crew, poison, workers=2)
     all_ended(app, 41)
-    picture = check(app.store.url, [*poison, *others], folder=folder, within=10.0)
+    picture = check(app.store.url, [*poison, *others], folder=folder, within=IN_TIME)
     job = app.get(poison[0])
     assert job is not None
     assert (job.crashes, job.retries, job.attempt, job.error_code) == (2, 0, 2, "worker_lost")

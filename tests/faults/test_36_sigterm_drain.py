@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
@@ -81,7 +81,7 @@ def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -
     (folder / "go").touch()
     crew.start_one()
     all_ended(app, 4)
-    check(app.store.url, ids, folder=folder, within=10.0)
+    check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
 def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder: Path) -> None:

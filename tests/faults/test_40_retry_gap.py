@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import App, Backoff, Retry, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import runs
 from tests.faults.waiting import all_ended
@@ -41,7 +41,7 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     finally:
         rescuer.kill()
         rescuer.join(10)
-    picture = check(app.store.url, [job], within=10.0)
+    picture = check(app.store.url, [job], within=IN_TIME)
     steps = Counter(step.verb for step in picture.ledgers[job])
     lost = 0 if when == "after" else 1
     assert steps["lapse"] == lost, "a crash is counted as one, and not as a failure"
@@ -72,7 +72,7 @@ def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None
         rescuer.kill()
         rescuer.join(10)
     tries = app.chain(job)
-    picture = check(app.store.url, [each.id for each in tries], within=10.0)
+    picture = check(app.store.url, [each.id for each in tries], within=IN_TIME)
     steps = Counter(step.verb for ledger in picture.ledgers.values() for step in ledger)
     assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
     assert len(tries) == 3 + lost
