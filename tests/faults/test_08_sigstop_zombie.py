@@ -48,7 +48,7 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     ids = load(app, 3, kind="hold")
     until(lambda: len(effects(folder)) == 3, "the first worker has its hands full")
     freeze_outside_a_write(app, zombie)
-    other = crew.start_one(concurrency=3)
+    other = crew.start_one(lease=2.5, concurrency=3)
     until(lambda: len(effects(folder)) == 6, "another runs the same jobs")
     (folder / "go").touch()
     all_ended(app, 3)

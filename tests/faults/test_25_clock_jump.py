@@ -52,9 +52,9 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     ahead = enqueue_elsewhere(url, folder, HOUR)
     here = put(app.store, *(spec("work", retry=PATIENT) for _ in range(2)))
     behind = enqueue_elsewhere(url, folder, -HOUR)
-    workers = [crew.start_one(extra={SKEW_VARIABLE: str(skew)}, concurrency=1) for skew in (HOUR, -HOUR)]
+    workers = [crew.start_one(extra={SKEW_VARIABLE: str(skew)}, lease=2.0, concurrency=1) for skew in (HOUR, -HOUR)]
     clocks = [put_one(app.store, "clock", retry=PATIENT) for _ in range(6)]
-    slow = load(app, 2, nap=1.5)  # longer than a lease, by which each would judge the other as long gone
+    slow = load(app, 2, nap=2.5)  # longer than a lease, by which each would judge the other as long gone
     ids = [*ahead, *here, *behind, *clocks, *slow]
     all_ended(app, len(ids))
     picture = check(url, ids, folder=folder)

@@ -23,7 +23,7 @@ from tests.support.crew import Crew
 
 pytestmark = pytest.mark.req("JF-4", "DP-8", "CX-10")
 
-LEASE = 1.0
+LEASE = 2.0
 
 
 def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
