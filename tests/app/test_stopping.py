@@ -52,7 +52,8 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
 
 @pytest.mark.req("CX-11")
 def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
-    elsewhere, begun, seen = new_app(), threading.Event(), []
+    elsewhere, begun = new_app(), threading.Event()
+    seen: list[Any] = []
 
     @elsewhere.job()
     def loops(ctx: SyncContext) -> None:
