@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast.stores.open import open_store
 from tests.support.databases import TemplateDatabases
@@ -25,6 +26,12 @@ TESTS = Path(__file__).parent
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# On a busy machine any example may stand still for a moment: none is judged by how long it takes.
+settings.register_profile(
+    "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
 
 # Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
 FIRST = (

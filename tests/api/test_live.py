@@ -83,9 +83,16 @@ async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypa
     following = [live.follow("default", after=place) for _ in range(500)]
     tasks = [asyncio.create_task(take(each, 1)) for each in following]
     await auntil(lambda: live.listeners == 500 and asked[0] >= 500, "all listen, and have looked once themselves")
-    before = asked[0]
-    await asyncio.sleep(1.2)
-    assert asked[0] - before <= 10, "one look in a while for all of them, not one each"
+
+    async def looks() -> int:
+        before = asked[0]
+        await asyncio.sleep(1.2)
+        return asked[0] - before
+
+    async with asyncio.timeout(60):
+        while await looks() > 10:
+            pass  # on a busy machine some of them look for the first time only now
+    # One look in a while for all of them, not one each.
     app.enqueue("now", {})
     await asyncio.gather(*tasks)
     await live.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import datetime
 
 import pytest
 
@@ -18,13 +19,16 @@ from tests.support.stores import claim, open_lease
 @pytest.mark.req("SC-16")
 def test_a_worker_keeps_to_a_limit(app: App) -> None:
     running, most = 0, 0
-    lock = threading.Lock()
+    lock, together = threading.Lock(), threading.Event()
 
     @app.job(limit_key="one at a time", resources=("gpu-0",))
     def paint(number: int) -> None:
         nonlocal running, most
         with lock:
             running, most = running + 1, max(most, running + 1)
+            if running == 2:
+                together.set()
+        together.wait(20)  # the first until there is another
         time.sleep(0.02)
         with lock:
             running -= 1
@@ -114,19 +118,25 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
     other = new_app()
 
     async def second() -> None:
-        async with other.reserve("gpu-0", wait="10s"):
+        async with other.reserve("gpu-0", wait="30s"):
             order.append("second")
 
-    with app.reserve("gpu-0", ttl=0.6) as first:
+    def expires(reservation: str) -> datetime:
+        found = app.reservations.get(reservation)
+        assert found is not None
+        return found.expires_at
+
+    with app.reserve("gpu-0", ttl=2) as first:
+        at_first = expires(first.id)
         waiting = threading.Thread(target=lambda: asyncio.run(second()))
         waiting.start()
         until(lambda: len(app.reservations.list()) == 2, "somebody waits")
-        time.sleep(0.7)  # longer than it lasts unless it is kept alive
+        until(lambda: expires(first.id) > at_first, "it is kept alive")
         order.append("first")
         assert not first.lost
-    waiting.join(10)
+    waiting.join(30)
     assert order == ["first", "second"]
-    held = app.reserve("gpu-0", ttl=0.3).__enter__()
+    held = app.reserve("gpu-0", ttl=2).__enter__()
     app.reservations.release(held.id, reason="it hangs")
     until(lambda: held.lost, "it is told")
     with pytest.raises(Conflict, match="reservation_lost"):

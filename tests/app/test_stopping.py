@@ -32,7 +32,6 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
 
     @app.job(retry=ONCE, timeout=0.1)
     def loops(ctx: Context) -> None:
-        seen.append((ctx.cancelled, ctx.stop_reason))
         try:
             while True:
                 try:
@@ -48,18 +47,20 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     work_off(app)
     assert done.wait(20)
     assert handle.job().error_code == "timeout"
-    assert seen == [(False, None), (True, "timeout", "timeout")]
+    assert seen == [(True, "timeout", "timeout")]
 
 
 @pytest.mark.req("CX-11")
 def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
-    elsewhere, begun, seen = new_app(), threading.Event(), []
+    elsewhere, begun = new_app(), threading.Event()
+    seen: list[Any] = []
 
     @elsewhere.job()
     def loops(ctx: SyncContext) -> None:
+        seen.append((ctx.cancelled, ctx.stop_reason))
         begun.set()
         ctx.stop.wait(60)
-        seen.append(ctx.stop_reason)
+        seen.append((ctx.cancelled, ctx.stop_reason))
         with pytest.raises(StaleLease):
             ctx.checkpoint.save("too late")
         seen.append("refused")
@@ -68,8 +69,8 @@ def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -
         handle = app.enqueue("loops")
         assert begun.wait(20)
         handle.cancel("changed my mind")
-        until(lambda: len(seen) == 2, "the thread has seen it")
-    assert seen == ["cancelled", "refused"]
+        until(lambda: len(seen) == 3, "the thread has seen it")
+    assert seen == [(False, None), (True, "cancelled"), "refused"]
     assert handle.state() is State.CANCELLED
 
 

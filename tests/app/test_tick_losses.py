@@ -16,6 +16,7 @@ from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.waiting import until
 from tests.app.worker_process import process
+from tests.faults.picture import take_picture
 from tests.support.by_hand import open_by_hand
 
 
@@ -85,7 +86,7 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
 
     beside = threading.Thread(target=end_the_lease)
     beside.start()
-    done = shop.tick(lease=0.5)
+    done = shop.tick(lease=3)
     beside.join()
     assert (done.taken, done.lost, done.handed_back) == (1, 1, 0)
     assert (handle.job().state, handle.job().crashes) == (State.IN_PROGRESS, 0)
@@ -100,19 +101,37 @@ def take_away(app: App) -> None:
     assert app.client.run(app.client.verbs.end_lease(str(row[0]), "taken away", "*"))
 
 
+def kept_until(url: str) -> float:
+    """The end of the one lease that is open."""
+    (lease,) = [each for each in take_picture(url).leases.values() if each.ended is None]
+    return lease.until
+
+
 @pytest.mark.req("HK-1", "JF-4")
-def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp) -> None:
-    handle = shop.enqueue("nap", {"seconds": 1.5})
-    other, over = new_app(), threading.Event()
+def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp, url: str) -> None:
+    other, begun, longer = stocked(new_app()), threading.Event(), threading.Event()
+
+    def lingers() -> None:
+        begun.set()
+        assert longer.wait(60)
+
+    for each in (shop, other):
+        each.job()(lingers)
 
     def sweep() -> None:
-        while not over.wait(0.05):
-            other.tick()  # it would take the job if the lease had lapsed
+        try:
+            assert begun.wait(20)
+            first = kept_until(url)
+            while kept_until(url) < first + 2.0:  # for longer than it was to last
+                other.tick()  # it would take the job if the lease had lapsed
+                longer.wait(0.05)
+        finally:
+            longer.set()
 
+    handle = shop.enqueue("lingers")
     beside = threading.Thread(target=sweep)
     beside.start()
-    done = shop.tick(lease=0.5)
-    over.set()
+    done = shop.tick(lease=2)
     beside.join(30)
     assert (done.succeeded, done.lost) == (1, 0)
     assert handle.job().crashes == 0

@@ -36,8 +36,12 @@ def table(app: App, url: str) -> None:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     with caplog.at_level(logging.WARNING, "holdfast"):
-        # But for what is said of the role that the tests connect with.
-        yield lambda: "\n".join(each.message for each in caplog.records if "row-level security" not in each.message)
+        # But for what is said of the role that the tests connect with, and by the libraries that we use.
+        yield lambda: "\n".join(
+            each.message
+            for each in caplog.records
+            if each.name.startswith("holdfast") and "row-level security" not in each.message
+        )
 
 
 @dataclass

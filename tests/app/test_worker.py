@@ -169,6 +169,7 @@ def test_a_worker_for_one_tenant_leaves_the_others_alone(app: App) -> None:
 def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
     elsewhere = new_app()
     lock, running, most = threading.Lock(), 0, 0
+    full = threading.Event()
 
     @elsewhere.job()
     def busy() -> None:
@@ -176,6 +177,9 @@ def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
         with lock:
             running += 1
             most = max(most, running)
+            if running == 3:
+                full.set()
+        full.wait(20)  # the first of them until all slots are taken
         time.sleep(0.002)
         with lock:
             running -= 1

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
@@ -38,6 +38,11 @@ QUIET = (
     *("--disable-sync", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--mute-audio"),
     *("--disable-dev-shm-usage", "--disable-features=Translate,OptimizationHints,MediaRouter"),
 )
+
+
+# For a busy machine, as the limit of what is done on a page. A page that is right is not waited for.
+PATIENCE = 20_000
+expect.set_options(timeout=PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
 
     def make(path: str = "/", *, expected: tuple[str, ...] = (), **settings: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **settings})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page: Page = context.new_page()
         console = Console(page)

@@ -79,7 +79,7 @@ def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: 
     rows = page.locator("table[data-rows] tbody tr")
     expect(rows).to_have_count(50)
     page.get_by_role("link", name="Older").click()
-    assert "before=" in page.url
+    expect(page).to_have_url(re.compile("before="))
     expect(rows).to_have_count(11)
     page.get_by_role("searchbox").fill("queue:later")
     page.get_by_role("button", name="Search").click()
@@ -88,12 +88,12 @@ def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: 
     assert "state=queued" in page.url
     page.get_by_role("searchbox").fill(a_job(site, kind="asks"))
     page.get_by_role("button", name="Search").click()
-    assert page.inner_text("h1") == "asks"
+    expect(page.locator("h1")).to_have_text("asks")
     expect(page.get_by_label("Timeline").or_(page.locator("svg.bars"))).to_be_visible()
     assert "Why is it waiting" in page.inner_text("main")
     page.goto(f"{site.address}/")
     page.locator("a.figure", has_text="Waiting").click()
-    assert page.url.endswith("/jobs?state=queued")
+    expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
 
 
 def test_keys(open_page: Open) -> None:
@@ -128,7 +128,8 @@ def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, si
     expect(page.get_by_role("link", name="Approvals")).to_be_hidden()
     page.locator(".menu-label").click()
     expect(page.get_by_role("link", name="Approvals")).to_be_visible()
-    page.get_by_role("button", name="Dark").click()
+    with page.expect_navigation():  # until it is there with its styles
+        page.get_by_role("button", name="Dark").click()
     assert page.url.endswith("/jobs?state=queued")
     dark = page.evaluate(ground)
     assert dark != light
@@ -141,7 +142,7 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     job = a_job(site, kind="waits", state=State.QUEUED)
     page = open_page(f"/jobs/{job}", java_script_enabled=False)
     page.get_by_role("button", name="Cancel").click()
-    assert page.inner_text("h1") == "Cancel this job (waits)?"
+    expect(page.locator("h1")).to_have_text("Cancel this job (waits)?")
     got = site.app.get(job)
     assert got is not None
     assert got.state is State.QUEUED
@@ -153,9 +154,9 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     page.goto(f"{site.address}/jobs?state=queued")
     page.locator("input[name=id]").first.check()
     page.locator("button[value=cancel]").click()
-    assert page.inner_text("h1") == "Cancel 1 selected job?"
+    expect(page.locator("h1")).to_have_text("Cancel 1 selected job?")
     page.get_by_role("link", name="No, go back").click()
-    assert page.url.endswith("/jobs?state=queued")
+    expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
     page.locator("button[value=cancel]").click()
     assert "Nothing was selected." in page.inner_text(".said")
 

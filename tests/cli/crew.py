@@ -32,6 +32,13 @@ async def hold() -> int:
     return os.getpid()
 
 @app.job()
+async def meet() -> int:
+    mark("met")
+    while len(set((FOLDER / "met").read_text().splitlines())) < 2:  # another process is at work as well
+        await asyncio.sleep(0.02)
+    return os.getpid()
+
+@app.job()
 async def nap(seconds: float = 0.0) -> int:
     await asyncio.sleep(seconds)
     return os.getpid()

@@ -70,6 +70,17 @@ def started(arguments: Sequence[str], *, cwd: Path, url: str | None = None) -> I
         process.communicate()
 
 
+def hear(process: subprocess.Popen[str], words: str) -> None:
+    """Read what it says until these words have come: then it has done what they tell of."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError(f"it never said {words!r}: {said}")
+
+
 def until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not holds():

@@ -118,7 +118,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]
             [*COMMAND, "--json"], env=environment(tmp_path), stdout=output, stderr=output, text=True
         )
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(pids := [int(pid) for pid in STARTED.findall(log.read_text())]) < 3:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
@@ -134,7 +134,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]
 def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with under_way(tmp_path) as (demo, pids):
         demo.send_signal(number)
-        assert demo.wait(timeout=20) == code
+        assert demo.wait(timeout=60) == code
         assert not any(map(alive, pids))
     assert list(tmp_path.iterdir()) == []
 
@@ -143,7 +143,7 @@ def test_workers_of_a_demo_that_was_killed_leave_by_themselves(tmp_path: Path) -
     with under_way(tmp_path) as (demo, pids):
         demo.kill()
         demo.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while any(map(alive, pids)):
             assert time.monotonic() < deadline, pids
             time.sleep(0.05)

@@ -10,14 +10,11 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended, counts
 from tests.support.crew import Crew
-
-# Lease and sweep of a second each, the promoter, the start of a new process, and a machine with other things to do.
-WITHIN = 12.0
 
 pytestmark = pytest.mark.req("CX-15", "SC-4", "CX-10", "DP-8")
 
@@ -34,7 +31,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, jobs: int
             ids += load(app, 50, nap=0.02)
         crew.start(1)
     all_ended(app, len(ids), limit=120)
-    picture = check(app.store.url, ids, folder=folder, within=WITHIN)
+    picture = check(app.store.url, ids, folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     lost = sum(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")

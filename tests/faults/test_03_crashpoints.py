@@ -20,7 +20,7 @@ from holdfast.domain.operations import Starting
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.open import open_store
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import effects
 from tests.faults.load import AT_ONCE, PATIENT
@@ -120,7 +120,7 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     consumer = Consumer(app.store, 3)
     consumer.poll()
     victim = start(url, folder, point, burst=True)
-    victim.join(20)
+    victim.join(60)
     if point is not None and victim.exitcode == 0:
         pytest.skip(f"no worker comes to {point}")
     assert victim.exitcode == (0 if point is None else GONE), (folder / "crashing.log").read_text()
@@ -135,7 +135,7 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     others = sorted({event.job_id for event in consumer.seen} - set(ids))
     assert len(others) == 2
     seen = [(event.seq, event.job_id) for event in consumer.seen]
-    picture = check(url, [*ids, *others], folder=folder, within=10.0, seen=seen)
+    picture = check(url, [*ids, *others], folder=folder, within=IN_TIME, seen=seen)
     ends = [picture.rows[job].state for job in [*ids, *others]]
     assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 3]
     assert [step.verb for step in picture.ledgers[ids[10]]].count("redrive") == 1

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
@@ -48,7 +48,7 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     ids = load(app, 3, kind="hold")
     until(lambda: len(effects(folder)) == 3, "the first worker has its hands full")
     freeze_outside_a_write(app, zombie)
-    other = crew.start_one(concurrency=3)
+    other = crew.start_one(lease=2.5, concurrency=3)
     until(lambda: len(effects(folder)) == 6, "another runs the same jobs")
     (folder / "go").touch()
     all_ended(app, 3)
@@ -59,7 +59,7 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     other.stop()
     more = load(app, 3)
     all_ended(app, 6)
-    picture = check(app.store.url, [*ids, *more], folder=folder, within=10.0)
+    picture = check(app.store.url, [*ids, *more], folder=folder, within=IN_TIME)
     for job in ids:
         assert (picture.rows[job], picture.ledgers[job]) == (before.rows[job], before.ledgers[job])
         (end,) = [step for step in picture.ledgers[job] if step.verb == "succeed"]

@@ -82,7 +82,7 @@ class Claimer:
 
     def __init__(self, url: str, barrier: threading.Barrier) -> None:
         self._store = PostgresStore(url, pool_size=1)
-        self._lease = open_lease(self._store, f"claimer {id(self)}")
+        self._lease = open_lease(self._store, f"claimer {id(self)}", ttl=3600)
         self._barrier = barrier
         self.taken: list[str] = []
         self.thread = threading.Thread(target=self._run, daemon=True)

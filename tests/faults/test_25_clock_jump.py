@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT, load
 from tests.faults.skew import SKEW_VARIABLE
@@ -52,9 +52,9 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     ahead = enqueue_elsewhere(url, folder, HOUR)
     here = put(app.store, *(spec("work", retry=PATIENT) for _ in range(2)))
     behind = enqueue_elsewhere(url, folder, -HOUR)
-    workers = [crew.start_one(extra={SKEW_VARIABLE: str(skew)}, concurrency=1) for skew in (HOUR, -HOUR)]
+    workers = [crew.start_one(extra={SKEW_VARIABLE: str(skew)}, lease=2.0, concurrency=1) for skew in (HOUR, -HOUR)]
     clocks = [put_one(app.store, "clock", retry=PATIENT) for _ in range(6)]
-    slow = load(app, 2, nap=1.5)  # longer than a lease, by which each would judge the other as long gone
+    slow = load(app, 2, nap=2.5)  # longer than a lease, by which each would judge the other as long gone
     ids = [*ahead, *here, *behind, *clocks, *slow]
     all_ended(app, len(ids))
     picture = check(url, ids, folder=folder)
@@ -83,7 +83,7 @@ def test_a_worker_with_a_wrong_clock_that_dies_is_found_in_time(app: App, crew: 
     (folder / "go").touch()
     crew.start_one(extra={SKEW_VARIABLE: str(-HOUR)})
     all_ended(app, 2)
-    check(app.store.url, ids, folder=folder, within=10.0)
+    check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
 def test_a_database_whose_clock_jumps_loses_nothing(app: App, crew: Crew, folder: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, Retry, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
@@ -23,7 +23,7 @@ from tests.support.crew import Crew
 
 pytestmark = pytest.mark.req("JF-4", "DP-8", "CX-10")
 
-LEASE = 1.0
+LEASE = 2.0
 
 
 def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
@@ -54,6 +54,6 @@ def test_a_hog_that_keeps_it_longer_than_a_lease_harms_nobody(app: App, crew: Cr
     crew.start_one(lease=0.3, concurrency=2)
     others = load(app, 5)
     all_ended(app, 6)
-    picture = check(app.store.url, [*ids, *others], folder=folder, within=10.0)
+    picture = check(app.store.url, [*ids, *others], folder=folder, within=IN_TIME)
     assert {picture.rows[job].state for job in others} == {State.SUCCEEDED}
     assert picture.rows[ids[0]].state in (State.SUCCEEDED, State.DEAD_LETTER)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, Retry, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, states
@@ -41,10 +41,10 @@ def watch_over(app: App, crew: Crew, poison: list[str], workers: int) -> int:
 def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how: str) -> None:
     poison = [put_one(app.store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))]
     others = put(app.store, *(spec("work", payload={"nap": 0.01}, retry=PATIENT) for _ in range(40)))
-    crew.start(2, lease=0.5)
+    crew.start(2)
     died = watch_over(app, crew, poison, workers=2)
     all_ended(app, 41)
-    picture = check(app.store.url, [*poison, *others], folder=folder, within=10.0)
+    picture = check(app.store.url, [*poison, *others], folder=folder, within=IN_TIME)
     job = app.get(poison[0])
     assert job is not None
     assert (job.crashes, job.retries, job.attempt, job.error_code) == (2, 0, 2, "worker_lost")
@@ -59,13 +59,13 @@ def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how
 def test_a_job_that_must_not_run_twice_is_not_run_again(app: App, crew: Crew, folder: Path, kind: str) -> None:
     """At most once: no retries, no crashes. After a crash it is visibly dead, and a person decides."""
     once = put_one(app.store, kind, retry=Retry(max_attempts=1, max_crashes=0))
-    victim = crew.start_one(lease=0.5)
+    victim = crew.start_one()
     until(lambda: effects(folder), "it has begun")
     if kind == "hold":
         victim.kill()
     victim.wait()
     (folder / "go").touch()
-    crew.start_one(lease=0.5)
+    crew.start_one()
     more = put(app.store, *(spec("work", retry=PATIENT) for _ in range(3)))
     all_ended(app, 4)
     picture = check(app.store.url, [once, *more], folder=folder)

@@ -10,32 +10,40 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
 from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
+from tests.support.crew import Crew, WorkerProcess
 
 pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 
 
+def kept_until(app: App, worker: WorkerProcess) -> float:
+    (lease,) = [each for each in take_picture(app.store.url).leases.values() if worker.is_author(each.holder)]
+    return lease.until
+
+
 def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -> None:
     """The drain takes longer than a lease, and somebody sweeps meanwhile: nobody is taken for dead."""
-    leaving = crew.start_one(lease=0.6, concurrency=3, grace=20.0)
-    running = load(app, 3, nap=1.2)
+    leaving = crew.start_one(lease=2.0, concurrency=3, grace=60.0)
+    running = load(app, 3, kind="hold")
     until(lambda: len(effects(folder)) == 3, "its hands are full")
     waiting = load(app, 20)
     leaving.ask_to_stop()
     crew.start_one(lease=0.6, options=("--queues", "elsewhere"))  # only sweeps
+    at_first = kept_until(app, leaving)
+    until(lambda: kept_until(app, leaving) > at_first + 2.0, "it is kept alive for longer than it would last")
+    (folder / "go").touch()
     assert leaving.wait() == 0
     picture = take_picture(app.store.url)
     assert [picture.rows[job].state for job in running] == [State.SUCCEEDED] * 3
     assert all(leaving.is_author(picture.ledgers[job][-1].actor) for job in running)
     assert {picture.rows[job].state for job in waiting} == {State.QUEUED}, "it took nothing more"
     assert not any(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
-    crew.start_one()
+    crew.start_one(lease=30.0)
     all_ended(app, 23)
     check(app.store.url, [*running, *waiting], folder=folder)
     assert set(runs(folder).values()) == {1}
@@ -53,7 +61,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     seen = {step.verb for ledger in picture.ledgers.values() for step in ledger}
     assert seen - {"due"} == {"enqueue", "take", "snooze"}
     (folder / "go").touch()
-    crew.start_one()
+    crew.start_one(lease=30.0)
     all_ended(app, 2)
     check(app.store.url, ids, folder=folder)
     assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
@@ -73,7 +81,7 @@ def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -
     (folder / "go").touch()
     crew.start_one()
     all_ended(app, 4)
-    check(app.store.url, ids, folder=folder, within=10.0)
+    check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
 def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder: Path) -> None:

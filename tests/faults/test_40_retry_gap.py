@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import App, Backoff, Retry, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import runs
 from tests.faults.waiting import all_ended
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.req("SC-12", "CX-9", "CX-15")
 
 THREE = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.02, factor=1.0, cap=0.02, jitter=False))
 # Long enough for a successor not to be due, and taken by the victim, before the turn that made it is over.
-SLOWLY = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.3, factor=1.0, cap=0.3, jitter=False))
+SLOWLY = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.6, factor=1.0, cap=0.6, jitter=False))
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
@@ -32,16 +32,16 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     job = put_one(app.store, "shout", payload={"text": "no"}, retry=THREE)
-    victim = start(app.store.url, folder, Point("settling", when), burst=True)
-    victim.join(20)
+    victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    victim.join(60)
     assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
-    rescuer = start(app.store.url, folder, burst=False)
+    rescuer = start(app.store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
     try:
         all_ended(app, 1)
     finally:
         rescuer.kill()
         rescuer.join(10)
-    picture = check(app.store.url, [job], within=10.0)
+    picture = check(app.store.url, [job], within=IN_TIME)
     steps = Counter(step.verb for step in picture.ledgers[job])
     lost = 0 if when == "after" else 1
     assert steps["lapse"] == lost, "a crash is counted as one, and not as a failure"
@@ -61,18 +61,18 @@ def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None
     if when == "within" and not app.store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     job = put_one(app.store, "shout", payload={"text": "no"}, retry=SLOWLY, retry_as="new_job")
-    victim = start(app.store.url, folder, Point("settling", when), burst=True)
-    victim.join(20)
+    victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    victim.join(60)
     assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
     lost = 0 if when == "after" else 1
-    rescuer = start(app.store.url, folder, burst=False)
+    rescuer = start(app.store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
     try:
         until(lambda: app.chain(job)[-1].state is State.DEAD_LETTER, "the last of them is dead")
     finally:
         rescuer.kill()
         rescuer.join(10)
     tries = app.chain(job)
-    picture = check(app.store.url, [each.id for each in tries], within=10.0)
+    picture = check(app.store.url, [each.id for each in tries], within=IN_TIME)
     steps = Counter(step.verb for ledger in picture.ledgers.values() for step in ledger)
     assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
     assert len(tries) == 3 + lost

@@ -26,7 +26,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.states import FINISHED
 from holdfast.domain.steps import Step
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
 from tests.faults.killing import GONE, serve
@@ -153,7 +153,7 @@ class Journey:
 def play(app: App, folder: Path, case: Case) -> None:
     journey = Journey(app, folder, case)
     journey.run()
-    picture = check(app.store.url, [journey.id], folder=folder, within=10.0)
+    picture = check(app.store.url, [journey.id], folder=folder, within=IN_TIME)
     job, verbs = journey.job, [step.verb for step in picture.ledgers[journey.id]]
     result = app.store.run(app.store.verbs.result(journey.id, "*"))
     assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)

@@ -184,7 +184,7 @@ def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, 
     go(folder, "go-0")
     reached(folder, "pace-1")
     freeze_outside_a_write(app, zombie)
-    other = crew.start_one()
+    other = crew.start_one(lease=2.5)
     reached(folder, "pace-1", 2)
     go(folder, "go-1", "go-2")
     all_ended(app, 1)
@@ -205,7 +205,7 @@ def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path
     job = enqueue(app, kind)
     until(lambda: len(effects(folder, "begun")) == 1, "it is on its way")
     freeze_outside_a_write(app, zombie)
-    crew.start_one()
+    crew.start_one(lease=2.5)
     until(lambda: len(effects(folder, "begun")) == 2, "another has the job")
     go(folder, "go")
     if kind == "asks":
@@ -229,7 +229,7 @@ def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path
 @COLOURS
 @pytest.mark.req("SC-13")
 def test_a_job_inside_a_step_may_end(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    leaving = crew.start_one(grace=30.0)
+    leaving = crew.start_one(lease=30.0, grace=30.0)
     job = enqueue(app, colour)
     go(folder, "go-0")
     reached(folder, "pace-1")
@@ -245,7 +245,7 @@ def test_a_job_inside_a_step_may_end(app: App, crew: Crew, folder: Path, colour:
 def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_was_in(
     app: App, crew: Crew, folder: Path, colour: str
 ) -> None:
-    leaving = crew.start_one(grace=0.2)
+    leaving = crew.start_one(lease=30.0, grace=0.2)
     job = enqueue(app, colour)
     go(folder, "go-0")
     reached(folder, "pace-1")
@@ -254,7 +254,7 @@ def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_wa
     assert [step.name for step in steps(app, job)] == ["pace-0"]
     assert take_picture(app.store.url).rows[job].lease is None, "at once, not when the lease has lapsed"
     go(folder, "go-1", "go-2")
-    crew.start_one()
+    crew.start_one(lease=30.0)
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
     found = app.get(job)
     assert found is not None
@@ -266,7 +266,7 @@ def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_wa
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_worker_that_waits_for_the_store_leaves_all_the_same(app: App, crew: Crew, folder: Path, colour: str) -> None:
     """Its step is done and is not written yet, as somebody has locked the table: its job is handed back without."""
-    leaving = crew.start_one(grace=0.2)
+    leaving = crew.start_one(lease=30.0, grace=0.2)
     job = enqueue(app, colour)
     go(folder, "go-0")
     reached(folder, "pace-1")
@@ -277,7 +277,7 @@ def test_a_worker_that_waits_for_the_store_leaves_all_the_same(app: App, crew: C
         leaving.ask_to_stop()
         assert leaving.wait(10) == 0
     go(folder, "go-2")
-    crew.start_one()
+    crew.start_one(lease=30.0)
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, State
 from holdfast.domain.job import Job
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended
@@ -50,7 +50,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: in
         crew.kill_one(choice)
         crew.start(1)
     all_ended(app, count)
-    picture = check(app.store.url, ids, folder=folder, within=12.0)
+    picture = check(app.store.url, ids, folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     most = most_at_once(app.store, counted_by)
     over = {name: most[name] for name, limit in LIMITS.items() if most.get(name, 0) > limit}

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
@@ -72,7 +72,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
         crew.start(1)
     ids = list(flow.ids.values())
     all_ended(app, len(ids), limit=120)
-    check(app.store.url, ids, folder=folder, within=12.0)
+    check(app.store.url, ids, folder=folder, within=IN_TIME)
     assert set(states(app, ids)) == {State.SUCCEEDED}
     check_workflow(flow.graph)
     assert flow.status == "succeeded"

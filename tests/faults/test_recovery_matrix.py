@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.waiting import until
-from tests.faults.checker import check
+from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
@@ -54,12 +54,12 @@ def finish(app: App, folder: Path, ids: list[str]) -> Picture:
     finally:
         rescuer.kill()
         rescuer.join(10)
-    return check(app.store.url, ids, folder=folder, within=10.0)
+    return check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
 def crash(app: App, folder: Path, point: Point) -> None:
-    victim = start(app.store.url, folder, point, burst=True)
-    victim.join(20)
+    victim = start(app.store.url, folder, point, burst=True, lease_ttl=1.5)
+    victim.join(60)
     assert victim.exitcode == GONE, f"no worker has come to {point}"
 
 

@@ -199,7 +199,7 @@ async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
     """Its lease has not run out then: the third job is taken under it while the second still runs."""
     handles = [await shop.hang.aenqueue(seconds) for seconds in (0.4, 1.2, 0.0)]
     drain = asyncio.create_task(kit.adrain(concurrency=2))
-    await asyncio.to_thread(until, lambda: handles[1].state() is State.IN_PROGRESS, "the job runs")
+    await asyncio.to_thread(until, lambda: handles[1].state() is not State.QUEUED, "the job runs")
     kit.travel("30d")
     report = await drain
     assert (report.attempts, report.states) == (3, {"succeeded": 3})

@@ -26,6 +26,7 @@ import psycopg
 
 from holdfast.stores.open import open_store
 from tests.plans import filling_dead, filling_people
+from tests.plans.explained import leave_alone
 
 FINISHED = 1_000_000
 CLAIMABLE = FINISHED + 20_000
@@ -164,6 +165,7 @@ def fill_postgres(url: str) -> None:
         def run(statement: str) -> None:
             connection.execute(statement.encode())
 
+        leave_alone(connection)
         run("set search_path = holdfast")
         run("set session_replication_role = replica")  # no triggers
         run("set maintenance_work_mem = '256MB'")

@@ -24,7 +24,7 @@ from tests.plans.explained import explained, used
 from tests.plans.filling import ASKING, HELD, LATE
 from tests.plans.filling_dead import LARGEST
 
-pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
+pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 Connection = psycopg.Connection[Any]
 VERBS = PostgresVerbs("holdfast")

@@ -23,7 +23,7 @@ from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
 from tests.plans.filling_dead import LARGEST
 
-pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow]
+pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 VERBS = SqliteVerbs()
 # What may be walked from end to end: lists that were handed in, the page that was found, the one row of the clock.

@@ -17,7 +17,7 @@ from holdfast.domain.settlement import Settlement, decide
 from holdfast.domain.steps import Pause, StepEntry
 from holdfast.stores.base import ClaimRequest, Telling
 from holdfast.stores.open import open_store
-from tests.plans.explained import used
+from tests.plans.explained import leave_alone, used
 from tests.support.people import waits
 from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
@@ -29,7 +29,7 @@ HELD, ENDED = 600, 100
 @pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
 def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
+        leave_alone(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD, begin=verb not in ("start", "release"))
@@ -56,7 +56,7 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
 @pytest.mark.parametrize("analysed", [False, True])
 def test_a_step_is_written_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("alter table holdfast.step set (autovacuum_enabled = off)")
+        leave_alone(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD)
@@ -79,7 +79,7 @@ def test_a_step_is_written_without_reading_the_others(postgres_url: str, analyse
 @pytest.mark.parametrize("full", [False, True])
 def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Where, full: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("alter table holdfast.job_state set (autovacuum_enabled = off)")
+        leave_alone(connection)
         ids = put(store, *(spec(delay=60.0 if n % 2 else None) for n in range(2 * HELD)))
         if full:
             connection.execute(
@@ -98,8 +98,7 @@ def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Whe
 @pytest.mark.parametrize("analysed", [False, True])
 def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        for table in ("step", "job_state"):
-            connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)")
+        leave_alone(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD)
