@@ -22,7 +22,7 @@ from tests.cli.processes import COMMAND, environment, until
 from tests.support.stores import put, put_one, spec, state_of, tries
 
 PROGRAM = """
-import os
+import os, signal, time
 from crew import FOLDER, app, holdfast
 
 ONCE = holdfast.Retry(max_attempts=1)
@@ -31,6 +31,18 @@ app.command("program", ["sh", "-c", "exit $0", "{code}"], fields={"code": int}, 
 @app.job(process=True, retry=ONCE)
 def apart() -> int:
     return os.getpid()
+
+@app.job(retry=ONCE)
+def ends_a_fork() -> int:
+    there, here = os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        os.write(here, b".")
+        time.sleep(600)
+        os._exit(0)
+    os.read(there, 1)
+    os.kill(fork, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
 """
 
 
@@ -157,6 +169,21 @@ def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
         until(lambda: state_of(sqlite_store, other) == State.SUCCEEDED, "it goes on")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.req("SC-13", "JF-7")
+def test_a_signal_to_a_fork_is_not_the_workers(sqlite_store: Store, crew: Crew) -> None:
+    """As at the end of every `multiprocessing.Pool`: its processes are told to end, and are forks of the worker."""
+    command = [*COMMAND, "worker", "more:app", "--poll", "50ms"]
+    with subprocess.Popen(command, cwd=crew.folder, env=environment(sqlite_store.url)) as process:
+        try:
+            for kind in ("ends_a_fork", "nap"):
+                job_id = put_one(sqlite_store, kind, retry=ONCE)
+                until(lambda wanted=job_id: state_of(sqlite_store, wanted) == State.SUCCEEDED, kind)  # type: ignore[misc]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
 
 
 FIRST = """

@@ -122,7 +122,7 @@ def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewAp
             until(lambda: got, "the first worker has sent it")
             victim.kill()
             victim.wait(timeout=10)
-        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given):
+        with worker_process("tests.faults.telling", url, tmp_path, lease=30.0, **given):
             until(lambda: app.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
     assert len(got) == 2
     assert (got[0].id, got[0].body) == (got[1].id, got[1].body)

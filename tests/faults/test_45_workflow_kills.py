@@ -42,7 +42,7 @@ def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None
     flow.start()
     # A lease that it does not lose before it comes to that point, however busy the machine is.
     victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
-    victim.join(20)
+    victim.join(60)
     assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
     graph = check_workflow(flow.graph)
     ended = graph.nodes[0].state is State.SUCCEEDED

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.app import App
@@ -71,10 +73,20 @@ def on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
     """``hang_up`` is for a terminal that is gone, of which a shell that ends with it may tell once more. It is not
     heard where somebody has said ``nohup``."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    heard = {signal.SIGTERM: stop, signal.SIGINT: stop}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        heard[signal.SIGHUP] = hang_up
+    os.register_at_fork(after_in_child=partial(_hear_no_more, *heard))
+    for number, hear in heard.items():
+        loop.add_signal_handler(number, hear)
+
+
+def _hear_no_more(*numbers: signal.Signals) -> None:
+    """In a copy of this process, which a handler may have forked (``multiprocessing`` does): signals to it are not for
+    our loop, whose ear it has, too, and they must be able to end it."""
+    signal.set_wakeup_fd(-1)
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
