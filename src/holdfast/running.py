@@ -27,6 +27,7 @@ from holdfast.runtime.recording import Recorder
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tick import Tick
 from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.stores.aside import aside
 from holdfast.stores.ids import new_id
 
 
@@ -123,8 +124,8 @@ class Running(Declaring, Enqueuing, Operating):
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         self.client.make_ready()
-        await asyncio.to_thread(self.check_role)
-        await asyncio.to_thread(self.put_down, wanted.tenant)
+        await aside(self.check_role)
+        await aside(self.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = self.duties(wanted.tenant, 0, 0)

@@ -32,6 +32,7 @@ from holdfast.runtime.children.wire import Message
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.programs import desk, shim
 from holdfast.runtime.slots import LAST_WORDS
+from holdfast.stores.aside import aside
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 # A path may have bytes in it that are no text, and no store could hold.
@@ -107,7 +108,7 @@ def command_caller(
         args, kwargs = kind.signature.unpack(claim.payload)
         line = argv.checked(kind.name, kind.function(*args, **kwargs))
         named = program.log_dir or config.log_directory()
-        at = await asyncio.to_thread(desk.set_up, named or config.state_directory(), claim, may_make=named is None)
+        at = await aside(desk.set_up, named or config.state_directory(), claim, may_make=named is None)
         order = {
             "argv": line,
             "cwd": program.cwd,
@@ -118,9 +119,9 @@ def command_caller(
         }
         try:
             answer = await _run(order, program, timeout, children)
-            found = await asyncio.to_thread(at.found)
+            found = await aside(at.found)
         finally:
-            await asyncio.to_thread(at.clear)
+            await aside(at.clear)
         for each in found:
             about = {"size": each.size, "sha256": each.sha256}
             await client.arun(

@@ -37,6 +37,7 @@ from holdfast.runtime.ending import Ended, Suspended
 from holdfast.runtime.failures import failure, frame_of, message_of, places_of, traceback_of
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
+from holdfast.stores.aside import aside
 from holdfast.stores.base import Store
 from holdfast.telemetry import watching
 from holdfast.vault import EMPTY, Vault, is_packed, reference_in
@@ -194,9 +195,7 @@ async def unpacked(handler: Handler, claim: Claim) -> Claim:
     payload of the first one, sealed for that."""
 
     async def opened(job_id: str) -> Claim:
-        text = await asyncio.to_thread(
-            handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id
-        )
+        text = await aside(handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id)
         return replace(claim, payload=text)
 
     try:
@@ -218,7 +217,7 @@ async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
         own(outcome.result, "result")
         if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
             return outcome
-        return await asyncio.to_thread(pack_result, handler.vault, rule, claim, outcome)
+        return await aside(pack_result, handler.vault, rule, claim, outcome)
     except HoldfastError as error:
         over = error.code in ("result_over_limit", "payload_reserved")  # it will be so next time, too
         return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=over)

@@ -19,6 +19,7 @@ from holdfast.domain.job import holder_of_ours
 from holdfast.runtime.beginning import pauses
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.options import WorkerOptions
+from holdfast.stores.aside import aside
 from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")
@@ -111,4 +112,4 @@ class Keeper:
 
     async def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
-            await asyncio.to_thread(self._heartbeat.stop)
+            await aside(self._heartbeat.stop)

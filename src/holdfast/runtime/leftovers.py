@@ -6,10 +6,10 @@ dies in between leaves it to the next, and deleting what is not there does no ha
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from holdfast.artifacts import Artifacts
+from holdfast.stores.aside import aside
 from holdfast.stores.base import Caller, Store
 from holdfast.stores.port.retention import Leftover
 
@@ -22,7 +22,7 @@ async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int
         found = await store.arun(store.verbs.leftovers(BATCH, tenant))
         if not found:
             break
-        gone = await asyncio.to_thread(_delete, artifacts, found)
+        gone = await aside(_delete, artifacts, found)
         await store.arun(store.verbs.forget_leftovers(gone, tenant))
     return 0
 

@@ -33,6 +33,7 @@ from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.refusals import is_refusal, settle_singly, settlement_of
 from holdfast.runtime.stopping import Stop
+from holdfast.stores.aside import aside
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
 from holdfast.telemetry import watching
@@ -286,7 +287,7 @@ class Tick:
         try:
             yield
         finally:
-            await self._uncut(asyncio.to_thread(beat.stop))
+            await self._uncut(aside(beat.stop))
             try:
                 await self._write(verbs.end_lease(lease.id, "closed", options.tenant))
             except HoldfastError as error:

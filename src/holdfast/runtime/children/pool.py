@@ -11,6 +11,7 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
 from holdfast.runtime.children.keeper import Keeper
 from holdfast.runtime.children.wire import Message
+from holdfast.stores.aside import aside
 
 log = logging.getLogger("holdfast.worker")
 
@@ -85,7 +86,7 @@ class Children:
             self._part(child)
         if self._partings:
             await asyncio.wait(set(self._partings))
-        await asyncio.to_thread(self._keeper.close)
+        await aside(self._keeper.close)
 
 
 async def ready(child: Child, message: Message) -> Message:

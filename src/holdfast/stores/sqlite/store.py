@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.domain.health import USUAL, Concern, Thresholds
+from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
@@ -96,7 +97,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         """Nothing belongs to a loop: connections and threads serve them all."""
 
     async def aclose(self) -> None:
-        await asyncio.to_thread(self.close)
+        await aside(self.close)
 
     # --- schema ---
 
@@ -114,7 +115,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
             return self._plan.status(_applied(connection))
 
     async def aschema(self) -> SchemaStatus:
-        return await asyncio.to_thread(self.schema)
+        return await aside(self.schema)
 
     def migrate(self) -> SchemaStatus:
         with self._borrowed() as connection:
@@ -154,7 +155,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
             return conditions(connection, self._connections.path, when)
 
     async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
-        return await asyncio.to_thread(self.conditions, when)
+        return await aside(self.conditions, when)
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:

@@ -1,0 +1,60 @@
+"""Handlers that hang in `asyncio.to_thread`, which has a handful of threads: the worker needs none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, State
+from holdfast.runtime.worker import WorkerOptions
+from tests.app.running import QUICK
+from tests.support.stores import put_one, state_of
+
+
+@pytest.mark.req("SC-13", "SC-14", "JF-4")
+def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Path) -> None:
+    """And runs programs until then, which need their directories made, and begins anew when it has lost its lease."""
+    end = threading.Event()
+    hogs = 2
+
+    @app.job()
+    async def hang() -> None:
+        await asyncio.to_thread(end.wait)
+
+    program = app.command("program", ["true"], log_dir=tmp_path)
+
+    async def scene() -> None:
+        try:
+            await act()
+        finally:
+            end.set()  # the loop waits for its threads
+
+    async def act() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(hogs))
+        worker = app.worker(WorkerOptions(**(QUICK | {"grace": 0.1})))
+        serving = asyncio.create_task(worker.run())
+
+        async def until(holds: Callable[[], bool]) -> None:
+            async with asyncio.timeout(20):
+                while not holds():  # noqa: ASYNC110 - it is the database that changes
+                    await asyncio.sleep(0.02)
+
+        held = [put_one(app.store, "hang") for _ in range(hogs)]
+        await until(lambda: all(state_of(app.store, job_id) is State.IN_PROGRESS for job_id in held))
+        handle = program.enqueue()
+        await until(lambda: state_of(app.store, handle.id) is State.SUCCEEDED)
+        lost = worker._keeper.lease
+        worker._keeper._lose(lost)
+        await until(lambda: worker._keeper.lease not in ("", lost))
+        worker.stop()
+        await asyncio.wait_for(serving, 20)
+        if not app.store.embedded:
+            await app.aclose()
+
+    asyncio.run(scene())
+    assert app.store.run(app.store.verbs.health("*")).lease_active <= 1, "all but the one that we took for lost"
