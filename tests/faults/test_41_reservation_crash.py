@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,8 +10,9 @@ import pytest
 
 from holdfast import App
 from tests.app.waiting import until
+from tests.app.worker_process import process
 from tests.faults.waiting import all_ended
-from tests.support.crew import ROOT, Crew, environment
+from tests.support.crew import Crew
 from tests.support.limits import ledger
 from tests.support.stores import put, spec
 
@@ -32,10 +31,7 @@ with App(name="owner", enqueued_by="the owner").reserve("gpu", ttl=%r):
 
 def test_the_owner_is_killed(app: App, crew: Crew, folder: Path) -> None:
     mark = folder / "reserved"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER % TTL, str(mark)], cwd=ROOT, env=environment(app.store.url, folder)
-    )
-    try:
+    with process(OWNER % TTL, str(mark), url=app.store.url, folder=folder) as owner:
         until(mark.exists, "it is reserved")
         wanted = [(0, "gpu"), (5, "gpu"), (9, "gpu"), (0, None)]
         ids = put(
@@ -49,7 +45,6 @@ def test_the_owner_is_killed(app: App, crew: Crew, folder: Path) -> None:
         until(lambda: app.reservations.get(first.id).expires_at > longer, "its owner keeps it alive")  # type: ignore[union-attr]
         assert [each.state for each in app.reservations.list()] == ["active"]
         assert {app.get(each).state for each in ids[:3]} == {"queued"}  # type: ignore[union-attr]
-    finally:
         owner.kill()
         owner.wait(10)
     all_ended(app, 4)

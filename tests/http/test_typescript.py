@@ -28,7 +28,7 @@ def npm(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     command = [shutil.which("npm") or "npm", "--silent", *arguments]
     return subprocess.run(
-        command, cwd=folder, env=clean | extra, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=folder, env=clean | extra, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -45,6 +45,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.timeout(900)  # what it needs is installed, built and run by others than us
 def test_the_package_against_the_real_service(package: Path, sqlite_url: str) -> None:
     with closing(App(sqlite_url)) as app:
 

@@ -87,12 +87,12 @@ test("a queue is paused and resumed, and health tells of it", async () => {
 });
 
 test("something is reserved while a function runs, kept alive, and released", async () => {
-  const held = await client.reserve({ resource: "ts-gpu", ttl: 1_500, reason: "measuring" }, async (mine) => {
+  const held = await client.reserve({ resource: "ts-gpu", ttl: 3_000, reason: "measuring" }, async (mine) => {
     await assert.rejects(
       client.reserve({ resource: "ts-gpu", wait: 0 }, () => assert.fail("it is taken")),
       (error) => error instanceof Conflict && error.code === "reservation_busy",
     );
-    await sleep(2_000); // longer than it lasts by itself
+    await sleep(3_500); // longer than it lasts by itself
     return mine;
   });
   assert.equal(held.signal.aborted, false);
