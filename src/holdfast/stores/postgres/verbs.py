@@ -335,11 +335,17 @@ class PostgresVerbs(
 
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        if cursor and not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
+        _check_cursor(cursor)
         decode = Record.decoder(Event, self.dialect.codec)
         rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+        _check_cursor(cursor)
+        rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
+        found: int | None = rows[0][0]
+        return found
 
     @flow(writes=False)
     def ledger_end(self, tenant: str) -> Steps[str]:
@@ -381,6 +387,11 @@ def _endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, li
         words([item.ending for item in settlements]),
         [detail_of(item) for item in settlements] if telling else None,
     )
+
+
+def _check_cursor(cursor: str | None) -> None:
+    if cursor and not _CURSOR.fullmatch(cursor):
+        raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
 
 
 def _verdict(row: Row) -> Verdict:
