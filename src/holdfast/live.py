@@ -12,13 +12,15 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from holdfast.client import Client
-from holdfast.domain.errors import Refused
+from holdfast.domain.errors import EventsGone, Refused
 from holdfast.domain.job import EVERY_TENANT, Event
+from holdfast.following import check_gone
 
 log = logging.getLogger("holdfast.live")
 
@@ -31,11 +33,20 @@ BREATH = 0.05
 """Between two looks: a busy database must not keep the process busy looking."""
 LOOK = 0.5
 """Seconds; not everything that happens is hinted at."""
+LATE = 5.0
+"""Seconds after which it is asked whether what was not read meanwhile is still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lagged:
     """This listener was too slow. What comes next was read for it from its own place on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Everything up to this cursor was told."""
+
+    cursor: str
 
 
 class Live:
@@ -67,34 +78,43 @@ class Live:
                 self._queues.popitem(last=False)
         return self._queues.get(event.job_id)
 
-    async def follow(self, tenant: str, *, after: str | None = None) -> AsyncGenerator[Event | Lagged, None]:
-        """Every event of the tenant after this place (from now on, without one), until the service ends."""
+    async def follow(
+        self, tenant: str, *, after: str | None = None, skip: bool = False, marks: bool = False
+    ) -> AsyncGenerator[Event | Lagged | Here, None]:
+        """Every event of the tenant after this place (from now on, without one), until the service ends; with ``marks``
+        also how far that was, now and then. ``EventsGone`` where retention was faster, unless that is to be skipped."""
         place = await self.place(tenant) if after is None else after
         watcher = await self._watcher(tenant)
         behind = False
         while not self.closed:
             while behind and not self.closed:  # without a queue, which would only overflow
-                page = await self._page(place, tenant)
+                page = await self._page(place, tenant, skip)
                 behind = bool(page)
                 for event in page:
                     yield event
                     place = event.cursor
+                if marks:
+                    yield Here(place)
             listener = _Listener(tenant, self._queue)
             try:
                 await watcher.add(listener)
                 seen = set[int]()
                 # What came before the queue was there. A page may be short and not the last: only an empty one is.
-                while not behind and (page := await self._page(place, tenant)):
+                while not behind and (page := await self._page(place, tenant, skip)):
                     for event in page:
                         seen.add(event.seq)
                         yield event
                         place = event.cursor
+                    if marks:
+                        yield Here(place)
                     behind = len(seen) > self._queue
                 while not behind and (events := await listener.take()) is not None:
                     for event in events:
                         if event.seq not in seen:
                             yield event
                             place = event.cursor
+                    if marks:
+                        yield Here(place)
             finally:
                 watcher.remove(listener)
             if listener.lagged:
@@ -107,8 +127,11 @@ class Live:
         for watcher in self._watchers.values():
             await watcher.aclose()
 
-    async def _page(self, place: str, tenant: str) -> list[Event]:
-        return await self._client.arun(self._client.verbs.events_after(place, PAGE, tenant))
+    async def _page(self, place: str, tenant: str, skip: bool) -> list[Event]:
+        page = await self._client.arun(self._client.verbs.events_after(place, PAGE, tenant))
+        if not skip:
+            await self._client.arun(check_gone(self._client.verbs, place, tenant))
+        return page
 
     async def _watcher(self, tenant: str) -> _Watcher:
         """One for every tenant's events, where the service may read them; or else one for each that is listened to."""
@@ -138,10 +161,15 @@ class _Listener:
         if self.lagged or (self.tenant != EVERY_TENANT and event.tenant != self.tenant):
             return
         if len(self._events) >= self._limit:
-            self._events.clear()
-            self.lagged = True
+            self.lag()
         else:
             self._events.append(event)
+            self._more.set()
+
+    def lag(self) -> None:
+        """Have it read from its own place on."""
+        self._events.clear()
+        self.lagged = True
         self._more.set()
 
     def end(self) -> None:
@@ -171,6 +199,7 @@ class _Watcher:
         self._told = asyncio.Event()
         self._place = ""
         self._midway = False
+        self._looked = 0.0
 
     @property
     def listeners(self) -> int:
@@ -227,6 +256,7 @@ class _Watcher:
 
     async def _stand(self) -> bool:
         self._place = await self._client.arun(self._client.verbs.ledger_end(self._scope))
+        self._looked = time.monotonic()
         self._ready.set()
         return False
 
@@ -236,6 +266,13 @@ class _Watcher:
         # Of one tenant's events there may be none for long, in a ledger that grows: its place must go on all the same.
         end = None if scope == EVERY_TENANT else await client.arun(client.verbs.ledger_end(scope))
         page = await client.arun(client.verbs.events_after(self._place, PAGE, scope))
+        if time.monotonic() - self._looked > LATE:
+            try:
+                await client.arun(check_gone(client.verbs, self._place, scope))
+            except EventsGone:  # each finds out for itself whether it is among those who have missed something
+                for listener in [each for those in self._listeners.values() for each in those]:
+                    listener.lag()
+        self._looked = time.monotonic()
         for event in page:
             for whose in (event.tenant, EVERY_TENANT):
                 for listener in self._listeners.get(whose, ()):

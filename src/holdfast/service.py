@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,7 +26,10 @@ from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
+from holdfast.stores.patience import Patience
 
+LAST_DUTY = 5.0
+"""Seconds for what is being done on the side when the service ends."""
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
 API = frozenset({"/api/", "/healthz", "/readyz", "/metrics"})
 OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
@@ -37,7 +41,8 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     measures: list[Measure] = []
 
     live = Live(app.client)
-    attending = None if duties is None else Attending(app, duties)
+    patience = Patience()  # of what is done beside the answers, and of those where a server of ours runs
+    attending = None if duties is None else Attending(app, duties, patience)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -47,6 +52,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
         if attending is not None:
             attending.begin()
         yield
+        patience.until = min(patience.until, time.monotonic() + LAST_DUTY)
         await live.aclose()
         await leave_off(service)
         await app.store.leave_loop()
@@ -72,6 +78,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
     )
     service.state.app, service.state.live, service.state.attending = app, live, attending
     service.state.stopping = asyncio.Event()  # whoever waits for something answers when this is set
+    service.state.patience = patience
     service.state.measures = measures
     service.state.authenticate = authenticate
     add_api(service, app)

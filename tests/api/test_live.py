@@ -8,19 +8,32 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import httpx2
 import pytest
 
 from holdfast import App
 from holdfast.access import Identity, scopes_of
+from holdfast.domain.errors import EventsGone
 from holdfast.domain.job import Event
-from holdfast.live import Lagged, Live
+from holdfast.live import Here, Lagged, Live
 from holdfast.stores.flow import Flow
 from tests.api.serving import auntil, events_of, serving
+from tests.support.retention import keep, sweep
+from tests.support.stores import forward
 
 
 async def take(events: AsyncIterator[Any], count: int) -> list[Any]:
     async with asyncio.timeout(30):
         return [await anext(events) for _ in range(count)]
+
+
+async def told_until(told: AsyncIterator[dict[str, str]], field: str) -> AsyncIterator[dict[str, str]]:
+    """What is told, through the first that has this field."""
+    async with asyncio.timeout(30):
+        async for each in told:
+            yield each
+            if field in each:
+                return
 
 
 @pytest.mark.req("JF-14", "DP-12")
@@ -105,7 +118,7 @@ async def test_whoever_listens_is_let_go_when_the_service_ends(app: App) -> None
     app.client.make_ready()
     live = Live(app.client)
 
-    async def all_of(events: AsyncGenerator[Event | Lagged, None]) -> list[Any]:
+    async def all_of(events: AsyncGenerator[Event | Lagged | Here, None]) -> list[Any]:
         return [event async for event in events]
 
     task = asyncio.create_task(all_of(live.follow("default")))
@@ -134,9 +147,9 @@ async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
             missed = app.enqueue("mail", {"to": "bob"})
         later = "/api/v1/events/stream?kind=mail&verb=enqueue&queue=default&queue=other"
         async with events_of(address, later, {"last-event-id": heard[0]["id"]}) as told:
-            again = await take(told, 2)
-            assert json.loads(again[1]["data"])["job_id"] == missed.id
-        assert place != again[1]["id"]
+            again = [each async for each in told_until(told, "data")][-1]
+            assert json.loads(again["data"])["job_id"] == missed.id
+        assert place != again["id"]
 
 
 @pytest.mark.req("JF-14", "DP-12")
@@ -152,3 +165,68 @@ async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
     async with aclosing(Live(app.client).follow("default", after=half)) as events:
         told = [event.job_id for event in await take(events, 7)]
     assert told == [*(handle.id for handle in together[2:]), *later]
+
+
+def purge(app: App) -> None:
+    """All that has ended goes."""
+    keep(app.store, purge="1d")
+    for _ in range(2):  # one pass finds what the other has left
+        forward(app.store, 2 * 86_400)
+        sweep(app.store)
+        app.enqueue("later")  # the job of the last event stays
+
+
+@pytest.mark.req("JF-14", "DP-12", "CX-12")
+async def test_who_wants_few_of_them_is_not_told_of_what_it_did_not_want(app: App) -> None:
+    """It has heard of all that happened, though nothing of it was for it: its place has gone on, and nothing that
+    retention takes up to there is a gap. From where it began there is one."""
+    viewer = Identity("a viewer", "default", scopes_of(["viewer"]))
+    app.client.make_ready()
+    path = "/api/v1/events/stream?kind=wanted"
+    async with serving(app, lambda _: viewer) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
+        async with events_of(address, path) as told:
+            (begin,) = await take(told, 1)
+            app.enqueue("other").cancel()
+            end = app.client.run(app.client.verbs.events_after(None, 9, "default"))[-1].seq
+            seen = begin["id"]
+            while app.client.run(app.client.verbs.behind(seen, True, "default")):
+                (passed,) = await take(told, 1)
+                assert set(passed) == {"id"}
+                seen = passed["id"]
+        purge(app)
+        async with events_of(address, path, {"last-event-id": seen}) as told:
+            await take(told, 1)
+        refused = await client.get(path, headers={"last-event-id": begin["id"]})
+    assert (refused.status_code, refused.headers["content-type"]) == (410, "application/problem+json")
+    problem = refused.json()
+    assert (problem["code"], problem["error"], problem["through"]) == ("events_gone", "EventsGone", end)
+    assert app.client.run(app.client.verbs.behind(problem["cursor"], True, "default")) == 0
+
+
+@pytest.mark.req("JF-14", "DP-12", "CX-12")
+async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service could not read the ledger for longer than retention keeps it: nobody who listened skips it."""
+    app.client.make_ready()
+    monkeypatch.setattr("holdfast.live.LATE", -1.0)
+    live = Live(app.client)
+    async with aclosing(live.follow("default")) as events:
+        first = asyncio.create_task(take(events, 1))
+        await auntil(lambda: live.listeners == 1, "it listens")
+        (watcher,) = live._watchers.values()
+        app.enqueue("heard")
+        await first
+        look, gate = watcher._look, asyncio.Event()
+
+        async def held() -> bool:
+            await gate.wait()
+            return await look()
+
+        monkeypatch.setattr(watcher, "_look", held)
+        following = asyncio.create_task(take(events, 2))
+        await asyncio.sleep(0)
+        app.enqueue("missed").cancel()
+        purge(app)
+        gate.set()
+        with pytest.raises(EventsGone):
+            await following
+    assert live.listeners == 0

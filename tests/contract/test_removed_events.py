@@ -22,7 +22,7 @@ def purge(store: Store, jobs: list[str]) -> None:
 
     def on_sqlite() -> Steps[None]:
         yield from sign("retention")
-        yield from record_removed(jobs, "default")
+        yield from record_removed(jobs)
         for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
             yield Statement(
                 f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (ids_json(jobs),)

@@ -19,7 +19,8 @@ OUTSIDER = "holdfast_outsider"
 KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispatch", "usage_place", "upkeep"), "id")
 
 READS = {
-    *("get_job", "list_jobs", "history", "health", "events_after", "app_events_after", "chain", "circumstances"),
+    *("get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
+    *("chain", "circumstances"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),

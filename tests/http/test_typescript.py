@@ -12,12 +12,16 @@ import shutil
 import subprocess
 import tarfile
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, Context
+from holdfast.domain.job import Event
 from tests.cli.processes import started
+from tests.support.retention import keep, sweep
+from tests.support.stores import forward
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -56,16 +60,31 @@ def test_the_package_against_the_real_service(package: Path, sqlite_url: str) ->
         asks.enqueue()
         asks.enqueue()
         app.run_worker(burst=True)
+        keep(app.store, purge="1d", kind="gone")
+        places = [cancelled(app), cancelled(app)]
+        for _ in range(2):
+            app.enqueue("last", queue="ts-nobody")  # the job of the last event stays
+            forward(app.store, 2 * 86_400)
+            sweep(app.store)
+        app.store.run(app.store.verbs.set_clock(timedelta(0), None))
         token = app.tokens.issue("node", roles=["admin"]).text
     built = npm(package, "pack")
     assert built.returncode == 0, built.stdout + built.stderr
-    assert "Client, Conflict, HoldfastError" in _installed(package, built.stdout.split()[-1])
+    assert "Client, Conflict, EventsGone" in _installed(package, built.stdout.split()[-1])
     command = ["serve", "--url", sqlite_url, "--port", "0", "--json", "--log-level", "error"]
+    gone = {"HOLDFAST_GONE_AFTER": places[0].cursor, "HOLDFAST_GONE_THROUGH": str(places[1].seq)}
     with started(command, cwd=package) as server:
-        tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token)
+        tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token, **gone)
     assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
-    assert re.search(r"^# pass 25$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
+    assert re.search(r"^# pass 26$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
     assert token not in tested.stdout + tested.stderr
+
+
+def cancelled(app: App) -> Event:
+    """The last event of a job that was cancelled."""
+    handle = app.enqueue("gone")
+    handle.cancel()
+    return app.store.run(app.store.verbs.events_after(None, 100, "default"))[-1]
 
 
 def _installed(package: Path, packed: str) -> str:

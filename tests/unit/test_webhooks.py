@@ -121,8 +121,8 @@ def test_what_an_answer_means() -> None:
     assert fate_of(410, 1).what == "gone"
     assert {fate_of(status, 99).what for status in (500, 503, 408, 425, 429, 100)} == {"again"}
     refusals = (301, 307, 400, 401, 404, 499)
-    assert {fate_of(status, 4).what for status in refusals} == {"again"}
-    assert {fate_of(status, 5).what for status in refusals} == {"given_up"}
+    assert {fate_of(status, 3).what for status in refusals} == {"again"}
+    assert {fate_of(status, 4).what for status in refusals} == {"given_up"}
 
 
 def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:

@@ -214,9 +214,10 @@ export class Client {
   }
 
   /** Events as they happen, from a cursor or from now on, until the signal. A lost connection is made again and goes
-   * on where it was: nothing is missed, nothing comes twice. */
+   * on where it was: nothing is missed, nothing comes twice. Where retention has removed events that were not read it is
+   * `EventsGone`; with `gaps: "skip"` it goes on with what is left. */
   async *follow(
-    options: EventsWanted & { after?: string; signal?: AbortSignal } = {},
+    options: EventsWanted & { after?: string; gaps?: "tell" | "skip"; signal?: AbortSignal } = {},
   ): AsyncGenerator<Event, void, undefined> {
     const { after, signal, ...wanted } = options;
     let place = after;

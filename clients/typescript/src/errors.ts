@@ -6,6 +6,9 @@ export interface Problem {
   fix?: string | undefined;
   /** The class that Python raises for it. */
   error?: string | undefined;
+  /** Of `events_gone`: where the ledger ends now, and the number of the last event that is missing. */
+  cursor?: string | undefined;
+  through?: number | undefined;
 }
 
 export class HoldfastError extends Error {
@@ -31,6 +34,19 @@ export class NotFound extends Refused {}
 export class Conflict extends Refused {}
 /** The lease is not, or no longer, the holder's. */
 export class StaleLease extends Refused {}
+/** Retention has removed events that were not read. Look at everything anew and follow from `cursor`, which is where the
+ * ledger ended then; or follow with `gaps: "skip"` what is left. */
+export class EventsGone extends Refused {
+  readonly cursor: string | undefined;
+  /** The number of the last event that is missing. */
+  readonly through: number | undefined;
+
+  constructor(message: string, status: number, problem: Problem) {
+    super(message, problem.code, { status, fix: problem.fix });
+    this.cursor = problem.cursor;
+    this.through = problem.through;
+  }
+}
 /** The job had not ended in time; it goes on. */
 export class WaitTimeout extends HoldfastError {}
 /** The job that was waited for did not succeed. */
@@ -84,6 +100,7 @@ const noRoute = new Set(["no_such_route", "method_not_allowed"]);
 export function errorOf(status: number, problem: Problem): HoldfastError {
   // That there is no such route says nothing of what was looked for there.
   if (noRoute.has(problem.code)) return new UnexpectedAnswer(problem.detail ?? problem.code, problem.code, { status });
+  if (problem.code === "events_gone") return new EventsGone(problem.detail ?? problem.code, status, problem);
   const kind = (problem.error && byName[problem.error]) || byStatus[status] || HoldfastError;
   return new kind(problem.detail ?? problem.code, problem.code, { status, fix: problem.fix });
 }

@@ -15,6 +15,8 @@ export const problemSchema = z.object({
   detail: z.string().optional(),
   fix: z.string().optional(),
   error: z.string().optional(),
+  cursor: z.string().optional(),
+  through: z.number().optional(),
 });
 
 export const jobSchema = z.object({

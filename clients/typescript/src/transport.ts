@@ -196,8 +196,8 @@ export class Transport {
     try {
       const problem = problemSchema.safeParse(JSON.parse(text));
       if (problem.success) {
-        const { code, detail, fix, error } = problem.data;
-        return errorOf(response.status, { code, detail: this.#hide(detail ?? code), fix, error });
+        const { code, detail } = problem.data;
+        return errorOf(response.status, { ...problem.data, detail: this.#hide(detail ?? code) });
       }
     } catch {
       // not JSON: somebody in between, or no service at all

@@ -5,7 +5,7 @@ import { createServer, type Server, type ServerResponse } from "node:http";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 
-import { Client, Conflict, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
+import { Client, Conflict, EventsGone, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
 import { Transport } from "../src/transport.js";
 
 const client = new Client();
@@ -70,6 +70,23 @@ test("events are followed from now on, until the signal", async () => {
   await following;
   assert.equal(seen.at(-1), "cancel");
   assert.ok(seen.slice(0, -1).every((verb) => verb === "enqueue"));
+});
+
+test("a follower is told of what retention has removed, and begins again from where it says", async () => {
+  const place = process.env.HOLDFAST_GONE_AFTER;
+  assert.ok(place);
+  const gone = await collect(client.follow({ after: place }), 1).then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+  assert.ok(gone instanceof EventsGone);
+  assert.deepEqual([gone.code, gone.status, gone.through], ["events_gone", 410, Number(process.env.HOLDFAST_GONE_THROUGH)]);
+  assert.ok(gone.cursor);
+  const made = await client.enqueue("ts.again", {}, { queue: "ts-nobody" });
+  const [first] = await collect(client.follow({ after: gone.cursor, kind: "ts.again" }), 1);
+  assert.equal(first?.job_id, made.id);
+  const [left] = await collect(client.follow({ after: place, gaps: "skip" }), 1);
+  assert.ok(left && left.seq > (gone.through ?? 0));
 });
 
 test("people decide", async () => {

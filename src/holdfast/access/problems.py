@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from starlette.responses import JSONResponse
 
 from holdfast.domain.errors import (
     Conflict,
+    EventsGone,
     HoldfastError,
     IllegalTransition,
     InvalidInput,
@@ -40,6 +42,7 @@ BY_CODE = {
     "token_used": 410,
     "token_expired": 410,
     "gate_expired": 410,
+    "events_gone": 410,
     "target_not_found": 404,
     "no_such_step": 404,
     # Too large, or not to be said at all.
@@ -78,7 +81,9 @@ def status_of(error: HoldfastError) -> int:
 
 
 def refusal_of(error: HoldfastError) -> JSONResponse:
-    answer = problem(status_of(error), error.code, error.message, fix=error.fix, error=type(error).__name__)
+    more = {"cursor": error.cursor, "through": error.through} if isinstance(error, EventsGone) else {}
+    name = type(error).__name__
+    answer = problem(status_of(error), error.code, error.message, fix=error.fix, error=name, more=more)
     until = _UNTIL.search(error.message) if error.code == "paused" else None
     if until is not None:
         left = datetime.fromisoformat(until[1]) - datetime.now(UTC)
@@ -86,10 +91,18 @@ def refusal_of(error: HoldfastError) -> JSONResponse:
     return answer
 
 
-def problem(status: int, code: str, reason: str, *, fix: str | None = None, error: str | None = None) -> JSONResponse:
+def problem(
+    status: int,
+    code: str,
+    reason: str,
+    *,
+    fix: str | None = None,
+    error: str | None = None,
+    more: Mapping[str, object] | None = None,
+) -> JSONResponse:
     """DP-3's ``refused`` and ``reason`` are in it; ``error`` is the class that Python raises for it, so that a client
-    can raise the same."""
-    body = {
+    can raise the same, and ``more`` what else that has."""
+    body: dict[str, object] = {
         "type": f"urn:holdfast:error:{code}",
         "title": code.replace("_", " "),
         "status": status,
@@ -102,4 +115,5 @@ def problem(status: int, code: str, reason: str, *, fix: str | None = None, erro
         body["fix"] = fix
     if error is not None:
         body["error"] = error
+    body |= more or {}
     return JSONResponse(body, status_code=status, media_type="application/problem+json")

@@ -17,6 +17,7 @@ from holdfast.app import App
 from holdfast.domain.errors import Refused
 from holdfast.runtime.duties import attend
 from holdfast.runtime.options import WorkerOptions
+from holdfast.stores.patience import ENDLESS, Patience, patience_of
 
 log = logging.getLogger("holdfast.service")
 
@@ -26,8 +27,8 @@ AGAIN = 1.0
 class Attending:
     """The duties for ``tenant``, at the pace of a worker, from ``begin`` to ``aclose``."""
 
-    def __init__(self, app: App, tenant: str) -> None:
-        self._app, self.tenant = app, tenant
+    def __init__(self, app: App, tenant: str, patience: Patience = ENDLESS) -> None:
+        self._app, self.tenant, self._patience = app, tenant, patience
         self._leaving = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -36,12 +37,14 @@ class Attending:
         self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def aclose(self) -> None:
-        """Asked, not cancelled: a statement under way is let through, whatever it does is wanted."""
+        """Asked, not cancelled: a statement under way is let through, whatever it does is wanted; but a database that
+        does not answer is not waited for when the patience is over."""
         self._leaving.set()
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._patience.outlast(self._task)
 
     async def _run(self) -> None:
+        patience_of.set(self._patience)
         if not await self._may():
             return
         pace = WorkerOptions(tenant=self.tenant)

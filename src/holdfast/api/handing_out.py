@@ -38,6 +38,7 @@ from holdfast.runtime.failures import failure
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest
+from holdfast.stores.patience import ENDLESS, Patience, patience_of
 from holdfast.vault import is_packed
 
 LOOK_EVERY = 1.0
@@ -50,8 +51,8 @@ MOST_TENANTS = 1_000
 class HandingOut:
     """One a service. ``attends``: the duties are done by those who claim, since nobody else is known to."""
 
-    def __init__(self, app: App, *, attends: bool = True) -> None:
-        self._app, self._attends = app, attends
+    def __init__(self, app: App, *, attends: bool = True, patience: Patience = ENDLESS) -> None:
+        self._app, self._attends, self._patience = app, attends, patience
         self._attended: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._books: OrderedDict[str, tuple[float, RuleBook]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,6 +178,7 @@ class HandingOut:
             task.add_done_callback(self._tasks.discard)
 
     async def _sweep(self, tenant: str) -> None:
+        patience_of.set(self._patience)  # when the service leaves, a database that does not answer is not waited for
         duties = standard_duties(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
         for duty in (*duties, self._app.scheduler.duty(tenant, SWEEP_EVERY)):
             each: Duty | None = duty
@@ -185,7 +187,7 @@ class HandingOut:
                 each = each.then
 
     async def aclose(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._patience.outlast(*self._tasks)
 
 
 def _handed_out(claim: Claim, kept: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from holdfast.client import Client
 from holdfast.domain.errors import Conflict
 from holdfast.domain.job import Event
 from holdfast.domain.keys import check_name
+from holdfast.following import check_gone
 
 PAGE = 100
 PAUSE = 0.5
@@ -30,6 +31,9 @@ def events(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
     after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this event.")] = None,
+    skip_gaps: Annotated[
+        bool, typer.Option("--skip-gaps", help="Go on with what is left where retention has removed what was not read.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="How many at most (100 unless --follow).")
     ] = None,
@@ -42,7 +46,7 @@ def events(
     last: Event | None = None
     found: list[Event] = []
     with session.connect() as client:
-        for page in _pages(client, reader, after, most, follow):
+        for page in _pages(client, reader, after, most, follow, skip_gaps):
             last = page[-1]
             if session.as_json and not follow:
                 found += page
@@ -57,7 +61,7 @@ def events(
 
 
 def _pages(
-    client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool
+    client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
 ) -> Iterator[list[Event]]:
     """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
     place = after if consumer is None else client.run(client.verbs.cursor_of(consumer, client.tenant))
@@ -65,6 +69,8 @@ def _pages(
     while left is None or left > 0:
         want = PAGE if left is None else min(PAGE, left)
         page = client.run(client.verbs.events_after(place, want, client.tenant))
+        if consumer is None and place is not None and not skip_gaps:  # a consumer holds a purge back
+            client.run(check_gone(client.verbs, place, client.tenant))
         if page:
             yield page
             if consumer is not None:

@@ -1,6 +1,7 @@
 """``holdfast serve``: the HTTP API and the dashboard of an app, or of any database there is.
 
-On a first SIGTERM or Ctrl-C requests that are under way are answered, streams are ended, and the process exits with 0.
+On a first SIGTERM or Ctrl-C requests that are under way are answered, within ten seconds, streams are ended, and the
+process exits with 0; on a second one it leaves at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
 
 HOST, PORT = "127.0.0.1", 8000
+LOOK = 2.0
+"""Seconds to find out what is only worth a hint."""
 
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes one that is free.")]
@@ -81,17 +84,21 @@ def serve(
     listening = web.listen(host, port)
 
     async def run() -> None:
-        stop = asyncio.Event()
-        on_signals(stop.set, stop.set)
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def asked() -> None:
+            (hurry if stop.is_set() else stop).set()
+
+        on_signals(asked, stop.set)
         try:
-            async with web.serving(site, listening, root_path=prefix, trusted=trusted) as ended:
-                _say_where(served, web.address_of(listening, prefix), no_auth, as_json)
+            async with web.serving(site, listening, root_path=prefix, trusted=trusted, hurry=hurry) as ended:
+                await _say_where(served, web.address_of(listening, prefix), no_auth, as_json)
                 waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in waiting:
                     task.cancel()
                 if not as_json:
-                    say("Stopping.")
+                    say("Stopping; once more to leave at once.")
         finally:
             await served.aclose()
 
@@ -116,7 +123,7 @@ def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> 
     return found
 
 
-def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> None:
+async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> None:
     if as_json:
         emit({"address": address})
         return
@@ -125,5 +132,7 @@ def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> None:
         say("Nobody has to log in: whoever is at this machine may do everything.")
         return
     with contextlib.suppress(Exception):  # a role that may not look; whoever comes will tell
-        if not app.client.run(app.client.verbs.tokens("*", limit=1)):
+        async with asyncio.timeout(LOOK):
+            found = await app.client.arun(app.client.verbs.tokens("*", limit=1))
+        if not found:
             say("No token has been issued yet: holdfast tokens issue NAME --role admin")

@@ -16,8 +16,14 @@ from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused, Store
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from holdfast.cli.patient import Patient
+
 GRACE = 10
 """Seconds for requests that are under way."""
+LAST_ANSWER = 2
+"""So much earlier a request gives up a database that does not answer, to be able to say so."""
+LAST_WORDS = 3
+"""Seconds for all else that ends with the service."""
 
 
 def make_web(app: App, *, local: bool, dashboard: bool = True, duties: str | None = None) -> FastAPI:
@@ -91,11 +97,19 @@ def address_of(listening: socket.socket, root_path: str = "") -> str:
 
 @asynccontextmanager
 async def serving(
-    web: FastAPI, listening: socket.socket, *, root_path: str = "", trusted: Sequence[str] = ()
+    web: FastAPI,
+    listening: socket.socket,
+    *,
+    root_path: str = "",
+    trusted: Sequence[str] = (),
+    hurry: asyncio.Event | None = None,
 ) -> AsyncIterator[asyncio.Event]:
-    """Answer requests within the block, and while it ends. Setting the event ends it from within; it is set as well
-    when the server has ended by itself."""
-    server = _server(web, root_path, trusted)
+    """Answer requests within the block, and while it ends: within the grace, or at once when ``hurry`` is set. Setting
+    the event ends it from within; it is set as well when the server has ended by itself."""
+    from holdfast.cli.patient import Patient
+
+    patient = Patient(web, web.state.patience)
+    server = _server(patient, root_path, trusted)
     others, stopped = asyncio.all_tasks(), asyncio.Event()
     task = asyncio.create_task(server.serve([listening]))
     task.add_done_callback(lambda _: stopped.set())
@@ -103,11 +117,19 @@ async def serving(
         yield stopped
     finally:
         server.should_exit = True
+        patient.leave(GRACE - LAST_ANSWER)
         web.state.stopping.set()
         # Streams that go on for ever would be waited for in vain: each comes to its end first.
         live = getattr(web.state, "live", None)
         if live is not None:
             await live.aclose()
+        if not await _within(GRACE + LAST_WORDS, task, hurry):
+            patient.leave(0)
+            for request in list(server.server_state.tasks):
+                request.cancel()
+            if not await _within(LAST_WORDS, task):
+                server.force_exit = True
+                task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         listening.close()
         await _let_go(others)
@@ -120,10 +142,19 @@ async def _let_go(others: set[asyncio.Task[Any]]) -> None:
     left = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
     for task in left:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    if left:
+        await asyncio.wait(left, timeout=LAST_WORDS)
 
 
-def _server(web: FastAPI, root_path: str, trusted: Sequence[str]) -> Any:
+async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event | None = None) -> bool:
+    """Whether it has ended in time, and before somebody was in a hurry."""
+    hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
+    await asyncio.wait({task, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    return task.done()
+
+
+def _server(web: Patient, root_path: str, trusted: Sequence[str]) -> Any:
     try:
         import uvicorn
     except ModuleNotFoundError as error:

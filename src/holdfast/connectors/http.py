@@ -129,7 +129,7 @@ async def _judged(
         raise Ended(Failed("http_rejected", message, final=True, note={"status": answer.status}))
     since = http_date(answer.header("date")) or datetime.now(UTC)
     after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
-    raise Ended(Failed("http_unavailable", message, after=after, note={"status": answer.status}))
+    raise Ended(Failed("http_unavailable", message, no_sooner=after, note={"status": answer.status}))
 
 
 async def _result(ctx: Context, answer: Answer, secrets: list[bytes], keep: list[str]) -> HttpResult:

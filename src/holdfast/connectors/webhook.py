@@ -1,12 +1,14 @@
 """``webhook.deliver`` (JF-9): post a signed message to an endpoint, and keep what became of it.
 
 At least once: whoever dies between the answer and the end of the job sends the same message again, with the same id and
-the same bytes, and a signature of that moment. Nothing but the endpoint says where to: a job cannot name a URL, so
-whoever may enqueue cannot reach or sign for anything that an administrator has not set up.
+the same bytes, and a signature of that moment. What was answered stands, also where the note of it is lost. Nothing but
+the endpoint says where to: a job cannot name a URL, so whoever may enqueue cannot reach or sign for anything that an
+administrator has not set up.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -31,17 +33,22 @@ from holdfast.domain.endpoints import (
     is_ours,
     message_of,
 )
-from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting
+from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.domain.outcome import Failed
 from holdfast.domain.redaction import one_line
 from holdfast.domain.retry_after import asked_delay, http_date
 from holdfast.egress import Answer, Outgoing, send
 from holdfast.runtime.ending import Ended
+from holdfast.stores.base import Caller
+from holdfast.stores.flow import Steps, flow
 from holdfast.stores.ids import new_id
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
 ANSWER_LIMIT: Final = 16_384
 """Nothing of an answer matters but its status and its first words."""
+TRIES: Final = 100
+REFUSALS: Final = frozenset({"webhook_refused", EgressRefused.default_code})
+log = logging.getLogger("holdfast.worker")
 
 
 def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -74,8 +81,7 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
             policy = replace(reach.policy, redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
             answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
         except HoldfastError as error:
-            await attempt.note(None, error.code, error.message)
-            raise _unsent(error, ctx.retries + 1) from None
+            raise await attempt.unsent(error) from None
         return await attempt.judged(answer)
 
     deliver.__name__ = DELIVER.replace(".", "_")
@@ -106,10 +112,14 @@ async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
     return values
 
 
-def _unsent(error: HoldfastError, attempt: int) -> Ended:
-    """Where policy forbids it, or the URL is none, a few more tries are enough: somebody may put it right."""
-    final = isinstance(error, EgressRefused) and attempt >= PATIENCE
-    return Ended(Failed(error.code, error.message, final=final))
+@flow()
+def _disabled(caller: Caller, asked: Endpoint, actor: str) -> Steps[bool]:
+    """Whether it was, and is disabled: one that has another address by now is not gone because the old one is."""
+    found = yield from caller.verbs.endpoint(asked.name, asked.tenant).start()
+    if found is None or (found.id, found.url) != (asked.id, asked.url):
+        return False
+    reason = "the receiver says it is gone (410)"
+    return (yield from caller.verbs.disable_endpoint(asked.name, reason, actor, asked.tenant).start())
 
 
 class _Attempt:
@@ -119,19 +129,36 @@ class _Attempt:
 
     async def judged(self, answer: Answer) -> dict[str, Any]:
         ctx, name = self._ctx, self._endpoint.name
-        fate = fate_of(answer.status, ctx.retries + 1)
+        fate = fate_of(answer.status, await self._refused_before())
         await self.note(answer.status, fate.code, answer.body[: 4 * EXCERPT].decode("utf-8", "replace"))
         if fate.what == "delivered":
             return {"message": self._message, "status": answer.status}
         says = f"{name} answered {answer.status}"
         if fate.what == "gone":
-            actor = f"{DELIVER} {ctx.job_id}"
-            flow = ctx.client.verbs.disable_endpoint(name, "the receiver says it is gone (410)", actor, ctx.tenant)
-            await ctx.client.arun(flow)
-            raise Reject("endpoint_gone", f"{says}: it is gone, and is disabled")
+            if await ctx.client.arun(_disabled(ctx.client, self._endpoint, f"{DELIVER} {ctx.job_id}")):
+                raise Reject("endpoint_gone", f"{says}: it is gone, and is disabled")
+            says = f"{says}, and has another address by now"
         since = http_date(answer.header("date")) or datetime.now(UTC)
         after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
-        raise Ended(Failed(fate.code or "webhook_failed", says, after=after, final=fate.what == "given_up"))
+        raise Ended(Failed(fate.code or "webhook_failed", says, no_sooner=after, final=fate.what == "given_up"))
+
+    async def unsent(self, error: HoldfastError) -> Ended:
+        """Where policy forbids it, or the URL is none, a few more tries are enough: somebody may put it right."""
+        final = isinstance(error, EgressRefused) and await self._refused_before() + 1 >= PATIENCE
+        await self.note(None, error.code, error.message)
+        return Ended(Failed(error.code, error.message, final=final))
+
+    async def _refused_before(self) -> int:
+        """How often this job was refused: what was tried while nobody was there is not counted."""
+        if self._ctx.retries + 1 < PATIENCE:
+            return self._ctx.retries
+        try:
+            verbs = self._ctx.client.verbs
+            found = verbs.endpoint_deliveries(self._endpoint.id, self._ctx.tenant, TRIES, message=self._message)
+            tried = await self._ctx.client.arun(found)
+        except StoreUnavailable:
+            return 0
+        return sum(each.job_id == self._ctx.job_id and each.error_code in REFUSALS for each in tried)
 
     async def note(self, status: int | None, error_code: str | None, said: str) -> None:
         """One line of the log. It is kept also of what went well."""
@@ -150,4 +177,9 @@ class _Attempt:
             took,
             excerpt,
         )
-        await self._ctx.client.arun(self._ctx.client.verbs.note_endpoint_delivery(entry, self._ctx.tenant))
+        try:
+            await self._ctx.client.arun(self._ctx.client.verbs.note_endpoint_delivery(entry, self._ctx.tenant))
+        except StoreUnavailable as error:  # what the receiver has said is true all the same
+            log.warning(
+                "message %s to %s has no line in the log: %s", self._message, self._endpoint.name, error.message
+            )

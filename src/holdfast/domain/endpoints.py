@@ -374,8 +374,8 @@ class Fate:
     code: str | None = None
 
 
-def fate_of(status: int, attempt: int) -> Fate:
-    """What becomes of a message after this answer.
+def fate_of(status: int, refused: int) -> Fate:
+    """What becomes of a message after this answer, ``refused`` so many times before.
 
     A redirect is not followed, and like any other 4xx it means that something is set up wrong. The same bytes will not
     be liked better, but what refuses them may be put right, a login or a route that a release has lost: so it is tried
@@ -387,4 +387,4 @@ def fate_of(status: int, attempt: int) -> Fate:
         return Fate("gone", "endpoint_gone")
     if status >= 500 or status in (408, 425, 429) or status < 200:
         return Fate("again", "webhook_failed")
-    return Fate("given_up" if attempt >= PATIENCE else "again", "webhook_refused")
+    return Fate("given_up" if refused + 1 >= PATIENCE else "again", "webhook_refused")

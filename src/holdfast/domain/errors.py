@@ -9,7 +9,8 @@
     │   ├── NotFound            no such job in this tenant
     │   ├── Conflict            another state, or another payload under the same key
     │   ├── StaleLease          the token is not (or no longer) the holder's
-    │   └── IllegalTransition   the database refused a step that is not in the table
+    │   ├── IllegalTransition   the database refused a step that is not in the table
+    │   └── EventsGone          retention has removed events that a follower had not read
     ├── JobFailed               raised by ``result()`` of a job that did not succeed
     ├── WaitTimeout             the job had not ended in time; it goes on
     ├── StepsChanged            the handler's steps are not those that the job has behind it
@@ -83,6 +84,26 @@ class StaleLease(Refused):
 
 class IllegalTransition(Refused):
     default_code = "illegal_transition"
+
+
+class EventsGone(Refused):
+    """``through`` is the number of the last event that is missing. ``cursor`` is where the ledger ended when that was
+    noticed: whoever looks at everything anew, and follows from there, misses nothing more."""
+
+    default_code = "events_gone"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        fix: str | None = None,
+        cursor: str | None = None,
+        through: int | None = None,
+    ) -> None:
+        super().__init__(message, code=code, fix=fix)
+        self.cursor = cursor
+        self.through = through
 
 
 class JobFailed(HoldfastError):

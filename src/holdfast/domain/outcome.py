@@ -27,8 +27,9 @@ WELL = Succeeded()
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``final``: no further try can help.
-    ``frame`` is where in the user's own code (``module:function``)."""
+    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``no_sooner`` is what somebody else has
+    asked for, and makes a delay longer, never shorter; ``final``: no further try can help. ``frame`` is where in the
+    user's own code (``module:function``)."""
 
     code: str
     message: str
@@ -36,6 +37,7 @@ class Failed:
     after: float | None = None
     final: bool = False
     backoff: Backoff | None = None
+    no_sooner: float | None = None
     note: dict[str, Any] | None = None
     frame: str | None = None
     cost: float | None = None

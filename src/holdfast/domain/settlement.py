@@ -21,6 +21,7 @@ Ending = Literal["succeeded", "retry", "bury", "fail", "crash", "snooze", "cance
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
 LONGEST_DELAY = 100 * 365 * 86_400.0
+MOST_SPREAD = 60.0
 
 
 @dataclass(slots=True)
@@ -111,6 +112,7 @@ def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement
     if again:
         asked, rule = failure.after, failure.backoff or _backoff(claim)
         delay = _bounded(asked) if asked is not None else rule.delay(claim.retries + 1, random01)
+        delay = max(delay, _spread(failure.no_sooner or 0.0, random01))
     code, message, note = safe_text(failure.code, 100), safe_text(failure.message, MESSAGE_LIMIT), _note(failure)
     if again:
         return Settlement(claim.id, claim.attempt, "retry", delay=delay, code=code, message=message, note=note or None)
@@ -136,6 +138,11 @@ def _backoff(claim: Claim) -> Backoff:
 def storable(text: str | None) -> str | None:
     """Why somebody did something to a job, as every store can keep it."""
     return None if text is None else safe_text(text, MESSAGE_LIMIT)
+
+
+def _spread(asked: float, random01: float) -> float:
+    """A little later than was asked for: those who were told the same do not come back at the same moment."""
+    return _bounded(asked) + random01 * min(MOST_SPREAD, _bounded(asked) / 10)
 
 
 def _bounded(delay: float) -> float:

@@ -28,9 +28,9 @@ class EgressPolicy:
     (``api.example.com:8443``), which is open there besides ``ports``; ``own_hosts`` are a tenant's, and stand with
     those of the operator. Times are in seconds: ``connect`` for each connection, ``read`` between two pieces of an
     answer, ``total`` for everything, redirects included. ``max_bytes`` counts what is received, and again what it is
-    when unpacked; with ``cut`` the rest is left out, else too much is refused. With ``plain_secrets`` connectors may
-    send secrets over http, which whoever is on the way can read. ``proxy`` is one of yours, which judges once more; the
-    environment's is not used.
+    when unpacked; with ``cut`` the rest is left out, also what is late or broken off behind the head of an answer, else
+    it is refused. With ``plain_secrets`` connectors may send secrets over http, which whoever is on the way can read.
+    ``proxy`` is one of yours, which judges once more; the environment's is not used.
     """
 
     schemes: tuple[str, ...] = ("https", "http")

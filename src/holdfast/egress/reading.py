@@ -2,10 +2,14 @@
 
 What is packed is unpacked in pieces, and none of them can be larger than what is still allowed: a bomb of a few
 kilobytes ends after the first megabyte, not after the last gigabyte (rule 5).
+
+Where the policy cuts, the status is what counts: it stands when the head is there, and whatever is wrong behind it (too
+much, too slow, broken off, packed in some other way) is left out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterable, Sequence
 from typing import Final
@@ -15,35 +19,60 @@ from holdfast.egress.policy import EgressPolicy
 
 PACKED: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """What zlib is told for each."""
+BEGINNING: Final = 2.0
+"""How many seconds the beginning of a body is waited for, where no more than that is wanted."""
+SPARE: Final = 0.05
+"""So much earlier than the time for everything is over, which would take the status along."""
 
 
 def headers_of(raw: Sequence[tuple[bytes, bytes]], policy: EgressPolicy) -> tuple[tuple[str, str], ...]:
-    size = sum(len(name) + len(value) + 4 for name, value in raw)
-    if size > policy.max_header_bytes:
+    size, taken = 0, []
+    for name, value in raw:
+        size += len(name) + len(value) + 4
+        if size <= policy.max_header_bytes:
+            taken.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+    if size > policy.max_header_bytes and not policy.cut:
         raise EgressTooLarge(f"the answer has {size:,} bytes of headers; {policy.max_header_bytes:,} are taken")
-    return tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw)
+    return tuple(taken)
 
 
 async def body_of(
-    pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy
+    pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy, until: float
 ) -> tuple[bytes, bool]:
-    """The body, unpacked, and whether something of it was left out."""
+    """The body, unpacked, and whether something of it was left out. ``until`` is when the loop's clock says that all is
+    over."""
+    made = bytearray()
+    if not policy.cut:
+        await _read(pieces, headers, policy, made)
+        return bytes(made), False
+    try:
+        async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + BEGINNING, until - SPARE)):
+            left_out = await _read(pieces, headers, policy, made)
+    except (EgressError, TimeoutError):
+        left_out = True
+    return bytes(made[: policy.max_bytes]), left_out
+
+
+async def _read(
+    pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy, made: bytearray
+) -> bool:
+    """Into ``made``, so that what has come is there also when the rest does not; whether it was more than is taken."""
     named = dict(headers)
     length = named.get("content-length", "")
     if not policy.cut and length.isdecimal() and len(length) < 20 and int(length) > policy.max_bytes:
         raise _too_large(policy)
     unpack = _unpacker(named.get("content-encoding", ""))
-    received, made = 0, bytearray()
+    received = 0
     async for piece in pieces:
         received += len(piece)
         made += piece if unpack is None else unpack.some(piece, policy.max_bytes + 1 - len(made))
         if received > policy.max_bytes or len(made) > policy.max_bytes:
             if not policy.cut:
                 raise _too_large(policy)
-            return bytes(made[: policy.max_bytes]), True
+            return True
     if unpack is not None and received and not unpack.whole:
         raise EgressError("the answer ends in the middle of what is packed")
-    return bytes(made), False
+    return False
 
 
 class Unpacker:

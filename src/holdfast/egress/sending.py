@@ -23,9 +23,9 @@ async def send(request: Outgoing, policy: EgressPolicy) -> Answer:
     limit = policy.total if request.timeout is None else min(policy.total, request.timeout)
     start = time.monotonic()
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(limit) as clock:
             for left in range(policy.redirects, -1, -1):
-                answer = await _once(request, target, policy, start)
+                answer = await _once(request, target, policy, start, clock.when() or 0.0)
                 location = answer.header("location")
                 if not policy.redirects or answer.status not in REDIRECTS or location is None:
                     return answer
@@ -38,14 +38,14 @@ async def send(request: Outgoing, policy: EgressPolicy) -> Answer:
     raise refused(f"more than {policy.redirects} redirects")
 
 
-async def _once(request: Outgoing, target: Target, policy: EgressPolicy, start: float) -> Answer:
+async def _once(request: Outgoing, target: Target, policy: EgressPolicy, start: float, until: float) -> Answer:
     from holdfast.egress.reading import body_of, headers_of
-    from holdfast.egress.wire import exchange  # needs the extra `http`
+    from holdfast.egress.wire import exchange, pieces_of  # needs the extra `http`
 
     policy.check(target)
     addresses = await resolve(target, policy)
     async with exchange(request, target, addresses, policy) as (response, address):
         headers = headers_of(response.headers, policy)
-        async with aclosing(response.aiter_stream()) as pieces:
-            body, truncated = await body_of(pieces, headers, policy)
+        async with aclosing(pieces_of(response, target)) as pieces:
+            body, truncated = await body_of(pieces, headers, policy, until)
     return Answer(response.status, headers, body, time.monotonic() - start, address, target.origin, truncated)

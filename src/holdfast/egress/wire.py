@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final
@@ -27,6 +27,8 @@ except ImportError as missing:
     raise missing_extra() from missing
 
 TRIED: Final = 4
+BROKE_OFF: Final = "Server disconnected"
+"""How the layer below begins to say that the connection was closed where the head of an answer should be."""
 _ours: ContextVar[bool] = ContextVar("holdfast_egress", default=False)
 
 
@@ -108,6 +110,14 @@ async def exchange(
                 await response.aclose()
 
 
+async def pieces_of(response: httpcore2.Response, target: Target) -> AsyncGenerator[bytes, None]:
+    """Of its body, with errors of ours."""
+    with _named(target):
+        async with aclosing(response.aiter_stream()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     token = _ours.set(True)
@@ -138,6 +148,8 @@ class _named:
                 raise EgressUnreachable(f"{self._origin} cannot be reached, or broke off") from None
             case httpcore2.LocalProtocolError():
                 raise EgressError(f"{self._origin}: the request cannot be sent as it is") from None
+            case httpcore2.RemoteProtocolError() if str(error).startswith(BROKE_OFF):
+                raise EgressUnreachable(f"{self._origin} broke off before it had answered") from None
             case httpcore2.ProtocolError() | httpcore2.UnsupportedProtocol():
                 raise EgressError(f"{self._origin} answered with something that is not HTTP") from None
 

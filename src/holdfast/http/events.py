@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Event
@@ -21,6 +21,8 @@ from holdfast.stores.base import Sent
 
 C = TypeVar("C", bound=Runner)
 
+Gaps = Literal["tell", "skip"]
+"""Where retention was faster: ``EventsGone``, or what is left."""
 PAGE = 200
 REMEMBERED = 5_000
 MOST_OF_A_REFUSAL = 65_536
@@ -38,12 +40,14 @@ class EventsWanted(TypedDict, total=False):
 
 class Events(Noun[C], Generic[C]):
     @many
-    def list(self, *, after: str | None = None, **wanted: Unpack[EventsWanted]) -> Items[Event]:
+    def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """Those after a cursor, in the order of their commits, until there are none. Each has the ``cursor`` to go on
-        from; how far you are is yours to keep."""
+        from; how far you are is yours to keep. ``EventsGone`` where retention has removed some that you had not read:
+        it has the ``cursor`` of the present end, to follow from when you have looked at everything anew. With
+        ``gaps="skip"`` they are left out."""
         place = after
         while True:
-            answer = yield from self._ask(get("/events", after=place, limit=PAGE, **wanted))
+            answer = yield from self._ask(get("/events", after=place, limit=PAGE, gaps=_said(gaps), **wanted))
             last = place
             found, place = read_page(Event, answer)
             for event in found:
@@ -53,12 +57,13 @@ class Events(Noun[C], Generic[C]):
                 return
 
     @many
-    def follow(self, *, after: str | None = None, **wanted: Unpack[EventsWanted]) -> Items[Event]:
+    def follow(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """As they happen, from a cursor or from now on, without end. A lost connection is made again and goes on where
-        it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``."""
+        it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``; where
+        retention was faster, ``EventsGone`` as in ``list``."""
         link, place, seen, silent = self._runner.link, after, _Recent(), 0
         while True:
-            request = _following(place, wanted)
+            request = _following(place, gaps, wanted)
             reply = yield from answer_to(request, link.base, link.retrying, stream=True)
             if reply.status != 200 or "text/event-stream" not in reply.headers.get("content-type", ""):
                 whole = yield from _whole(reply)
@@ -114,11 +119,16 @@ class _Recent:
         return True
 
 
-def _following(place: str | None, wanted: EventsWanted) -> Request:
+def _said(gaps: Gaps) -> str | None:
+    """Only what is not the usual: a service of an older release knows nothing of it."""
+    return None if gaps == "tell" else gaps
+
+
+def _following(place: str | None, gaps: Gaps, wanted: EventsWanted) -> Request:
     if place is not None and not (place.isascii() and place.isprintable()):  # no header could carry it
         raise InvalidInput(f"{place!r} is not a cursor", code="invalid_cursor")
     headers = {"Accept": "text/event-stream"} | ({} if place is None else {"Last-Event-ID": place})
-    return Request("GET", "/events/stream", asked(dict(wanted)), headers=headers, repeatable=True)
+    return Request("GET", "/events/stream", asked({**wanted, "gaps": _said(gaps)}), headers=headers, repeatable=True)
 
 
 def _events(parser: Parser, chunk: bytes) -> Iterator[Event]:

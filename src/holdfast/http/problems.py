@@ -12,6 +12,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.domain.errors import (
     Conflict,
+    EventsGone,
     HoldfastError,
     InvalidInput,
     NotFound,
@@ -70,11 +71,16 @@ def error_of(reply: Reply, secret: str = "") -> HoldfastError:
         kind = StoreError
     said = problem.get("detail") or problem.get("title") or f"status {reply.status}"
     fix = problem.get("fix")
-    return kind(
+    error = kind(
         _clean(str(said), secret),
         code=_clean(str(problem["code"]), secret)[:100],
         fix=_clean(fix, secret) if isinstance(fix, str) else None,
     )
+    if isinstance(error, EventsGone):
+        cursor, through = problem.get("cursor"), problem.get("through")
+        error.cursor = cursor if isinstance(cursor, str) else None
+        error.through = through if isinstance(through, int) else None
+    return error
 
 
 def may_pass(reply: Reply) -> bool:

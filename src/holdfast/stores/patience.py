@@ -7,9 +7,15 @@ fails at once, and what is being waited for then is given up.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from contextvars import ContextVar
+from typing import Any, Final
+
+LET_GO: Final = 1.0
+LOOK: Final = 0.5
+"""Seconds; it may be ended earlier than was said when somebody began to wait."""
 
 
 class Patience:
@@ -22,6 +28,17 @@ class Patience:
 
     def left(self) -> float:
         return max(0.0, self.until - time.monotonic())
+
+    async def outlast(self, *tasks: asyncio.Task[Any]) -> None:
+        """Until they have ended, or it is over: then they are given a moment to give up by themselves, as those do who
+        wait for an answer, and are cancelled, who may wait for a connection that was asked for long ago."""
+        waiting = {task for task in tasks if not task.done()}
+        while waiting and self.until > time.monotonic() - LET_GO:
+            _, waiting = await asyncio.wait(waiting, timeout=min(LOOK, self.left() + LET_GO))
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting, timeout=LET_GO)
 
 
 ENDLESS = Patience()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,8 +16,10 @@ from holdfast.access import Scope
 from holdfast.access.lasting import Lasting
 from holdfast.api.answers import PAGE, After, Limit, Page, as_json
 from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
+from holdfast.domain.errors import EventsGone, StoreUnavailable
 from holdfast.domain.job import Event
-from holdfast.live import Lagged, Live
+from holdfast.following import check_gone
+from holdfast.live import Here, Lagged, Live
 from holdfast.stores.base import Sent
 
 router = APIRouter(prefix="/events", tags=["events"])
@@ -27,6 +29,13 @@ LONGEST_IN_A_HEAD = 2_000
 PAGES = 20
 """Where few events fit what is asked for, so many pages are looked at before the answer says where to go on."""
 
+Gaps = Annotated[
+    Literal["tell", "skip"],
+    Query(description="Whether it is refused (410) where retention was faster, or goes on with what is left."),
+]
+GONE: dict[int | str, dict[str, Any]] = {
+    410: {"description": "`events_gone`: retention has removed events that were not read from this place."}
+}
 Several = Annotated[list[str] | None, Query(max_length=20)]
 
 
@@ -55,21 +64,26 @@ async def _wanted(kind: Several = None, verb: Several = None, job: Several = Non
 Filter = Annotated[Wanted, Depends(_wanted)]
 
 
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event], responses=GONE)
 async def list_events(
     app: TheApp,
     live: TheLive,
     wanted: Filter,
     after: After = None,
     limit: Limit = PAGE,
+    gaps: Gaps = "tell",
 ) -> Response:
     """Events in the order of their commits. `next` is where to go on, also when there is nothing more for now: asking
-    again from there answers what came since."""
+    again from there answers what came since. Where [retention](../guides/retention.md) has removed some of them, that
+    is 410 `events_gone`, with the number of the last that is missing (`through`) and the `cursor` of the present end:
+    look at everything anew and go on from there, or take what is left with `gaps=skip`."""
     client = app.client
     found: list[Event] = []
     place = after
     for _ in range(PAGES):
         page = await client.arun(client.verbs.events_after(place, limit, client.tenant))
+        if place is not None and gaps == "tell":
+            await client.arun(check_gone(client.verbs, place, client.tenant))
         for event in page:
             place = event.cursor
             if await wanted.fits(event, live):
@@ -85,7 +99,7 @@ async def list_events(
     "/stream",
     dependencies=[allowed(Scope.READ)],
     response_class=EventSourceResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **GONE},
 )
 async def stream_events(
     request: Request,
@@ -94,18 +108,23 @@ async def stream_events(
     wanted: Filter,
     after: After = None,
     last_event_id: Annotated[str | None, Header(max_length=8_000)] = None,
+    gaps: Gaps = "tell",
 ) -> Response:
     """Events as they are committed (server-sent). `event:` is the verb as `job.succeeded`, `data:` the event as JSON,
     `id:` its cursor: a client that comes back with it in `Last-Event-ID` (or `after`) misses nothing, and may be told
     one twice. Without either it hears of what happens from now on. `lagged` says that it was too slow, and that what
-    follows was read for it from its own place on. It ends when the token does."""
+    follows was read for it from its own place on. A message of an `id:` alone says how far what was passed over goes.
+    It ends when the token does. A place from which retention has removed events is 410, as for the list; also that is
+    `gaps=skip`."""
     place = last_event_id or after
     tenant = app.client.tenant
     if place is None:
         place = await live.place(tenant)
     else:  # one that is none is refused now, not in the midst of the stream
         await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
-    told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ))
+        if gaps == "tell":
+            await app.client.arun(check_gone(app.client.verbs, place, tenant))
+    told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ), gaps == "skip")
     # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
     # may be long where much is under way, and what lies in between takes no long heads.
     head = {"Holdfast-Cursor": place} if len(place) <= LONGEST_IN_A_HEAD else None
@@ -113,17 +132,28 @@ async def stream_events(
 
 
 async def _told(
-    live: Live, tenant: str, place: str, wanted: Wanted, lasting: Lasting
+    live: Live, tenant: str, place: str, wanted: Wanted, lasting: Lasting, skip: bool
 ) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent(comment="following", retry=2_000, id=place)
-    async with aclosing(live.follow(tenant, after=place)) as events:
-        async for event in events:
-            if not await lasting.holds():
-                return
-            if isinstance(event, Lagged):
-                yield ServerSentEvent(event="lagged", data="{}")
-            elif await wanted.fits(event, live):
-                yield ServerSentEvent(event=event.name, data=as_json(event).decode(), id=event.cursor)
+    passed_over = False
+    # Whoever comes back from its place is told of a gap, or waits until the database is there.
+    with suppress(EventsGone, StoreUnavailable):
+        async with aclosing(live.follow(tenant, after=place, skip=skip, marks=True)) as events:
+            async for event in events:
+                if not await lasting.holds():
+                    return
+                if isinstance(event, Lagged):
+                    yield ServerSentEvent(event="lagged", data="{}")
+                elif isinstance(event, Here):
+                    # Else one that wants few would come back from long ago, and be told of what it did not want.
+                    if passed_over:
+                        yield ServerSentEvent(comment="passed over", id=event.cursor)
+                    passed_over = False
+                elif await wanted.fits(event, live):
+                    yield ServerSentEvent(event=event.name, data=as_json(event).decode(), id=event.cursor)
+                    passed_over = False
+                else:
+                    passed_over = True
 
 
 class Tell(BaseModel):

@@ -47,7 +47,7 @@ def _attended(state: State) -> bool:
 def _handing_out(request: Request) -> HandingOut:
     state = request.app.state
     if not hasattr(state, "handing_out"):
-        state.handing_out = HandingOut(state.app, attends=not _attended(state))
+        state.handing_out = HandingOut(state.app, attends=not _attended(state), patience=state.patience)
     found: HandingOut = state.handing_out
     return found
 

@@ -18,11 +18,17 @@ _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 class LedgerVerbs(Calls, Reader):
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        if cursor and not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")
+        _check(cursor)
         decode = Record.decoder(Event, self.dialect.codec)
         rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+        _check(cursor)
+        rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
+        found: int | None = rows[0][0]
+        return found
 
     @flow(writes=False)
     def ledger_end(self, tenant: str) -> Steps[str]:
@@ -34,3 +40,8 @@ class LedgerVerbs(Calls, Reader):
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
         rows = yield self._call("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant)
         return bool(rows[0][0])
+
+
+def _check(cursor: str | None) -> None:
+    if cursor and not _CURSOR.fullmatch(cursor):
+        raise InvalidInput(f"{cursor[:50]!r} is not a cursor of this ledger", code="invalid_cursor")

@@ -78,5 +78,7 @@ class SubscriptionReads(Reader):
         table = "event" if of_ledger else "app_event"
         mine = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
         text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {mine} limit :most)"
-        rows = yield from self._ask(tenant, text, seq=int((cursor or "0").lstrip("a") or 0), most=most)
+        rows = yield from self._ask(
+            tenant, text, seq=int((cursor or "0").lstrip("a").partition(";")[0] or 0), most=most
+        )
         return int(rows[0][0])

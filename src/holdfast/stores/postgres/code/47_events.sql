@@ -72,6 +72,27 @@ begin
     end loop;
 end $$;
 
+-- Whether retention has taken events that whoever has this cursor had not read: the number of the last of them, or null. What
+-- was purged before the cursor was given out is no gap to whoever goes on from it, and its snapshot tells. Of those that were
+-- under way at that snapshot some have numbers below the floor: they would be missed here, had their jobs ended, been cleaned and
+-- been purged without any other event of their jobs above it.
+create or replace function events_gone(cursor text, for_tenant text default null) returns bigint
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_parts text[] := string_to_array(events_gone.cursor, ';');
+    v_seen  pg_snapshot := coalesce(nullif(v_parts[3], ''), nullif(v_parts[2], ''))::pg_snapshot;
+    v_place bigint := greatest(nullif(v_parts[1], '')::bigint, nullif(v_parts[4], '')::bigint, 0);
+begin
+    return (
+        select max(g.through)
+          from (select coalesce((a.changed ->> 'through')::bigint, a.last_seq) as through from action a
+                 where a.first_seq is not null and a.last_seq > v_place and (v_scope = '*' or a.tenant = v_scope)
+                   and (v_seen is null or not pg_visible_in_snapshot(a.xid::text::xid8, v_seen))) g
+         where g.through > v_place);
+end $$;
+
 -- The same for what applications told. Its cursors begin with an a, so that neither is taken for the other.
 create or replace function app_events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, id uuid, tenant text, name text, data json, job_id uuid, sent_by text, sent_at timestamptz,

@@ -134,25 +134,30 @@ begin
 end $$;
 
 -- For whoever purges jobs with their events, just before it deletes them: their numbers are kept in the trail, so that the chain
--- holds without them, and one that is missing without this is missed. Answers how many events that were.
+-- holds without them, and one that is missing without this is missed. One line for each tenant, with the number through which
+-- whoever follows its events by a place of his own must have read (`events_gone`). Answers how many events that were.
 create or replace function record_removed(p_jobs uuid[]) returns integer
 language plpgsql set search_path from current as $$
 declare
     v_count integer;
 begin
     with numbers as (
-        select e.seq, e.seq - row_number() over (order by e.seq) as island from event e where e.job_id = any (p_jobs)
+        select e.tenant, e.seq, e.verb, e.job_id, e.seq - row_number() over (partition by e.tenant order by e.seq) as island
+          from event e where e.job_id = any (p_jobs)
     ), ranges as (
-        select min(n.seq) as low, max(n.seq) as high, count(*) as many from numbers n group by n.island
+        select n.tenant, min(n.seq) as low, max(n.seq) as high, count(*) as many,
+               max(n.seq) filter (where n.verb <> 'clean') as through
+          from numbers n group by n.tenant, n.island
     ), noted as (
-        select sum(r.many)::integer as many, min(r.low) as low, max(r.high) as high,
+        select r.tenant, sum(r.many)::integer as many, min(r.low) as low, max(r.high) as high, coalesce(max(r.through), 0) as through,
                string_agg(case when r.low = r.high then r.low::text else r.low || '-' || r.high end, ',' order by r.low) as events
-          from ranges r
+          from ranges r group by r.tenant
     ), written as (
         insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)
-        select scope(), clock_now(), actor(), 'purge', 'ledger', cardinality(p_jobs) || ' jobs',
-               jsonb_build_object('events', n.events, 'count', n.many), n.low, n.high
-          from noted n where n.many > 0)
-    select n.many into v_count from noted n;
+        select n.tenant, clock_now(), actor(), 'purge', 'ledger',
+               (select count(distinct e.job_id) from numbers e where e.tenant = n.tenant) || ' jobs',
+               jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through), n.low, n.high
+          from noted n)
+    select sum(n.many)::integer into v_count from noted n;
     return coalesce(v_count, 0);
 end $$;

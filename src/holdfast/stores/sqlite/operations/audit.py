@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from holdfast.domain.audit import (
     ACTION_FIELDS,
@@ -117,15 +119,20 @@ class AuditVerbs(AuditReads):
 _DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): ACTION_FIELDS.index("changed")}
 
 
-def record_removed(job_ids: Iterable[str], tenant: str) -> Steps[int]:
+def record_removed(job_ids: Iterable[str]) -> Steps[int]:
     """For whoever purges jobs with their events, just before it deletes them, in a flow that has signed: their numbers
-    are kept in the trail, so that the chain holds without them. Answers how many events that were."""
-    ids = list(job_ids)
+    are kept in the trail, so that the chain holds without them. One line for each tenant, with the number through
+    which whoever follows its events by a place of his own must have read. Answers how many events that were."""
     rows = yield Statement(
-        "SELECT seq FROM event WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY seq", (ids_json(ids),)
+        "SELECT tenant, seq, verb, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
+        " ORDER BY tenant, seq",
+        (ids_json(job_ids),),
     )
-    numbers = [row[0] for row in rows]
-    if numbers:
-        changed = json.dumps({"events": Ranges.text(numbers), "count": len(numbers)})
-        yield from note_action(tenant, "purge", "ledger", f"{len(ids)} jobs", changed, (numbers[0], numbers[-1]))
-    return len(numbers)
+    for tenant, those in groupby(rows, itemgetter(0)):
+        events = list(those)
+        numbers = [seq for _, seq, _, _ in events]
+        through = max((seq for _, seq, verb, _ in events if verb != "clean"), default=0)
+        changed = json.dumps({"events": Ranges.text(numbers), "count": len(numbers), "through": through})
+        jobs = len({job for *_, job in events})
+        yield from note_action(tenant, "purge", "ledger", f"{jobs} jobs", changed, (numbers[0], numbers[-1]))
+    return len(rows)

@@ -12,9 +12,17 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
+# What was purged before a cursor was given out is no gap to whoever goes on from it: where anything ever was, a cursor
+# also has the number of the last action at that moment.
+_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL"
+_SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM action) END), '')"
 _AFTER = (
-    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq FROM event"
+    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM event"
     " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
+)
+_GONE = (
+    "SELECT max(coalesce(json_extract(changed, '$.through'), last_seq)) FROM action"
+    " WHERE first_seq IS NOT NULL AND seq > :since AND last_seq > :seq AND (:any OR tenant = :tenant)"
 )
 _TOLD_AFTER = (
     f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM app_event"
@@ -28,29 +36,35 @@ _MOVE_CURSOR = (
     "UPDATE consumer SET cursor = :cursor, updated_at = :now"
     " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
 )
-_CURSOR = re.compile(r"[0-9]{1,18}")
+_CURSOR = re.compile(r"([0-9]{1,18})(?:;([0-9]{1,18}))?")
+_TOLD_CURSOR = re.compile(r"a[0-9]{1,18}")
 
 
 class LedgerVerbs:
     @flow(writes=False)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        if cursor and not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
-        rows = yield Statement(
-            _AFTER, {"seq": int(cursor or 0), "any": any_tenant(tenant), "tenant": tenant, "want": want}
-        )
+        seq, _ = _place(cursor)
+        rows = yield Statement(_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         decode = Record.decoder(Event, SqliteCodec())
-        return [decode((*row[:-1], str(row[-1]))) for row in rows]
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+        seq, since = _place(cursor)
+        params = {"seq": seq, "since": since, "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_GONE, params)
+        through: int | None = rows[0][0]
+        return through if through is not None and through > seq else None
 
     @flow(writes=False)
     def ledger_end(self, tenant: str) -> Steps[str]:
-        rows = yield Statement("SELECT coalesce(max(seq), 0) FROM event")
+        rows = yield Statement(f"SELECT coalesce(max(seq), 0) || {_SINCE} FROM event")
         return str(rows[0][0])
 
     @flow(writes=False)
     def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
         """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
-        if cursor and not (cursor[0] == "a" and _CURSOR.fullmatch(cursor[1:])):
+        if cursor and not _TOLD_CURSOR.fullmatch(cursor):
             raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")
         seq = int(cursor[1:]) if cursor else 0
         rows = yield Statement(_TOLD_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
@@ -67,3 +81,13 @@ class LedgerVerbs:
             rows = yield Statement(_MOVE_CURSOR, {**params, "was": was})
         yield from unsign()
         return bool(rows)
+
+
+def _place(cursor: str | None) -> tuple[int, int]:
+    """The number of the last event that was read, and of the last action when it was."""
+    if not cursor:
+        return 0, 0
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
+    return int(found[1]), int(found[2] or 0)

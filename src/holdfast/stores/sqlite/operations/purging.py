@@ -57,7 +57,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})
 
 
-def purge_jobs(jobs: Sequence[str], tenant: str) -> Steps[None]:
+def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
     these = {"ids": ids_json(jobs)}
     gates = yield Statement(f"SELECT id FROM gate WHERE job_id {_THESE}", these)
@@ -67,7 +67,7 @@ def purge_jobs(jobs: Sequence[str], tenant: str) -> Steps[None]:
         yield Statement(text, these)
     yield Statement(f"DELETE FROM job_state WHERE id {_THESE}", these)
     yield Statement(f"DELETE FROM job WHERE id {_THESE}", these)
-    yield from record_removed(jobs, tenant)  # the seals over the ledger hold without them
+    yield from record_removed(jobs)  # the seals over the ledger hold without them
     yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
     for table in (*_CARRIED, *_OTHERS):
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)

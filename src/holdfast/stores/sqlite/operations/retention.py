@@ -206,7 +206,7 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
         for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
             unread.setdefault(job_id, reader)
         if going := [job_id for job_id in due if job_id not in unread]:
-            yield from purge_jobs(going, tenant)
+            yield from purge_jobs(going)
     full = len(due) >= want  # there may be more of those that were looked at
     more = full or len(ids) >= look
     held += len(unread)

@@ -1,0 +1,26 @@
+"""For those who follow the ledger from a place that they keep themselves: whether retention was faster (ADR 0043).
+
+Consumers and subscriptions, whose place the database keeps, hold a purge back; of all others it knows nothing.
+"""
+
+from __future__ import annotations
+
+from holdfast.domain.errors import EventsGone
+from holdfast.stores.base import Verbs
+from holdfast.stores.flow import Steps, flow
+
+
+@flow(writes=False)
+def check_gone(verbs: Verbs, place: str, tenant: str) -> Steps[None]:
+    """``EventsGone`` when events after this cursor were purged since it was given out. Asked after the page that was
+    read from there, so that no purge is between the two."""
+    through = yield from verbs.events_gone(place, tenant).start()
+    if through is None:
+        return
+    end = yield from verbs.ledger_end(tenant).start()
+    raise EventsGone(
+        f"events up to number {through} that were not read from this place are gone: retention has purged their jobs",
+        fix="Look at everything anew and follow from the cursor that comes with this, or say that gaps are skipped.",
+        cursor=end,
+        through=through,
+    )

@@ -1,0 +1,72 @@
+"""Whether retention has removed events that a follower had not read, told by the cursor that it comes back with."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import EVERY_TENANT, Event
+from holdfast.stores.base import Store
+from tests.support.retention import keep, sweep
+from tests.support.stores import TENANT, forward, put_one
+
+pytestmark = pytest.mark.req("DP-12", "DP-16", "CX-12")
+
+
+def ended(store: Store, tenant: str = TENANT) -> str:
+    job = put_one(store, tenant=tenant)
+    store.run(store.verbs.operate("cancel", [job], None, "ada", tenant))
+    return job
+
+
+def read(store: Store, cursor: str | None = None, want: int = 100, tenant: str = TENANT) -> list[Event]:
+    return store.run(store.verbs.events_after(cursor, want, tenant))
+
+
+def gone(store: Store, cursor: str, tenant: str = TENANT) -> int | None:
+    return store.run(store.verbs.events_gone(cursor, tenant))
+
+
+def days_later(store: Store) -> None:
+    for _ in range(2):  # one pass finds what the other has left
+        forward(store, 2 * 86_400)
+        sweep(store)
+        put_one(store, "later")  # the job of the last event stays
+
+
+def test_what_was_not_read_and_is_gone_is_told(store: Store) -> None:
+    keep(store, purge="1d")
+    ended(store)
+    (first,) = read(store, want=1)  # half-way in a page
+    ended(store, "acme")
+    for cursor in (first.cursor, read(store)[-1].cursor):
+        assert gone(store, cursor) is None
+    last = read(store)[-1]
+    days_later(store)
+    assert gone(store, first.cursor) == last.seq
+    assert gone(store, first.cursor, EVERY_TENANT) == last.seq + 2
+    # Whoever had read the end of the job has missed nothing but that it was cleaned.
+    assert gone(store, last.cursor) is None
+    assert {event.kind for event in read(store, last.cursor)} == {"later"}
+    assert gone(store, store.run(store.verbs.ledger_end(TENANT))) is None
+    with pytest.raises(InvalidInput, match="invalid_cursor"):
+        gone(store, "nonsense")
+
+
+def test_what_was_gone_before_the_cursor_was_given_out_is_no_gap(store: Store) -> None:
+    """Somebody who reads from the beginning finds holes, and has missed nothing."""
+    keep(store, purge="1d")
+    kept = put_one(store)
+    ended(store)
+    days_later(store)
+    (first,) = read(store, want=1)
+    assert (first.job_id, gone(store, first.cursor)) == (kept, None)
+    (second,) = read(store, first.cursor, want=1)
+    assert (second.kind, gone(store, second.cursor)) == ("later", None)
+    ended(store)
+    last = read(store)[-1].seq
+    days_later(store)
+    assert gone(store, second.cursor) == last
+    assert {event.kind for event in read(store, first.cursor)} == {"later"}
+    assert store.run(store.verbs.save_cursor("me", read(store)[-1].cursor, None, TENANT))
+    assert [each.behind for each in store.run(store.verbs.consumers(TENANT))] == [0]

@@ -1,0 +1,67 @@
+"""A follower that comes back after retention has removed what it had not read is told, and never skips silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import App, errors
+from tests.http.conftest import Driver
+from tests.support.retention import keep, sweep
+from tests.support.stores import forward
+
+pytestmark = pytest.mark.req("JF-14", "DP-12", "CX-12")
+
+Drive = Callable[..., Driver]
+BOTH = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+
+
+def cancelled(app: App, kind: str = "x") -> str:
+    handle = app.enqueue(kind)
+    handle.cancel()
+    return handle.id
+
+
+def purge(app: App) -> None:
+    """All that has ended goes."""
+    for _ in range(2):  # one pass finds what the other has left
+        forward(app.store, 2 * 86_400)
+        sweep(app.store)
+        app.enqueue("later")  # the job of the last event stays
+
+
+@BOTH
+def test_a_follower_is_told_of_a_gap_and_how_to_begin_again(app: App, base: str, drive: Drive) -> None:
+    keep(app.store, purge="1d")
+    client = drive(base)
+    cancelled(app)
+    (first,) = client.take(lambda c: c.events.list(), most=1)
+    lost = cancelled(app)
+    kept = app.enqueue("kept").id
+    missing = max(each.seq for each in client.take(lambda c: c.events.list()) if each.job_id == lost)
+    purge(app)
+    for wanted in (
+        lambda c: c.events.list(after=first.cursor),
+        lambda c: c.events.follow(after=first.cursor),
+        lambda c: c.events.list(after=first.cursor, kind="kept"),
+    ):
+        with pytest.raises(errors.EventsGone) as told:
+            client.take(wanted, most=1)
+        assert (told.value.code, told.value.through) == ("events_gone", missing)
+    with pytest.raises(errors.Refused) as refused:
+        client.take(lambda c: c.events.list(after=first.cursor))
+    assert isinstance(refused.value, errors.EventsGone)
+    begin = refused.value.cursor
+    # Everything is looked at anew, and from there on nothing is missed.
+    after = cancelled(app)
+    assert [each.job_id for each in client.take(lambda c: c.events.list(after=begin))] == [after, after]
+    assert [each.job_id for each in client.take(lambda c: c.events.follow(after=begin), most=2)] == [after, after]
+    # Or whoever does not mind goes on with what is left, and is told of the next gap from there.
+    left = client.take(lambda c: c.events.list(after=first.cursor, gaps="skip"))
+    assert [each.job_id for each in left if each.kind != "later"] == [kept, after, after]
+    assert client.take(lambda c: c.events.follow(after=first.cursor, gaps="skip"), most=len(left)) == left
+    assert client.take(lambda c: c.events.list(after=left[0].cursor)) == left[1:]
+    purge(app)
+    with pytest.raises(errors.EventsGone):
+        client.take(lambda c: c.events.list(after=left[0].cursor))
