@@ -124,7 +124,7 @@ class Client:
         return self.store.run(flow)
 
     async def arun(self, flow: Flow[T]) -> T:
-        self.make_ready()
+        await self.amake_ready()
         return await self.store.arun(flow)
 
     def make_ready(self) -> None:
@@ -133,6 +133,11 @@ class Client:
                 if not self._ready:
                     self.store.migrate()
                     self._ready = True
+
+    async def amake_ready(self) -> None:
+        """Beside the loop: another process may be at the tables."""
+        if not self._ready:
+            await asyncio.to_thread(self.make_ready)
 
     # --- enqueue ---
 

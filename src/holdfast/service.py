@@ -25,6 +25,7 @@ from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
+from holdfast.runtime.beginning import when_there
 
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
 API = frozenset({"/api/", "/healthz", "/readyz", "/metrics"})
@@ -41,7 +42,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        app.client.make_ready()
+        await asyncio.to_thread(when_there, app.client.make_ready)
         app.knowing()
         observe_queues(app)
         if attending is not None:
