@@ -14,12 +14,14 @@ import pytest
 from holdfast import App
 from holdfast.errors import StoreUnavailable
 from tests.app.running import work_off
-from tests.faults.trouble import LASTING, Counted, allow, deny, watching
+from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
 from tests.support.borrowers import path_of
 
 pytestmark = pytest.mark.req("CX-15", "SC-19", "HF-3")
+on_a_bad_disk = pytest.mark.skipif(not REACHABLE, reason="SQLite's system calls cannot be reached in this Python")
 
 
+@on_a_bad_disk
 @pytest.mark.parametrize("fate", ["broken", "handles"])
 def test_a_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate: str, tmp_path: Path) -> None:
     """As for a server that is just being restarted."""
@@ -52,6 +54,7 @@ def test_a_loop_goes_on_while_the_tables_are_waited_for(new_sqlite_url: str) -> 
         assert asyncio.run(enqueue(app))
 
 
+@on_a_bad_disk
 def test_a_job_that_cannot_be_written_leaves_no_transaction_open(sqlite_url: str) -> None:
     """Where none was open the savepoint is the transaction, and to release it is to commit it: on a full disk it would
     have stayed, with the write lock."""

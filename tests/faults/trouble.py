@@ -34,7 +34,11 @@ from holdfast.stores.sqlite.connection import OurConnection
 Fate = Literal["held", "short", "written", "full", "broken", "handles", "killed"]
 Trouble = tuple[int, Fate] | tuple[int, Fate, str]
 """At which statement; or at which of those that begin so, since those of a worker come in any order."""
-FATES: tuple[Fate, ...] = get_args(Fate)
+REACHABLE = hasattr(_sqlite3, "__file__") and hasattr(ctypes.CDLL(_sqlite3.__file__), "sqlite3_vfs_find")
+"""Whether SQLite's table of system calls is at hand: in a Python that has SQLite built in it is not."""
+FATES: tuple[Fate, ...] = tuple(
+    fate for fate in get_args(Fate) if REACHABLE or fate not in ("full", "broken", "handles")
+)
 WAITING = 0.1
 """Seconds that a connection waits for a lock, so that whoever is to be told that he has not got it is told soon."""
 SHORT = 0.03
@@ -63,7 +67,9 @@ class Watch:
         """Those that are used: none is to be left in a transaction."""
         self._path = path
         self._folder = folder
-        self._notes = None if folder is None else os.open(folder / STATEMENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._notes: int | None = None
+        if folder is not None:
+            self._notes = os.open(folder / STATEMENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._guard = threading.Lock()
         self._next: tuple[int, Fate, float, str] | None = None
         self._enough = threading.Event()
@@ -82,6 +88,12 @@ class Watch:
         for other in self._others:
             other.join(20)
         self._others, self._enough = [], threading.Event()
+
+    def close(self) -> None:
+        self.over()
+        if self._notes is not None:
+            os.close(self._notes)
+            self._notes = None
 
     def passing(self, sql: str) -> None:
         if sql == LISTENING:
@@ -189,9 +201,9 @@ def watching(url: str, folder: Path | None = None) -> Iterator[Watch]:
     try:
         yield watch
     finally:
-        watch.over()
         _watch = None
         del OurConnection.execute, OurConnection.executemany
+        watch.close()
 
 
 class Counted(sqlite3.Connection):
