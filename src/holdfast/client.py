@@ -19,6 +19,7 @@ from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import SentEvent
 from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
+from holdfast.stores.aside import aside
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
 from holdfast.telemetry import watching
@@ -119,7 +120,7 @@ class Client:
         return self.store.run(flow)
 
     async def arun(self, flow: Flow[T]) -> T:
-        self.make_ready()
+        await self.amake_ready()
         return await self.store.arun(flow)
 
     def make_ready(self) -> None:
@@ -128,6 +129,11 @@ class Client:
                 if not self._ready:
                     self.store.migrate()
                     self._ready = True
+
+    async def amake_ready(self) -> None:
+        """Beside the loop: another process may be at the tables."""
+        if not self._ready:
+            await aside(self.make_ready)
 
     # --- enqueue ---
 

@@ -53,7 +53,7 @@ class Running(Declaring, Enqueuing, Operating):
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``. A server that is just being
         restarted is waited for, here as there."""
         options = options or WorkerOptions()
-        self.client.make_ready()
+        when_there(self.client.make_ready)
         when_there(self.check_role)
         when_there(partial(self.put_down, options.tenant))
         means = self.means(options.tenant, options.concurrency)
@@ -123,7 +123,7 @@ class Running(Declaring, Enqueuing, Operating):
     ) -> TickSummary:
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
-        self.client.make_ready()
+        await self.client.amake_ready()
         await aside(self.check_role)
         await aside(self.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)

@@ -26,6 +26,8 @@ from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
+from holdfast.runtime.beginning import when_there
+from holdfast.stores.aside import aside
 from holdfast.stores.patience import Patience
 
 LAST_DUTY = 5.0
@@ -46,7 +48,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        app.client.make_ready()
+        await aside(when_there, app.client.make_ready)
         app.knowing()
         observe_queues(app)
         if attending is not None:

@@ -1,20 +1,20 @@
-"""A database with something to do for every duty, and the duties done over a connection that is lost once."""
+"""A database with something to do for every duty, and the duties done over a line on which there is trouble once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from holdfast import App
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.stores.open import open_store
-from tests.faults.workplace import Cut
-from tests.support.databases import Databases, TemplateDatabases
+from tests.faults.workplace import Fresh, Line, OverAProxy
 from tests.support.ledger import check_ledger, read_events
-from tests.support.proxy import Proxy
 from tests.support.retention import keep
 from tests.support.stores import claim, open_lease, put, spec, work
 
@@ -24,21 +24,26 @@ Ends = Counter[tuple[str, tuple[str, ...]]]
 
 
 class Household:
-    def __init__(self, server: Databases) -> None:
-        self._databases = TemplateDatabases(server, _prepare)
+    def __init__(
+        self,
+        databases: Callable[[Callable[[str], None]], Fresh],
+        line: Callable[[str], AbstractContextManager[Line]] = OverAProxy,
+    ) -> None:
+        self._line = line
+        self._databases = databases(_prepare)
 
     def close(self) -> None:
         self._databases.close()
 
-    def through(self, cut: Cut | None) -> tuple[int, Ends]:
-        """The duties are done once with the cut, and then until nothing is left; how many requests the first time took,
+    def through(self, trouble: tuple[Any, ...] | None) -> tuple[int, Ends]:
+        """The duties are done once in trouble, and then until nothing is left; how many requests the first time took,
         and what has become of the jobs."""
         with self._databases.fresh() as url:
-            with Proxy(url) as proxy, closing(_program(proxy.url)) as app:
-                if cut is not None:
-                    proxy.cut_nth(*cut, 0.3)
+            with self._line(url) as line, closing(_program(line.url)) as app:
+                if trouble is not None:
+                    line.trouble(trouble, 0.3)
                 asyncio.run(_do(app))
-                asked = proxy.asked
+                asked = line.asked
             with closing(_program(url)) as app:
                 for _ in range(3):
                     asyncio.run(_do(app))

@@ -9,35 +9,29 @@ The ordinary run takes some at random (`choice`), the soak takes every one.
 from __future__ import annotations
 
 import itertools
-import json
 import random
-import re
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import psycopg
 import pytest
 
-from holdfast import App, State
+from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.open import open_store
 from tests.app.notes import prepare_notes
 from tests.app.waiting import until
 from tests.faults.chores import Household
 from tests.faults.errands import ERRANDS
-from tests.faults.workplace import BROKEN, Cut, Workplace
+from tests.faults.serving import WRITES, Service, pages
+from tests.faults.workplace import Cut, OverAProxy, Workplace
 from tests.migration.catalogue import catalogue
-from tests.support.crew import PATIENCE, ROOT, environment
 from tests.support.databases import Databases, TemplateDatabases
 from tests.support.proxy import Fate, Proxy
 from tests.support.threads import together
-from tests.support.warm import Warm
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")
 
@@ -60,7 +54,7 @@ def every(cuts: Sequence[Cut], run: Callable[[Cut], object]) -> None:
 
 @pytest.fixture(scope="module")
 def workplace(postgres_server: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
-    made = Workplace(postgres_server, tmp_path_factory.mktemp("workplace"))
+    made = Workplace(partial(TemplateDatabases, postgres_server), tmp_path_factory.mktemp("workplace"))
     yield made
     made.close()
 
@@ -109,6 +103,7 @@ class Shop:
             beside = threading.Thread(target=errand.beside or str, args=(outside,), daemon=True)
             beside.start()
             told = errand.tell(App(proxy.url, tenant=tenant), colour)
+            assert not (errand.sure and isinstance(told, Exception)), f"it could have known: {told!r}"
             beside.join(30)
             errand.true(outside, told)
             asked = proxy.asked
@@ -160,7 +155,7 @@ def test_every_request_of_an_errand(postgres_url: str, name: str, colour: str) -
 
 @pytest.fixture(scope="module")
 def household(postgres_server: Databases) -> Iterator[Household]:
-    made = Household(postgres_server)
+    made = Household(partial(TemplateDatabases, postgres_server))
     yield made
     made.close()
 
@@ -191,100 +186,19 @@ def test_every_request_of_the_duties(household: Household, fate: Fate) -> None:
 # -- the service --------------------------------------------------------------------------------------------------
 
 
-class Service:
-    """`holdfast serve` as a process, over a connection that can be lost; `app` looks from outside."""
-
-    def __init__(self, url: str, proxy: Proxy, folder: Path) -> None:
-        self.proxy, self.app = proxy, App(url)
-        self._log, out = folder / "serve.log", folder / "address"
-        command = ["serve", "--no-auth", "--no-duties", "--port", "0", "--json"]
-        self._process = Warm(command, cwd=ROOT, env=environment(proxy.url, folder), log=out, errors=self._log)
-        address = until(lambda: self._process.poll() is not None or (out.exists() and out.read_text()), "it serves")
-        assert isinstance(address, str), self.said()
-        self.http = httpx2.Client(base_url=json.loads(address)["address"], timeout=30)
-
-    def said(self) -> str:
-        return self._log.read_text() if self._log.exists() else ""
-
-    def ask(self, method: str, path: str, cut: Cut | None, body: Any = None) -> httpx2.Response:
-        """What is answered is what was asked for, or that the store is away, in the words of the API."""
-        if cut is not None:
-            self.proxy.cut_nth(*cut, 0.3)
-        answer = self.http.request(method, path, json=body, headers={"Accept": "text/html, application/json"})
-        self.proxy.cut_none()
-        assert answer.status_code < 500 or answer.status_code == 503, f"{method} {path}: {answer.text}"
-        if answer.status_code == 503 and path.startswith(("/api", "/readyz", "/metrics")):
-            assert answer.headers["content-type"] == "application/problem+json"
-            assert answer.json()["code"] == "store_unavailable", answer.text
-        return answer
-
-    def asked(self, method: str, path: str, body: Any = None) -> int:
-        """How many requests to the database that takes, at most: a connection may have to be opened."""
-        before = self.proxy.asked
-        self.ask(method, path, None, body)
-        return self.proxy.asked - before + 3
-
-    def stop(self) -> None:
-        self.app.close()
-        self.http.close()
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(PATIENCE) == 0, self.said()
-        assert not any(word in self.said() for word in BROKEN), self.said()
-
-
 @pytest.fixture
 def service(postgres_url: str, folder: Path) -> Iterator[Service]:
-    with Proxy(postgres_url) as proxy:
-        service = Service(postgres_url, proxy, folder)
+    with OverAProxy(postgres_url) as line:
+        service = Service(postgres_url, line, folder)
         try:
             yield service
         finally:
             service.stop()
 
 
-def _pages(service: Service) -> list[str]:
-    """All that can be looked at without naming anything, in the API and in the dashboard."""
-    paths = service.http.get("/api/v1/openapi.json").json()["paths"]
-    api = [path for path, verbs in paths.items() if "get" in verbs and "{" not in path and "stream" not in path]
-    links = re.findall(r'href="(/[a-z-]*)"', service.http.get("/", headers={"Accept": "text/html"}).text)
-    return sorted({*api, *links, "/"} - {"/logout"})
-
-
-def _enqueue(service: Service, cut: Cut | None) -> None:
-    before = {job.id for job in service.app.jobs(limit=1000)}
-    answer = service.ask("POST", "/api/v1/jobs", cut, {"kind": "x", "payload": {"n": 1}})
-    after = {job.id for job in service.app.jobs(limit=1000)}
-    assert (answer.status_code, after - before) == (201, {answer.json()["id"]})
-
-
-def _cancel(service: Service, cut: Cut | None) -> None:
-    handle = service.app.enqueue("x")
-    answer = service.ask("POST", f"/api/v1/jobs/{handle.id}/cancel", cut)
-    if answer.status_code == 503:
-        assert handle.state() in (State.QUEUED, State.CANCELLED)
-        again = service.http.post(f"/api/v1/jobs/{handle.id}/cancel")
-        assert again.status_code in (200, 409)
-    assert [event.verb for event in handle.history()] == ["enqueue", "cancel"]
-
-
-def _settle(service: Service, cut: Cut | None) -> None:
-    """What a worker elsewhere does."""
-    handle = service.app.enqueue("x", queue="elsewhere")
-    lease = service.http.post("/api/v1/leases", json={"queues": ["elsewhere"]}).json()["lease"]
-    (job,) = service.http.post(f"/api/v1/leases/{lease}/claim", json={"queues": ["elsewhere"]}).json()["jobs"]
-    said = {"job": handle.id, "attempt": job["attempt"], "outcome": "succeeded", "result": 7}
-    answer = service.ask("POST", f"/api/v1/leases/{lease}/settle", cut, said)
-    assert answer.status_code == 200
-    assert handle.result(timeout=1) == 7
-    assert [event.verb for event in handle.history()].count("succeed") == 1
-
-
-WRITES = {"enqueue": _enqueue, "cancel": _cancel, "settle": _settle}
-
-
 @pytest.mark.req("JF-14", "DP-22")
 def test_some_requests_of_the_service(service: Service, choice: random.Random) -> None:
-    for path in choice.sample(_pages(service), 5):
+    for path in choice.sample(pages(service), 5):
         cut = (choice.randint(1, 4), choice.choice(FATES))
         print(path, cut)
         service.ask("GET", path, cut)
@@ -297,7 +211,7 @@ def test_some_requests_of_the_service(service: Service, choice: random.Random) -
 @pytest.mark.timeout(3000)
 @pytest.mark.req("JF-14", "DP-22")
 def test_every_request_of_every_page(service: Service) -> None:
-    for path in _pages(service):
+    for path in pages(service):
         cuts = [(number, fate) for fate in FATES[:2] for number in range(1, service.asked("GET", path) + 1)]
         every(cuts, partial(service.ask, "GET", path))
 

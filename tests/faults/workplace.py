@@ -1,13 +1,14 @@
-"""Databases in which jobs wait at different places of their way, and one worker that does them all over a connection
-that is lost once, at whichever request."""
+"""Databases in which jobs wait at different places of their way, and one worker that does them all over a line on which
+there is trouble once, at whichever request."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 from holdfast import App, Retry, State
 from holdfast.domain.states import FINISHED
@@ -18,24 +19,67 @@ from tests.faults.effects import effects, runs
 from tests.faults.journey import RESULT
 from tests.faults.load import AT_ONCE
 from tests.faults.waiting import counts
-from tests.support.crew import Crew, WorkerProcess
-from tests.support.databases import Databases, TemplateDatabases
+from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
 from tests.support.stores import put, spec
 
-SILENCE = 2.5  # longer than a lease of a second and its sweep
 BROKEN = ("Traceback", "never retrieved", "was destroyed but it is pending", "never awaited")
 ONCE = Retry(max_attempts=1, max_crashes=100)
 
 Cut = tuple[int, Fate]
 
 
+class Line(Protocol):
+    """What is between a worker and its database."""
+
+    url: str
+    settings: dict[str, Any]
+    """With which a worker is started to be on it."""
+
+    @property
+    def asked(self) -> int:
+        """How many requests there were."""
+        ...
+
+    def trouble(self, what: Any, seconds: float, /) -> None: ...
+    def over(self) -> None:
+        """There is no trouble to come, nor any that lasts."""
+        ...
+
+
+class OverAProxy(Proxy):
+    settings: dict[str, Any] = {}  # noqa: RUF012 - there are none
+
+    def trouble(self, what: Cut, seconds: float) -> None:
+        self.cut_nth(*what, seconds)
+
+    def over(self) -> None:
+        self.cut_none()
+
+
+class Fresh(Protocol):
+    """Databases that were prepared once: each is a copy."""
+
+    def fresh(self) -> AbstractContextManager[str]: ...
+    def close(self) -> None: ...
+
+
 class Workplace:
-    def __init__(self, server: Databases, folder: Path) -> None:
+    """What a line is told as ``trouble`` begins with a number and a fate. It lasts ``silence`` seconds, if it does."""
+
+    def __init__(
+        self,
+        databases: Callable[[Callable[[str], None]], Fresh],
+        folder: Path,
+        line: Callable[[str, Path], AbstractContextManager[Line]] = lambda url, _: OverAProxy(url),
+        silence: float = 2.5,  # longer than a lease of a second and its sweep
+    ) -> None:
         self._folder = folder
+        self._line = line
+        self._silence = silence
         self.ids: dict[str, str] = {}
-        self._databases = TemplateDatabases(server, self._prepare)
+        self._databases = databases(self._prepare)
 
     def close(self) -> None:
         self._databases.close()
@@ -58,46 +102,60 @@ class Workplace:
             self.ids |= {kind: _put(app, kind) for kind in ("work", "awork", "flaky", "save", "walk", "ahold")}
             self.ids |= {"spawn": _put(app, "spawn", number=1), "shout": _put(app, "shout", ONCE, text="no")}
 
-    def through(self, cut: Cut | None, *, leaving: bool = False) -> int:
-        """All of it is done by one worker, whose connection is cut: from the beginning on, or only when it is to leave.
-        Answers how many requests that took."""
+    def through(self, trouble: tuple[Any, ...] | None, *, leaving: bool = False) -> int:
+        """All of it is done by one worker, whose line is in trouble: from its beginning on, or only when it is to
+        leave. Answers how many requests that took."""
         with self._databases.fresh() as url, TemporaryDirectory() as made:
             folder = Path(made)
             shutil.copy(self._folder / "effects", folder)
-            with Proxy(url) as proxy, Crew(proxy.url, folder, lease=1.0, concurrency=16) as crew:
-                asked = self._work(url, proxy, crew, cut, leaving)
-                (worker,) = crew.members
-                said = worker.said()
-                assert worker.wait() == 0, said
-            assert not any(word in said for word in BROKEN), f"{proxy.lost!r}\n{said}"
+            with (
+                self._line(url, folder) as line,
+                Crew(line.url, folder, lease=1.0, concurrency=16, **line.settings) as crew,
+            ):
+                asked = self._work(url, line, crew, trouble, leaving)
+                said = crew.said()
+                ends = crew.members[-1].wait()
+                # It may be killed as it leaves, or never come to its statement.
+                assert ends == 0 or (ends == -9 and _kills(trouble) and len(crew.members) == 1), said
+            assert not any(word in said for word in BROKEN), said
             self._check(url, folder)
             return asked
 
-    def _work(self, url: str, proxy: Proxy, crew: Crew, cut: Cut | None, leaving: bool) -> int:
+    def _work(self, url: str, line: Line, crew: Crew, trouble: tuple[Any, ...] | None, leaving: bool) -> int:
         with closing(App(url, name="tests", enqueued_by="tester")) as app:
-            if cut is not None and not leaving:
-                proxy.cut_nth(*cut, SILENCE)
-            worker = crew.start_one(options=("--poll", "500ms"))
+            if trouble is not None and not leaving:
+                line.trouble(trouble, self._silence)
+            crew.start_one(options=("--poll", "500ms"))
             for does, what in (
                 (lambda: self.ids["ahold"] in runs(crew.folder), "it is at the one to be cancelled"),
                 (lambda: app.cancel(self.ids["ahold"]), "that is cancelled"),
                 (lambda: self._helped_along(app), "all have ended"),
-                (lambda: effects(crew.folder, "stopped"), "it has let go of the one that was cancelled"),
+                (lambda: effects(crew.folder, "stopped") or len(crew.members) > 1, "it has let go of that one"),
             ):
-                self._wait(does, what, worker)
-            before = proxy.asked
-            if cut is not None and leaving:
-                proxy.cut_nth(*cut, SILENCE)
-            worker.ask_to_stop()
-            worker.wait()
-            return proxy.asked - before if leaving else before
+                self._wait(does, what, crew, _kills(trouble))
+            before = line.asked
+            if trouble is not None and leaving:
+                line.trouble(trouble, self._silence)
+            crew.members[-1].ask_to_stop()
+            crew.members[-1].wait()
+            return line.asked - before if leaving else before
 
-    def _wait(self, does: Callable[[], object], what: str, worker: WorkerProcess) -> None:
+    def _wait(self, does: Callable[[], object], what: str, crew: Crew, mortal: bool) -> None:
+        """If the worker is to be killed, another comes."""
+
+        def done() -> object:
+            if crew.members[-1].alive:
+                return does()
+            if mortal and len(crew.members) == 1:
+                crew.start_one(options=("--poll", "500ms"))
+                return False
+            return True
+
         try:
-            until(lambda: does() or not worker.alive, what)
-            assert worker.alive, f"it has ended before {what}"
+            until(done, what)
+            assert crew.alive or (mortal and len(crew.members) == 1), f"it has ended before {what}"
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{worker.said()}") from None
+            raise AssertionError(f"{error}\n{crew.said()}") from None
 
     def _helped_along(self, app: App) -> bool:
         if _waits_for_event(app, self.ids["journey"]):
@@ -119,6 +177,10 @@ class Workplace:
         for kind in ("journey", "journey_in_a_thread"):
             assert (result := results[kind]) is not None
             assert result.value == RESULT
+
+
+def _kills(trouble: tuple[Any, ...] | None) -> bool:
+    return trouble is not None and trouble[1] == "killed"
 
 
 def _put(app: App, kind: str, retry: Retry = AT_ONCE, **payload: object) -> str:

@@ -45,13 +45,15 @@ class WorkerProcess:
         grace: float = 5.0,
         options: tuple[str, ...] = (),
         extra: Mapping[str, str] | None = None,
+        program: str | None = None,
     ) -> None:
+        """With `program` that is run instead of `holdfast`, with the same arguments."""
         self.log = folder / f"worker-{number}.log"
         command = [
             *("worker", TARGET, "--poll", "50ms", "--log-level", "info"),
             *("--lease", f"{lease}s", "--concurrency", str(concurrency), "--grace", f"{grace}s", *options),
         ]
-        self.process = Warm(command, cwd=ROOT, env=environment(url, folder, extra), log=self.log)
+        self.process = Warm(command, cwd=ROOT, env=environment(url, folder, extra), log=self.log, program=program)
 
     @property
     def pid(self) -> int:

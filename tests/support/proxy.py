@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
 READY = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")
@@ -41,7 +41,7 @@ class Proxy:
         self._open.set()
         self._closed = False
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
         return self
 

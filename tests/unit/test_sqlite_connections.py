@@ -17,8 +17,9 @@ from holdfast.domain.states import State
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connection as connections
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.faults.trouble import statements, watching
 from tests.support.forks import in_a_fork
-from tests.support.stores import put_one
+from tests.support.stores import put_one, spec
 from tests.support.threads import together
 
 pytestmark = pytest.mark.req("SC-1", "SC-18", "SC-19")
@@ -96,6 +97,47 @@ def test_a_lock_that_is_never_given_up_is_named(
         assert refused.value.code == "database_locked"
         writer.rollback()
         put_one(hasty)
+
+
+def test_a_file_that_another_keeps_for_itself_is_named(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even readers get in; whoever opens it is told the same as whoever writes."""
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("pragma locking_mode = exclusive")
+        other.execute("begin exclusive")
+        with closing(SqliteStore(store.url)) as hasty, pytest.raises(StoreUnavailable) as refused:
+            count(hasty)
+        assert refused.value.code == "database_locked"
+
+
+def test_a_lock_is_waited_for_once(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was waited for as long as there is patience is not waited for again: a minute would be five."""
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
+    with closing(sqlite3.connect(path)) as writer, watching(store.url, path.parent):
+        writer.execute("begin immediate")
+        with closing(SqliteStore(store.url)) as hasty, pytest.raises(StoreUnavailable):
+            put_one(hasty)
+        assert statements(path.parent).count("BEGIN IMMEDIATE") == 1
+
+
+def test_who_reads_does_not_wait_behind_those_who_write(store: SqliteStore, path: Path) -> None:
+    """However many wait for somebody else's lock, and in however few threads."""
+
+    async def ask(writer: sqlite3.Connection) -> int:
+        writing = [asyncio.create_task(store.arun(store.verbs.enqueue([spec()], "default"))) for _ in range(10)]
+        await asyncio.sleep(0)
+        seen = await asyncio.wait_for(store.arun(store.verbs.counts("default")), timeout=20)
+        writer.rollback()
+        await asyncio.gather(*writing)
+        return sum(seen.values())
+
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("begin immediate")
+        assert asyncio.run(ask(writer)) == 0
+    assert count(store) == 10
 
 
 def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStore) -> None:

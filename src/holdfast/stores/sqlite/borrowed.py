@@ -104,19 +104,24 @@ class SqliteBorrowing(abc.ABC):
             raise ended()
         if connection is not self._connections.lent:
             self._check_file((yield Statement("PRAGMA database_list")))
+        if not self._current and not standing.in_transaction:
+            yield from self._check_schema(Behind)
         if standing.begin:
             yield Statement(standing.begin)
         yield Statement("SAVEPOINT holdfast")
         try:
             if not self._current:
-                yield from self._check_schema(standing)
+                # The lock comes first: a transaction that has read before it writes is refused if somebody has written
+                # in between, however long it would wait.
+                yield Statement("UPDATE migration SET digest = digest WHERE false")
+                yield from self._check_schema(SchemaMismatch)
             result = yield from flow.start()
+            yield Statement("RELEASE holdfast")  # with nothing around it that is the commit, and fails like one
         except GeneratorExit:
             raise
         except BaseException:
             yield from _undo(standing)
             raise
-        yield Statement("RELEASE holdfast")
         return result
 
     def _check_file(self, databases: Rows) -> None:
@@ -126,13 +131,12 @@ class SqliteBorrowing(abc.ABC):
         if not _same(file, self._connections.path):
             raise _elsewhere(f"the connection is to {file}, and the jobs are in {self._connections.path}")
 
-    def _check_schema(self, standing: Standing) -> Steps[None]:
+    def _check_schema(self, behind: type[SchemaMismatch]) -> Steps[None]:
         found = yield Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'")
         applied = (yield Statement("SELECT name, digest FROM migration")) if found else []
         self._plan.check_not_newer(dict(applied))  # type: ignore[arg-type]
         if self._plan.pending(dict(applied)):  # type: ignore[arg-type]
-            kind = SchemaMismatch if standing.in_transaction else Behind
-            raise kind(
+            raise behind(
                 "the tables of Holdfast are not in this database, or are older than this release",
                 code="not_migrated",
                 fix="Run: holdfast migrate",
@@ -149,10 +153,11 @@ def _same(one: str, other: str) -> bool:
 
 def _undo(standing: Standing) -> Steps[None]:
     try:
+        if not standing.in_transaction:
+            yield Statement("ROLLBACK")  # all of it is ours
+            return
         yield Statement("ROLLBACK TO holdfast")
         yield Statement("RELEASE holdfast")
-        if standing.begin:
-            yield Statement("ROLLBACK")  # of what was begun a moment ago, and holds nothing
     except Exception:
         return  # some failures make SQLite roll back everything by itself
 

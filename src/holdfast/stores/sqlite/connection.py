@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from holdfast.domain.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.sqlite.failures import is_busy, translate
 from holdfast.stores.sqlite.files import Identity, abandon, gone, identity_of
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system
 
@@ -79,6 +80,7 @@ class Connections:
                 fix="Holdfast needs 3.38 or newer; a newer Python brings one.",
             )
         self.path = path
+        self.patience = BUSY_SECONDS
         self.in_memory = path == ":memory:"
         if not self.in_memory:
             refuse_network_file_system(Path(path))
@@ -177,7 +179,7 @@ class Connections:
         try:
             connection = sqlite3.connect(
                 self.path,
-                timeout=BUSY_SECONDS,
+                timeout=self.patience,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
@@ -185,8 +187,21 @@ class Connections:
             )
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
+        try:
+            self._set_up(connection)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error) from error
+            raise
         if not self.in_memory:
-            _switch_to_wal(connection)
+            connection.file = identity_of(self.path)
+            self._file = self._file or connection.file
+        return connection
+
+    def _set_up(self, connection: OurConnection) -> None:
+        if not self.in_memory:
+            _switch_to_wal(connection, self.patience)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             # A log that was moved into the file is begun anew, but keeps its size unless told not to; and by its
@@ -196,10 +211,6 @@ class Connections:
         connection.execute("PRAGMA cache_size = -16000")
         # Statements that fire triggers keep a journal of their own; on disk it would cost more than their work.
         connection.execute("PRAGMA temp_store = MEMORY")
-        if not self.in_memory:
-            connection.file = identity_of(self.path)
-            self._file = self._file or connection.file
-        return connection
 
     def after_write(self, connection: sqlite3.Connection) -> None:
         """Move a grown log into the file, if no other process is at it. Whatever keeps it from that (no space, no more
@@ -233,15 +244,15 @@ class Connections:
             self.let_go(connection)
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
+def _switch_to_wal(connection: sqlite3.Connection, patience: float) -> None:
     """Changing the journal mode of a new file is not covered by the busy timeout: several openers race for it."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise StoreUnavailable(f"cannot open the database: {error}") from error
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
             time.sleep(0.01)
             continue
         if mode != "wal":

@@ -76,7 +76,8 @@ def translate(error: sqlite3.Error) -> Exception:
         )
     if is_busy(error):
         return StoreUnavailable("another process kept the database locked", code="database_locked")
-    if primary == sqlite3.SQLITE_FULL:
+    # The index of the log is beside it in a file of its own, and of that one SQLite says only that it cannot grow.
+    if primary == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreUnavailable("there is no space left for the database", code="disk_full")
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return StoreUnavailable(f"the database file cannot be used: {message}")

@@ -27,7 +27,7 @@ class SqliteLending:
                 raise translate(error) from error
             try:
                 yield connection
-                connection.execute("COMMIT")
+                _commit(connection)
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -54,3 +54,11 @@ class SqliteLending:
             block.__exit__(type(error), error, error.__traceback__)
             raise
         await asyncio.to_thread(block.__exit__, None, None, None)
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    """What a handler's own statement fails with is its driver's; this one is ours."""
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise translate(error) from error

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
@@ -44,13 +44,14 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         self.verbs = SqliteVerbs()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: dict[bool, ThreadPoolExecutor] = {}
         self._owner = os.getpid()
         self._ear = SqliteEar(self._connections)
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
+        latest = time.monotonic() + self._connections.patience
         for attempt in range(RETRIES):
             try:
                 with self._connections.borrow() as connection:
@@ -63,7 +64,8 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
                         self._connections.after_write(connection)
                 break
             except sqlite3.Error as error:
-                if not is_busy(error) or attempt + 1 == RETRIES:
+                # A lock is waited for by SQLite, once; what else makes it busy is over in a moment.
+                if not is_busy(error) or attempt + 1 == RETRIES or time.monotonic() >= latest:
                     raise translate(error) from error
             time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
         else:
@@ -75,21 +77,29 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     async def arun(self, flow: Flow[T]) -> T:
         """In a thread: a commit waits for the disk, and the loop must not. What is bound here (the tenant, who asks) is
         bound there as well: a flow may look at it while it runs."""
-        if self._threads is None or self._owner != os.getpid():  # threads do not come along in a fork
-            self._owner = os.getpid()
-            self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         loop, here = asyncio.get_running_loop(), contextvars.copy_context()
-        return await loop.run_in_executor(self._threads, here.run, self.run, flow)
+        return await loop.run_in_executor(self._threads_for(flow), here.run, self.run, flow)
+
+    def _threads_for(self, flow: Flow[Any]) -> ThreadPoolExecutor:
+        """Who reads has threads of its own: those that write may all be waiting for somebody else's lock."""
+        if self._owner != os.getpid():  # threads do not come along in a fork
+            self._threads, self._owner = {}, os.getpid()
+        if flow.writes not in self._threads:
+            self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
+        return self._threads[flow.writes]
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)
 
     def close(self) -> None:
         self._ear.close()
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
-            ending = threading.Thread(target=threads.shutdown, name="holdfast-closing", daemon=True)
+        threads, self._threads = self._threads, {}
+        endings = [
+            threading.Thread(target=each.shutdown, name="holdfast-closing", daemon=True) for each in threads.values()
+        ]
+        for ending in endings:
             ending.start()
+        for ending in endings:
             ending.join(CLOSE_WITHIN)
         self._connections.close()
 

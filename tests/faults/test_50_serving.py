@@ -1,4 +1,4 @@
-"""Fault 49: `holdfast serve` while it starts and while it leaves, beside a database that is cut off or silent.
+"""Fault 50: `holdfast serve` while it starts and while it leaves, beside a database that is cut off or silent.
 
 It comes up once the database is there, or ends with an error that says why. It leaves within its grace whatever is
 under way: streams, long polls, claims, half of an upload. Whoever was told that something was accepted finds it;

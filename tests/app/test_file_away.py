@@ -1,0 +1,107 @@
+"""A SQLite file that cannot be used for a moment, or that another process is at: who can wait does, and holds up
+nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.errors import StoreUnavailable
+from tests.app.running import work_off
+from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
+from tests.support.borrowers import path_of
+
+pytestmark = pytest.mark.req("CX-15", "SC-19", "HF-3")
+on_a_bad_disk = pytest.mark.skipif(not REACHABLE, reason="SQLite's system calls cannot be reached in this Python")
+
+
+@on_a_bad_disk
+@pytest.mark.parametrize("fate", ["broken", "handles"])
+def test_a_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate: str, tmp_path: Path) -> None:
+    """As for a server that is just being restarted."""
+    with closing(App(sqlite_url)) as outside:
+        handle = outside.enqueue("quick")
+    with watching(sqlite_url, tmp_path) as watch, closing(App(sqlite_url)) as app:
+        app.job("quick")(lambda: "done")
+        watch.expect((1, fate), 0.4)  # type: ignore[arg-type]
+        work_off(app)
+        assert not (tmp_path / LASTING).exists()
+        assert app.handle(handle.id).result(timeout=1) == "done"
+
+
+def test_a_loop_goes_on_while_the_tables_are_waited_for(new_sqlite_url: str) -> None:
+    """Who has the lock is waited for beside the loop: here it is the loop itself that lets it go."""
+
+    async def enqueue(app: App) -> bool:
+        with closing(sqlite3.connect(path_of(new_sqlite_url), isolation_level=None)) as other:
+            other.execute("pragma journal_mode = wal")
+            other.execute("begin immediate")
+            enqueuing = asyncio.create_task(app.aenqueue("x"))
+            await asyncio.sleep(0)
+            assert not enqueuing.done()
+            other.execute("rollback")
+            handle = await enqueuing
+        await app.aclose()
+        return handle.created
+
+    with closing(App(new_sqlite_url)) as app:
+        assert asyncio.run(enqueue(app))
+
+
+@on_a_bad_disk
+def test_a_job_that_cannot_be_written_leaves_no_transaction_open(sqlite_url: str) -> None:
+    """Where none was open the savepoint is the transaction, and to release it is to commit it: on a full disk it would
+    have stayed, with the write lock."""
+    with closing(App(sqlite_url)) as app, closing(own(sqlite_url, isolation_level=None)) as connection:
+        app.enqueue("x", connection=connection)
+        deny("full")
+        try:
+            with pytest.raises(StoreUnavailable) as refused:
+                app.enqueue("x", connection=connection)
+        finally:
+            allow()
+        assert refused.value.code == "disk_full"
+        assert not connection.in_transaction
+        app.enqueue("x", connection=connection)
+        assert len(app.jobs()) == 2
+
+
+def test_what_is_begun_for_the_job_can_be_written(sqlite_url: str) -> None:
+    """To look at the tables first would be to see the file as it was, and to be refused if somebody wrote since."""
+    with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
+        app.jobs()
+        for number in range(1, 12):
+            with closing(App(sqlite_url)) as newcomer, closing(own(sqlite_url, factory=Counted)) as connection:
+                watch.expect((number, "written"), 0.0)
+                newcomer.enqueue("x", connection=connection)
+                connection.commit()
+                watch.over()
+        assert len(app.jobs()) == 11
+
+
+def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) -> None:
+    with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
+        app.jobs()
+        for number in range(2, 12):
+            with (
+                closing(App(sqlite_url)) as newcomer,
+                closing(own(sqlite_url, factory=Counted, isolation_level=None)) as connection,
+            ):
+                watch.expect((number, "written"), 0.0)
+                connection.execute("begin")
+                newcomer.enqueue("x", connection=connection)
+                connection.execute("commit")
+                watch.over()
+        assert len(app.jobs()) == 10
+
+
+def own(url: str, **settings: Any) -> sqlite3.Connection:
+    """A program's own connection."""
+    connection: sqlite3.Connection = sqlite3.connect(path_of(url), timeout=30, **settings)
+    return connection
