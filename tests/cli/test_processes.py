@@ -38,14 +38,15 @@ def stop(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.req("SC-13", "JF-7")
 def test_processes_share_the_work_and_the_summary_adds_up(store: Store, crew: Crew) -> None:
-    ids = put(store, *(spec("nap", payload={"seconds": 0.2}) for _ in range(40)))
-    options = ("--processes", "2", "--concurrency", "4", "--burst", "--json")
-    done = run("worker", "crew:app", *options, url=store.url, cwd=crew.folder)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    assert (summary["jobs"], summary["restarts"], summary["clean"]) == (40, 0, True)
-    assert sum(place["jobs"] for place in summary["processes"]) == 40
-    assert all(place["jobs"] for place in summary["processes"])
+    ids = put(store, *(spec("hold") for _ in range(8)))
+    with crew.working(store, "--processes", "2", "--concurrency", "4", "--burst", "--json") as process:
+        until(lambda: len(crew.begun) == 8, "each has as many as it may run")
+        crew.let_go()
+        said, messages = process.communicate(timeout=60)
+    assert process.returncode == 0, messages
+    summary = json.loads(said)
+    assert (summary["jobs"], summary["restarts"], summary["clean"]) == (8, 0, True)
+    assert [place["jobs"] for place in summary["processes"]] == [4, 4]
     assert {state_of(store, job_id) for job_id in ids} == {State.SUCCEEDED}
     assert len({history(store, job_id)[-1].actor for job_id in ids}) == 2
     assert live_leases(store) == 0
