@@ -151,7 +151,27 @@ def ledger_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Event]]:
     """The events of a job; of a restricted one without what its attempts have said before it was."""
     job = yield from verbs.get(job_id, tenant).start()
     history = yield from verbs.history(job_id, tenant).start()
+    if job is None and not history:
+        raise _nobody(job_id, tenant)
     return [_untold(event) for event in history] if job is not None and job.payload == HIDDEN else history
+
+
+@flow(writes=False)
+def chain_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Job]]:
+    """The job and its retries, where each is a job of its own: the first first."""
+    found = yield from verbs.chain(job_id, tenant).start()
+    if not found:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def artifacts_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Artifact]]:
+    """What the attempts of a job left behind, which may be nothing."""
+    found = yield from verbs.artifacts(job_id, tenant).start()
+    if not found and (yield from verbs.get(job_id, tenant).start()) is None:
+        raise _nobody(job_id, tenant)
+    return found
 
 
 def _untold(event: Event) -> Event:
