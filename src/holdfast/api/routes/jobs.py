@@ -161,6 +161,8 @@ async def job_history(
     """Its events, oldest first; `after` is the `seq` of the last one seen."""
     client, place = app.client, -1 if after is None else after
     events = await client.arun(ledger_of(client.verbs, job_id, client.tenant))
+    if not events:
+        raise _missing(job_id)
     return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.job import EVERY_TENANT
@@ -39,7 +40,7 @@ class LimitVerbs(Reads):
 
     @flow(single=True)
     def limits(self, tenant: str) -> Steps[list[Limit]]:
-        rows = yield self._call("list_limits", "%s", tenant)
+        rows = yield replace(self._call("list_limits", "%s", tenant), alone=True)
         decode = Record.decoder(Limit, self.dialect.codec)
         return [decode(row) for row in rows]
 

@@ -25,6 +25,7 @@ from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import ROLES, conditions, diagnose
 from holdfast.stores.postgres.failures import refusal
 from holdfast.stores.postgres.lending import PostgresLending
+from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.recording import postgres_triggers
 
@@ -354,9 +355,22 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     execute = connection.ask if isinstance(connection, OurConnection) else _asking(connection)
     if flow.single:
         return drive(flow.start(), execute)
+    if isinstance(connection, OurConnection) and connection.batches and not flow.writes:
+        return _read_on(connection, Reading(flow.start()))
     binding = Binding()
     with connection.transaction():
         return drive(flow.start(), lambda statement: [] if binding.spares(statement) else execute(statement))
+
+
+def _read_on(connection: OurConnection, reading: Reading[T]) -> T:
+    with contextlib.closing(reading):
+        while asked := reading.questions():
+            reading.answered(connection.ask_together(asked))
+        if reading.over:
+            return reading.result
+        binding = Binding()
+        with connection.transaction():
+            return drive(reading.rest(), lambda each: [] if binding.spares(each) else connection.ask(each))
 
 
 def asked(connection: Connection[Any], steps: Steps[T]) -> T:
@@ -375,8 +389,20 @@ def _asking(connection: Connection[Any]) -> Callable[[Statement], Rows]:
 async def arun_on(connection: OurAsyncConnection, flow: Flow[T]) -> T:
     if flow.single:
         return await _adrive(flow.start(), connection)
+    if connection.batches and not flow.writes:
+        return await _aread_on(connection, Reading(flow.start()))
     async with connection.transaction():
         return await _adrive(flow.start(), connection)
+
+
+async def _aread_on(connection: OurAsyncConnection, reading: Reading[T]) -> T:
+    with contextlib.closing(reading):
+        while asked := reading.questions():
+            reading.answered(await connection.ask_together(asked))
+        if reading.over:
+            return reading.result
+        async with connection.transaction():
+            return await _adrive(reading.rest(), connection)
 
 
 async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
@@ -385,6 +411,8 @@ async def _adrive(steps: Steps[T], connection: OurAsyncConnection) -> T:
         while True:
             if binding.spares(statement):
                 statement = steps.send([])
+            elif statement.beside:
+                statement = steps.send([await connection.ask(each) for each in statement.beside])
             else:
                 statement = steps.send(await connection.ask(statement))
     except StopIteration as end:

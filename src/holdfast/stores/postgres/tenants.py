@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.circumstances import AHEAD
@@ -32,7 +33,7 @@ class TenantVerbs(Reads):
 
     @flow(single=True, writes=False)
     def fair_queues(self) -> Steps[list[str]]:
-        rows = yield self._call("fair_queues", "")
+        rows = yield replace(self._call("fair_queues", ""), alone=True)
         return list(rows[0][0] or ())
 
     @flow(single=True)
@@ -47,5 +48,5 @@ class TenantVerbs(Reads):
 
     @flow(single=True)
     def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
-        rows = yield self._call("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        rows = yield replace(self._call("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant), alone=True)
         return TurnOf(*rows[0]) if rows else None

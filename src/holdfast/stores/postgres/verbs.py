@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -358,7 +359,7 @@ class PostgresVerbs(
 
     @flow(writes=False, single=True)
     def now(self) -> Steps[datetime]:
-        rows = yield self._call("clock_now", "")
+        rows = yield replace(self._call("clock_now", ""), reads=True)
         return self.dialect.codec.time(rows[0][0])
 
 
