@@ -125,17 +125,21 @@ def _undone() -> Steps[None]:
 
 
 async def test_after_a_transaction_was_rolled_back_there_is_nothing_prepared(store: PostgresStore) -> None:
-    """By the driver, which deallocates all that is prepared on its connection, by whomever."""
-    for n in range(4 * PREPARE_AFTER):
-        assert await store.arun(read("acme", "select %(n)s::int", n=n)) == [(n,)]
-        if n > PREPARE_AFTER:
-            with pytest.raises(InvalidInput):
-                await store.arun(Flow(_undone))
-    for n in range(4 * PREPARE_AFTER):
-        assert await asyncio.to_thread(store.run, read("acme", "select %(n)s::int", n=n)) == [(n,)]
-        if n > PREPARE_AFTER:
-            with pytest.raises(InvalidInput):
-                await asyncio.to_thread(store.run, Flow(_undone))
+    """By the driver, which then deallocates all that is prepared on its connection, if it has prepared anything."""
+    for _ in range(PREPARE_AFTER + 3):
+        await store.arun(ALONE)
+        await asyncio.to_thread(store.run, ALONE)
+        assert await store.arun(read("acme", "select %(n)s::int", n=7)) == [(7,)]
+        assert await asyncio.to_thread(store.run, read("acme", "select %(n)s::int", n=7)) == [(7,)]
+    with pytest.raises(InvalidInput):
+        await store.arun(Flow(_undone))
+    with pytest.raises(InvalidInput):
+        await asyncio.to_thread(store.run, Flow(_undone))
+    for _ in range(2):
+        await store.arun(ALONE)  # it is the next statement of its own that the driver does it with
+        await asyncio.to_thread(store.run, ALONE)
+        assert await store.arun(read("acme", "select %(n)s::int", n=8)) == [(8,)]
+        assert await asyncio.to_thread(store.run, read("acme", "select %(n)s::int", n=8)) == [(8,)]
 
 
 async def test_whoever_breaks_off_leaves_no_answer_for_the_next(store: PostgresStore) -> None:
