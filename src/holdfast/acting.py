@@ -23,7 +23,7 @@ from holdfast.features.operations import Operations
 from holdfast.features.redriving import FromStep
 from holdfast.features.reservations import Reserving
 from holdfast.handle import Handle
-from holdfast.insights import Why, why
+from holdfast.insights import Why, chain_of, why
 from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.stores.base import Reschedule, Sent, Telling
 from holdfast.stores.choosing import page_of
@@ -46,10 +46,10 @@ class Acting(Enqueuing):
 
     def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
         """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
-        return self.client.run(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+        return self.client.run(chain_of(self.client.verbs, job_id, tenant or self.client.tenant))
 
     async def achain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
-        return await self.client.arun(self.client.verbs.chain(job_id, tenant or self.client.tenant))
+        return await self.client.arun(chain_of(self.client.verbs, job_id, tenant or self.client.tenant))
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Why a job is where it is, and does not run: every reason that holds, and what would change it."""

@@ -24,6 +24,7 @@ from holdfast.domain.why import reasons
 from holdfast.domain.workflows import ParentResult
 from holdfast.searching import Search
 from holdfast.stores.base import Counted, JobFilter, Verbs
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 
 WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
@@ -80,23 +81,18 @@ def _story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
     job = yield from verbs.get(job_id, tenant).start()
     if job is None:
         return None
-    history = yield from verbs.history(job_id, tenant).start()
-    attempts = yield from verbs.attempts(job_id, tenant).start()
-    artifacts = yield from verbs.artifacts(job_id, tenant).start()
-    checkpoints = yield from verbs.checkpoints(job_id, tenant).start()
-    result = yield from verbs.result(job_id, tenant).start()
+    made = [verbs.history, verbs.attempts, verbs.artifacts, verbs.checkpoints, verbs.result]
+    named = [verbs.steps, verbs.made_from, verbs.remade, verbs.references]
+    told = yield from side_by_side(*(read(job_id, tenant).start() for read in (*made, *named)))
+    history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
     agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
-    steps = yield from verbs.steps(job_id, tenant).start()
     gates: list[Gate] = []
     if job.state is State.WAITING_FOR_APPROVAL:
         gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
-    made_from = yield from verbs.made_from(job_id, tenant).start()
     parents = [] if job.workflow_id is None else (yield from _parents(verbs, job, tenant))
     chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
     group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
-    remade = yield from verbs.remade(job_id, tenant).start()
-    references = yield from verbs.references(job_id, tenant).start()
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
         *(group, remade, references),
@@ -152,6 +148,24 @@ def ledger_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Event]]:
     job = yield from verbs.get(job_id, tenant).start()
     history = yield from verbs.history(job_id, tenant).start()
     return [_untold(event) for event in history] if job is not None and job.payload == HIDDEN else history
+
+
+@flow(writes=False)
+def chain_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Job]]:
+    """The job and its retries, where each is a job of its own: the first first."""
+    found = yield from verbs.chain(job_id, tenant).start()
+    if not found:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def artifacts_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Artifact]]:
+    """What the attempts of a job left behind, which may be nothing."""
+    found = yield from verbs.artifacts(job_id, tenant).start()
+    if not found and (yield from verbs.get(job_id, tenant).start()) is None:
+        raise _nobody(job_id, tenant)
+    return found
 
 
 def _untold(event: Event) -> Event:
@@ -237,9 +251,11 @@ def listed(
 ) -> Steps[tuple[Found, Counted | None]]:
     """The page, and how many jobs there are in each state, where nothing but a state was searched for: how many of
     those that match are in which is in no index."""
-    found = yield from matching(verbs, search, tenant, limit, before).start()
-    narrow = search.words or search.given.keys() - {"state"}
-    return found, None if narrow else (yield from verbs.capped_counts(JobFilter(tenant=tenant), most).start())
+    finding = matching(verbs, search, tenant, limit, before).start()
+    if search.words or search.given.keys() - {"state"}:
+        return (yield from finding), None
+    counting = verbs.capped_counts(JobFilter(tenant=tenant), most).start()
+    return (yield from side_by_side(finding, counting))
 
 
 def _may_wait(job: Job) -> bool:

@@ -13,6 +13,7 @@ import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, Literal
 
 from cronsim import CronSim, CronSimError
@@ -102,7 +103,14 @@ class Timing:
             return f"once, on {self.at.astimezone(zone_of(self.zone)):%Y-%m-%d at %H:%M:%S}"
         if self.sort == "every":
             return f"every {_span(self.every)}"
-        return CronSim(self.cron, datetime(2000, 1, 1)).explain()
+        return _explained(self.cron)
+
+
+@lru_cache(maxsize=4096)
+def _explained(cron: str) -> str:
+    """Found out once: a list says it of each of its rows."""
+    words: str = CronSim(cron, datetime(2000, 1, 1)).explain()
+    return words
 
 
 def zone_of(name: object) -> zoneinfo.ZoneInfo:
@@ -203,7 +211,7 @@ def _expression(said: str, zone: str) -> str:
             raise _invalid(f"there is no {said}; there are {', '.join(NAMES)}") from None
     cron = said.upper()
     try:
-        CronSim(cron, datetime(2000, 1, 1)).explain()
+        _explained(cron)
     except (CronSimError, ValueError, AssertionError, KeyError, IndexError) as error:
         raise _invalid(f"{said!r} is no cron expression of five or six fields: {error}") from None
     if next(_fires(cron, zone_of(zone), datetime(2024, 1, 1, tzinfo=UTC)), None) is None:

@@ -141,9 +141,14 @@ class DeadLetters:
     def _groups(self, wanted: GroupWanted) -> Flow[_Groups]:
         return self._caller.verbs.dead_letter_groups(GroupFilter(tenant=self._caller.tenant, **wanted))
 
-    def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Flow[list[Job]]:
+    @flow(writes=False)
+    def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Steps[list[Job]]:
         wanted = JobFilter(tenant=self._caller.tenant, fingerprint=fingerprint, limit=limit, before=before)
-        return self._caller.verbs.list_jobs(wanted)
+        found = yield from self._caller.verbs.list_jobs(wanted).start()
+        if not found:
+            group = yield from self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant).start()
+            _known(fingerprint, group)
+        return found
 
     @flow()
     def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:

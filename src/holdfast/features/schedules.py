@@ -18,6 +18,7 @@ from holdfast.domain.rules import PayloadRule, shown_payload
 from holdfast.domain.schedules import Fire, Firing, Schedule, ScheduleDraft
 from holdfast.domain.templates import Template, together
 from holdfast.stores.base import Caller
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 
 T = TypeVar("T")
@@ -187,13 +188,18 @@ class Schedules:
 
     @flow(writes=False)
     def _get(self, name: str) -> Steps[Schedule | None]:
-        found = yield from self._caller.verbs.schedule(_named(name), self._caller.tenant).start()
-        return None if found is None else (yield from self._shown(found))
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        found, rules = yield from side_by_side(
+            verbs.schedule(_named(name), tenant).start(), verbs.payload_rules(tenant).start()
+        )
+        return None if found is None else _without(rules, found)
 
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
-        found = yield from self._caller.verbs.schedules(self._caller.tenant, state, kind, **page).start()
-        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        found, rules = yield from side_by_side(
+            verbs.schedules(tenant, state, kind, **page).start(), verbs.payload_rules(tenant).start()
+        )
         return [_without(rules, each) for each in found]
 
     # --- parts ---
@@ -255,8 +261,7 @@ def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(rules: Sequence[PayloadRule], found: Schedule) -> Schedule:
-    payload = shown_payload(rules, found.tenant, found.kind, found.payload) if rules else found.payload
-    return replace(found, payload=payload)
+    return replace(found, payload=shown_payload(rules, found.tenant, found.kind, found.payload)) if rules else found
 
 
 def _busy(name: str) -> Conflict:

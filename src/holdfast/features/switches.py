@@ -10,6 +10,7 @@ from holdfast.domain.durations import Duration
 from holdfast.domain.errors import NotFound
 from holdfast.domain.switches import Named, Pausing, Switch, in_words, named
 from holdfast.stores.base import Caller
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Flow, Steps, flow
 
 BATCH = 1000
@@ -89,8 +90,9 @@ def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
 
 @flow(writes=False)
 def listed(caller: Caller, tenant: str) -> Steps[_Switches]:
-    found = yield from caller.verbs.switches(tenant).start()
-    disabled = yield from caller.verbs.agents(tenant, disabled=True).start()
+    found, disabled = yield from side_by_side(
+        caller.verbs.switches(tenant).start(), caller.verbs.agents(tenant, disabled=True).start()
+    )
     return [*found, *(_as_switch(agent) for agent in disabled)]
 
 

@@ -25,13 +25,17 @@ Params = Mapping[str, Any] | Sequence[Any]
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One statement for the database. With ``many`` it is run once for each of ``params``. One that ``binds`` binds the
-    transaction to a tenant, and one that ``reads`` leaves it bound as it was."""
+    transaction to a tenant, and one that ``reads`` leaves it bound as it was. One made of several ``beside`` one
+    another stands for those: its answer is a list of theirs. ``alone`` is what binds itself to its tenant: it needs
+    nothing of its transaction, and nobody needs what it leaves there."""
 
     sql: str
     params: Params | Sequence[Params] = ()
     many: bool = False
     binds: bool = False
     reads: bool = False
+    beside: tuple[Statement, ...] = ()
+    alone: bool = False
 
 
 Steps = Generator[Statement, Rows, T]
@@ -111,7 +115,10 @@ def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
     try:
         statement = next(steps)
         while True:
-            statement = steps.send(execute(statement))
+            if statement.beside:
+                statement = steps.send([execute(each) for each in statement.beside])
+            else:
+                statement = steps.send(execute(statement))
     except StopIteration as end:
         result: T = end.value
         return result

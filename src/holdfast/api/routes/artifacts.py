@@ -17,14 +17,15 @@ from holdfast.artifacts.base import SCHEME
 from holdfast.domain.errors import NotFound, Refused
 from holdfast.domain.job import Artifact
 from holdfast.domain.rules import HIDDEN
+from holdfast.insights import artifacts_of
 
 router = APIRouter(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])
 
 
 @router.get("", response_model=Page[Artifact])
 async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
-    client = app.client
-    return Page(items=await client.arun(client.verbs.artifacts(job_id, client.tenant)))
+    """What attempts of the job left behind: names, and where it lies."""
+    return Page(items=await app.client.arun(artifacts_of(app.client.verbs, job_id, app.client.tenant)))
 
 
 @router.get(

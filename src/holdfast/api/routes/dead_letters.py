@@ -69,7 +69,10 @@ async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: L
     """The open ones of a group, newest first, without their payloads."""
     client, before = app.client, None if after is None else parse_id(after)
     wanted = JobFilter(tenant=client.tenant, fingerprint=group, limit=limit + 1, before=before, payloads=False)
-    return paged(await client.arun(client.verbs.list_jobs(wanted)), limit, lambda job: job.id)
+    found = await client.arun(client.verbs.list_jobs(wanted))
+    if not found:
+        await show_dead_letters(app, group)
+    return paged(found, limit, lambda job: job.id)
 
 
 class Note(Body):

@@ -18,17 +18,20 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import SCOPES, LimitOptions
 from holdfast.domain.pulse import QueuePulse
 from holdfast.domain.switches import Named
+from holdfast.features.switches import listed
+from holdfast.stores.beside import beside
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")
 REASON: Final = 1_000
 
 
 async def index(request: Request) -> Response:
-    app = the_app(request)
-    client = app.client
-    stands = await client.arun(client.verbs.standing(client.tenant))
-    switches, limits = await app.switches.alist(), await app.limits.alist()
-    aging = {each.queue: each for each in await app.queues.alist()}
+    client = the_app(request).client
+    verbs, tenant = client.verbs, client.tenant
+    stands, switches, settings, limits = await client.arun(
+        beside(verbs.standing(tenant), listed(client, tenant), verbs.queue_settings(tenant), verbs.limits(tenant))
+    )
+    aging = {each.queue: each for each in settings}
     queues = {each.queue: each for each in stands.queues}
     named = {switch.name for switch in switches if switch.scope == "queue"} | aging.keys()
     named |= {limit.name for limit in limits if limit.scope == "queue" and limit.name != "*"}

@@ -11,15 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.access import Scope
+from holdfast.app import App
 from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, chosen, document, fields, said, time_of
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
 from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound
+from holdfast.domain.pages import Place
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.rules import HIDDEN, effective
 from holdfast.domain.schedules import Schedule
 from holdfast.domain.timing import Timing, zone_of
+from holdfast.stores.beside import beside
 
 LISTED: Final = 500
 LOOKED_AT: Final = 5_000
@@ -31,18 +34,33 @@ TEXTS: Final = ("timing", "tz", "kind", "template", "missed", "overlap", "jitter
 async def index(request: Request) -> Response:
     asked = request.query_params
     state, kind, name = chosen(asked, "state", STATES), said(asked, "kind"), said(asked, "name")
-    found = await the_app(request).schedules.alist(state=state or None, kind=kind, limit=LOOKED_AT)
-    named = [each for each in found if name is None or name.lower() in each.name.lower()]
+    named = await _found(the_app(request), state or None, kind, name)
     return await render(
         request,
         "schedules.html",
-        schedules=[(each, in_words(each), trouble(each)) for each in named[:LISTED]],
-        more=max(0, len(named) - LISTED),
+        schedules=named[:LISTED],
+        in_words=in_words,  # of each when its row is written: that is done a few rows at a time
+        trouble_of=trouble,
+        more=len(named) > LISTED,
         state=state,
         states=STATES[1:],
         kind=kind,
         name=name,
     )
+
+
+async def _found(app: App, state: str | None, kind: str | None, name: str | None) -> list[Schedule]:
+    """One more than is listed, where there are more. A name is looked for here, page by page: others have their turn in
+    between."""
+    named: list[Schedule] = []
+    place: Place | None = None
+    for _ in range(LOOKED_AT // LISTED):
+        page = await app.schedules.alist(state=state, kind=kind, after=place, limit=LISTED + 1)
+        named += [each for each in page if name is None or name.lower() in each.name.lower()]
+        if len(page) <= LISTED or len(named) > LISTED:
+            break
+        place = Place(page[-1].tenant, page[-1].name)
+    return named
 
 
 async def show(request: Request) -> Response:
@@ -52,15 +70,20 @@ async def show(request: Request) -> Response:
         hides = await _hides(request, schedule)
         return await _form(request, _written(schedule, hides), schedule=schedule, hides=hides)
     zone = _zone(asked.get("zone"))
-    fires = await app.schedules.ahistory(schedule.name, limit=PAGE, before=time_of(asked, "before"))
+    client, verbs = app.client, app.client.verbs
+    before = time_of(asked, "before")
+    fires, rules, now = await client.arun(
+        beside(verbs.fires(schedule.id, client.tenant, PAGE, before), verbs.payload_rules(schedule.tenant), verbs.now())
+    )
+    hides = effective(rules, schedule.tenant, schedule.kind).restricted
     return await render(
         request,
         "schedule.html",
         schedule=schedule,
         words=in_words(schedule),
         trouble=trouble(schedule),
-        payload=HIDDEN if await _hides(request, schedule) else schedule.payload,
-        coming=await _coming(request, schedule),
+        payload=HIDDEN if hides else schedule.payload,
+        coming=_coming(schedule, now),
         zone=zone,
         other=zone_of(zone),
         fires=fires,
@@ -198,11 +221,11 @@ async def _schedule(request: Request) -> Schedule:
     return found
 
 
-async def _coming(request: Request, schedule: Schedule) -> list[Coming]:
+def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
     if schedule.state != "active":
         return []
     try:
-        return preview(schedule.timed, await _now(request), schedule.anchor_at, NEXT)
+        return preview(schedule.timed, now, schedule.anchor_at, NEXT)
     except InvalidSetting:  # written by hand, or in a zone that this machine does not know
         return []
 

@@ -16,6 +16,8 @@ from holdfast.dashboard.asking import chosen, fields, said
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
 from holdfast.features.executors import ROLES
+from holdfast.features.switches import listed
+from holdfast.stores.beside import beside
 
 SHOWN: Final = 200
 
@@ -23,18 +25,22 @@ SHOWN: Final = 200
 async def index(request: Request) -> Response:
     app = the_app(request)
     client = app.client
-    verbs = client.verbs
+    verbs, tenant = client.verbs, client.tenant
+    schema, health = await app.store.aschema(), await app.ahealth()
+    switches, retentions, rules, executors = await client.arun(
+        beside(listed(client, tenant), verbs.retentions(tenant), verbs.payload_rules(tenant), verbs.executors())
+    )
     return await render(
         request,
         "system.html",
         version=__version__,
         python=platform.python_version(),
-        schema=await app.store.aschema(),
-        health=await app.ahealth(),
-        switches=(await app.switches.alist())[:SHOWN],
-        retentions=(await client.arun(verbs.retentions(client.tenant)))[:SHOWN],
-        rules=(await client.arun(verbs.payload_rules(client.tenant)))[:SHOWN],
-        executors=(await client.arun(verbs.executors()))[:SHOWN],
+        schema=schema,
+        health=health,
+        switches=switches[:SHOWN],
+        retentions=retentions[:SHOWN],
+        rules=rules[:SHOWN],
+        executors=executors[:SHOWN],
         roles=ROLES,
         whole=identity_of(request).runs_all,
     )

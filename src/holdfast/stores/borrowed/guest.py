@@ -57,11 +57,15 @@ class AsyncGuest(Protocol):
 
 def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
     """Run a frame to its end. An error is thrown into it, so that it can undo what it began, and comes out again."""
+    rows: Rows
     try:
         statement = next(steps)
         while True:
             try:
-                rows = execute(statement)
+                if statement.beside:
+                    rows = [execute(each) for each in statement.beside]
+                else:
+                    rows = execute(statement)
             except BaseException as error:
                 statement = steps.throw(error)
             else:
@@ -74,11 +78,15 @@ def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
 
 
 async def adrive(steps: Steps[T], execute: Callable[[Statement], Awaitable[Rows]]) -> T:
+    rows: Rows
     try:
         statement = next(steps)
         while True:
             try:
-                rows = await execute(statement)
+                if statement.beside:
+                    rows = [await execute(each) for each in statement.beside]
+                else:
+                    rows = await execute(statement)
             except BaseException as error:
                 statement = steps.throw(error)
             else:

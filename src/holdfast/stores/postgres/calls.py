@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.stores.flow import Statement
@@ -13,3 +14,7 @@ class Calls:
 
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:
         return Statement(f"select * from {self._s}{name}({arguments})", params)
+
+    def _look(self, name: str, arguments: str, *params: Any) -> Statement:
+        """Of a function that binds itself to its tenant and changes nothing."""
+        return replace(self._call(name, arguments, *params), alone=True)

@@ -17,12 +17,12 @@ class CircumstanceVerbs(Calls, Reads):
     @flow(single=True, writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
-        rows = yield Statement(text, (parse_id(job_id), tenant))
+        rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
         return [self._job(row) for row in rows]
 
     @flow(single=True)
     def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
-        rows = yield self._call("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
         if not rows:
             return None
         now, note, holder, label, until, held, ahead, workers = rows[0]
@@ -43,7 +43,7 @@ class CircumstanceVerbs(Calls, Reads):
         return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
 
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        rows = yield self._call("worker_standings", "%s, %s", MOST_WORKERS, tenant)
+        rows = yield self._look("worker_standings", "%s, %s", MOST_WORKERS, tenant)
         decode = Record.decoder(WorkerPulse, self.dialect.codec)
         return [decode(row) for row in rows]
 

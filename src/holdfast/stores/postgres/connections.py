@@ -4,10 +4,13 @@ statement before: mostly the next one has the same text, and then nobody asks ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, adapters
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Pipeline, adapters
 from psycopg.adapt import Dumper
+from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import Format
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
@@ -16,6 +19,7 @@ from holdfast.domain.payload import look_at
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.postgres.arrays import TYPES
 from holdfast.stores.postgres.times import TimeLoader
+from holdfast.stores.postgres.together import Together
 
 CONNECTION: dict[str, Any] = {
     "autocommit": True,
@@ -29,6 +33,7 @@ CONNECTION: dict[str, Any] = {
 }
 # A cursor holds its last rows until the next: many of them are let go with it.
 KEPT_ROWS = 100
+BATCHES = Pipeline.is_supported()  # libpq 14 and newer
 
 
 class AsItIs(Dumper):
@@ -47,6 +52,24 @@ for _kind, (_oid, _) in TYPES.items():  # classes of ours: nobody else sends suc
 class OurConnection(Connection[Any]):
     _kept: Cursor[Any] | None = None
 
+    @cached_property
+    def _together(self) -> Together:
+        return Together(self)
+
+    @property
+    def batches(self) -> bool:
+        """Whether statements may be sent together: nobody is between us and the server (pooler.py), and the library
+        knows how."""
+        return BATCHES and self.prepare_threshold is not None
+
+    def ask_together(self, statements: Sequence[Statement]) -> list[Rows]:
+        """Reads only, which can be asked again where what was prepared is gone."""
+        try:
+            return self.wait(self._together.ask(statements))
+        except InvalidSqlStatementName:
+            self._together.forget()
+            return self.wait(self._together.ask(statements))
+
     def ask(self, statement: Statement) -> Rows:
         cursor = self._kept or self.cursor()
         self._kept = None  # unless all goes well
@@ -60,6 +83,21 @@ class OurConnection(Connection[Any]):
 
 class OurAsyncConnection(AsyncConnection[Any]):
     _kept: AsyncCursor[Any] | None = None
+
+    @cached_property
+    def _together(self) -> Together:
+        return Together(self)
+
+    @property
+    def batches(self) -> bool:
+        return BATCHES and self.prepare_threshold is not None
+
+    async def ask_together(self, statements: Sequence[Statement]) -> list[Rows]:
+        try:
+            return await self.wait(self._together.ask(statements))
+        except InvalidSqlStatementName:
+            self._together.forget()
+            return await self.wait(self._together.ask(statements))
 
     async def ask(self, statement: Statement) -> Rows:
         cursor = self._kept or self.cursor()

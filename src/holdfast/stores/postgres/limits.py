@@ -35,7 +35,7 @@ class LimitVerbs(Calls, Reads):
 
     @flow(single=True)
     def limits(self, tenant: str) -> Steps[list[Limit]]:
-        rows = yield self._call("list_limits", "%s", tenant)
+        rows = yield self._look("list_limits", "%s", tenant)
         decode = Record.decoder(Limit, self.dialect.codec)
         return [decode(row) for row in rows]
 

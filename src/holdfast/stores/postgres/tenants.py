@@ -30,7 +30,7 @@ class TenantVerbs(Calls, Reads):
 
     @flow(single=True, writes=False)
     def fair_queues(self) -> Steps[list[str]]:
-        rows = yield self._call("fair_queues", "")
+        rows = yield self._look("fair_queues", "")
         return list(rows[0][0] or ())
 
     @flow(single=True)
@@ -45,5 +45,5 @@ class TenantVerbs(Calls, Reads):
 
     @flow(single=True)
     def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
-        rows = yield self._call("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        rows = yield self._look("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
         return TurnOf(*rows[0]) if rows else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.stores.flow import Statement, Steps, flow
@@ -83,5 +84,5 @@ class PostgresVerbs(
 
     @flow(writes=False, single=True)
     def now(self) -> Steps[datetime]:
-        rows = yield self._call("clock_now", "")
+        rows = yield replace(self._call("clock_now", ""), reads=True)
         return self.dialect.codec.time(rows[0][0])

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.domain.health import CAP, USUAL, Health, Thresholds, judged
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.switches import Switch
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.subscriptions import SubscriptionReads
@@ -20,6 +21,8 @@ from holdfast.stores.reads.switches import SwitchReads
 
 SECOND = timedelta(seconds=1)
 LEASES, NAMES, HEAD = 1_000, 20, 1_000
+AT_ONCE = 50
+"""So many queues are looked at side by side."""
 
 # The second half says in which of two indexes a state is looked for (see pages.py).
 _NOT_HELD = "s.state not in ('leased', 'in_progress')"
@@ -58,18 +61,17 @@ class HealthReads(SwitchReads, SubscriptionReads):
     @flow(writes=False)
     def health(self, tenant: str, when: Thresholds = USUAL) -> Steps[Health]:
         now = yield from self._present()
-        backlog, scheduled = yield from self._waiting(tenant)
-        dead = yield from self._dead(tenant)
-        switches = yield from self.switches(tenant).start()
+        counted = (self._waiting(tenant), self._dead(tenant), self._smaller(tenant, now))
+        seen = (self.switches(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
+        more = (self._laggards(tenant, when), self._kept(tenant))
+        told = yield from side_by_side(*counted, *seen, *more)
+        (backlog, scheduled), dead, (gates, first_asked, overdue, parked, running) = told[:3]
+        switches, (alive, serving), late, behind, (unsealed, holders) = told[3:]
         shut = closed_queues(switches, tenant)
-        oldest = None if shut is None else (yield from self._oldest(tenant, shut))
-        pairs = [] if shut is None else (yield from self._heads(tenant, shut))
-        alive, serving = yield from self._leases(tenant, now)
-        more = yield from self._smaller(tenant, now)
-        gates, first_asked, overdue, parked, running = more
-        late = yield from self._late(tenant, now, when)
-        behind = yield from self._laggards(tenant, when)
-        unsealed, holders = yield from self._kept(tenant)
+        oldest: Any = None
+        pairs: list[tuple[str, str]] = []
+        if shut is not None:
+            oldest, pairs = yield from side_by_side(self._oldest(tenant, shut), self._heads(tenant, shut))
         found = Health(
             backlog,
             scheduled,
@@ -146,20 +148,27 @@ class HealthReads(SwitchReads, SubscriptionReads):
 
     def _heads(self, tenant: str, shut: frozenset[str]) -> Steps[list[tuple[str, str]]]:
         """Queues and kinds of what stands at the head of each queue: what nobody takes stays there."""
-        mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
-        queues = yield from self._ask(
+        rows = yield from self._ask(
             tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
         )
+        queues = [row[0] for row in rows if row[0] not in shut]
         found: list[tuple[str, str]] = []
-        for queue in (row[0] for row in queues if row[0] not in shut):
-            text = (
-                "select distinct h.kind from (select s.kind, s.tenant from {job_state} s where s.queue = :queue"
-                " and s.state = 'queued' and s.due_at is null order by s.priority desc, s.position limit :head) h"
-                f" where {mine} order by h.kind"
+        for first in range(0, len(queues), AT_ONCE):
+            heads = yield from side_by_side(
+                *(self._head_of(tenant, queue) for queue in queues[first : first + AT_ONCE])
             )
-            rows = yield from self._ask(tenant, text, queue=queue, head=HEAD)
-            found += [(queue, str(row[0])) for row in rows]
+            found += [pair for pairs in heads for pair in pairs]
         return found
+
+    def _head_of(self, tenant: str, queue: str) -> Steps[list[tuple[str, str]]]:
+        mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
+        text = (
+            "select distinct h.kind from (select s.kind, s.tenant from {job_state} s where s.queue = :queue"
+            " and s.state = 'queued' and s.due_at is null order by s.priority desc, s.position limit :head) h"
+            f" where {mine} order by h.kind"
+        )
+        rows = yield from self._ask(tenant, text, queue=queue, head=HEAD)
+        return [(queue, str(row[0])) for row in rows]
 
     def _leases(self, tenant: str, now: Any) -> Steps[tuple[int, list[tuple[Any, Any]]]]:
         """How many are live, and what those take that said so; one that did not say may take anything."""

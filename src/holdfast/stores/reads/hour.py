@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from holdfast.domain.hour import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.codecs import EPOCH, MICROSECOND
 from holdfast.stores.flow import Rows, Steps, flow
 from holdfast.stores.reads.dialect import within
@@ -38,9 +39,9 @@ class HourReads(Reader):
     def hour(self, tenant: str) -> Steps[Hour]:
         rows = yield self.dialect.read("select now from {present}")
         now = self.dialect.codec.time(rows[0][0])
-        since, minutes, estimated = yield from self._minutes(tenant, now)
-        wait, run = yield from self._spreads(tenant)
-        due = yield from self._due(tenant)
+        (since, minutes, estimated), (wait, run), due = yield from side_by_side(
+            self._minutes(tenant, now), self._spreads(tenant), self._due(tenant)
+        )
         return Hour(now, since, minutes, wait, run, due, estimated)
 
     def _minutes(self, tenant: str, now: datetime) -> Steps[tuple[datetime, list[Minute], bool]]:

@@ -21,6 +21,7 @@ from holdfast.domain.pulse import (
     WorkerPulse,
     rates_of,
 )
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
@@ -101,8 +102,9 @@ class PulseReads(HealthReads):
         )
 
     def _standing(self, tenant: str, present: Any) -> Steps[Standing]:
-        waiting, later = yield from self._queued(tenant, present)
-        running = yield from self._held(tenant)
+        (waiting, later), running, seen = yield from side_by_side(
+            self._queued(tenant, present), self._held(tenant), self._workers(tenant)
+        )
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
         queues = tuple(
             QueuePulse(
@@ -115,7 +117,7 @@ class PulseReads(HealthReads):
             )
             for name in names
         )
-        workers = tuple((yield from self._workers(tenant)))
+        workers = tuple(seen)
         most = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
         at = self.dialect.codec.time(present)
         return Standing(at, queues, workers, capped=most >= CAP or len(names) == MOST_QUEUES)
@@ -131,8 +133,11 @@ class PulseReads(HealthReads):
             rows = yield from self._ask(tenant, _LATER, cap=CAP)
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
-        rows = yield from self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES)
-        oldest = yield from self._ask(tenant, _OLDEST, walk=WALK, head=HEAD)
+        rows, oldest, retrying = yield from side_by_side(
+            self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES),
+            self._ask(tenant, _OLDEST, walk=WALK, head=HEAD),
+            self._ask(tenant, _RETRYING, cap=CAP),
+        )
         since = {row[0]: row[1] for row in oldest}
         if any(queue not in since for queue, is_later, _ in rows if not is_later):  # all of it is younger than that
             oldest = yield from self._ask(tenant, _OLDEST, walk=CAP, head=1)
@@ -142,8 +147,7 @@ class PulseReads(HealthReads):
                 later[queue, "queued"] = count
             else:
                 waiting[queue] = count, self._age(now, since.get(queue))
-        rows = yield from self._ask(tenant, _RETRYING, cap=CAP)
-        later.update({(queue, "retry_waiting"): count for queue, count in rows})
+        later.update({(queue, "retry_waiting"): count for queue, count in retrying})
         return waiting, later
 
     def _held(self, tenant: str) -> Steps[Counter[str]]:

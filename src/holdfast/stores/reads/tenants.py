@@ -6,6 +6,7 @@ import dataclasses
 
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.tenants import Tenant, with_shares
+from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
@@ -56,9 +57,13 @@ class TenantReads(Reader):
             "limited": within(tenant, "l.tenant"),
             "states": within(tenant, "s.tenant"),
         }
-        counted = yield from self._counted(tenant, whose, most, names)
-        known = {row[0]: row for row in (yield from self._ask(tenant, _SET.format(**whose)))}
-        limits = {row[0]: row[1:] for row in (yield from self._ask(tenant, _LIMITS.format(**whose)))}
+        counted, terms_of, limits_of = yield from side_by_side(
+            self._counted(tenant, whose, most, names),
+            self._ask(tenant, _SET.format(**whose)),
+            self._ask(tenant, _LIMITS.format(**whose)),
+        )
+        known = {row[0]: row for row in terms_of}
+        limits = {row[0]: row[1:] for row in limits_of}
         shared = bool((yield from self.fair_queues().start()))
         time = self.dialect.codec.time
         found = []

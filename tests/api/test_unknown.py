@@ -1,0 +1,55 @@
+"""What hangs on a thing that is not there, or that is another tenant's, is not there either: never an empty list."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.domain.errors import NotFound
+from tests.api.conftest import client_of
+
+pytestmark = pytest.mark.req("JF-14", "SC-6")
+
+NOBODY = "01900000-0000-7000-8000-000000000000"
+
+
+async def test_every_list_of_something_that_is_not_there_is_not_found(app: App) -> None:
+    """Over all that the document names, so that a route that comes later is asked as well."""
+    async with client_of(app) as http:
+        document: dict[str, Any] = (await http.get("/api/v1/openapi.json")).json()
+        asked = [path for path, verbs in document["paths"].items() if "get" in verbs and "{" in path]
+        assert f"{'/api/v1/jobs/{job_id}'}/chain" in asked
+        for path in asked:
+            named = re.sub(r"\{\w+\}", "nobody", re.sub(r"\{\w*_id\}", NOBODY, path))
+            answer = await http.get(named)
+            assert answer.status_code == 404, (path, answer.text)
+            assert answer.json()["code"].endswith(("not_found", "token_unknown")), (path, answer.text)
+
+
+async def test_a_job_of_somebody_else_is_as_unknown_as_none(app: App) -> None:
+    with app.client.acting_for("acme"):
+        theirs = app.enqueue("mail", {}).id
+    async with client_of(app, role="admin") as http:
+        for path in ("chain", "artifacts", "history", "attempts"):
+            answer = await http.get(f"/api/v1/jobs/{theirs}/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), (path, answer.text)
+    async with client_of(app, role="admin", tenant="acme") as http:
+        assert (await http.get(f"/api/v1/jobs/{theirs}/artifacts")).json() == {"items": [], "next": None}
+        chain = (await http.get(f"/api/v1/jobs/{theirs}/chain")).json()["items"]
+        assert [job["id"] for job in chain] == [theirs]
+
+
+async def test_the_same_in_process(app: App) -> None:
+    with pytest.raises(NotFound):
+        app.chain(NOBODY)
+    with pytest.raises(NotFound):
+        app.dead_letters.jobs("nobody")
+    with pytest.raises(NotFound) as refused:
+        await app.achain(NOBODY)
+    assert refused.value.code == "not_found"
+    with pytest.raises(NotFound) as refused:
+        await app.dead_letters.ajobs("nobody")
+    assert refused.value.code == "group_not_found"

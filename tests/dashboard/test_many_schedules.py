@@ -1,0 +1,39 @@
+"""More schedules than a page lists: it says so, and a name is found wherever it stands."""
+
+from __future__ import annotations
+
+import re
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.dashboard.pages import schedules
+
+pytestmark = pytest.mark.req("JF-16", "SC-9")
+
+MORE = "There are more"
+
+
+def rows(page: str) -> list[str]:
+    return re.findall(r'<th scope="row"><a [^>]*>([^<]*)</a>', page)
+
+
+async def test_a_page_lists_the_first_and_finds_the_last(
+    app: App, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "LISTED", 2)
+    for name in ("a", "b", "c", "d", "Éa", "zeta"):
+        app.schedules.create(name, "@daily", kind="report" if name < "c" else "other")
+    page = (await http.get("/schedules")).text
+    assert (rows(page), MORE in page) == (["a", "b"], True)
+    page = (await http.get("/schedules?kind=report")).text
+    assert (rows(page), MORE in page) == (["a", "b"], False)
+    page = (await http.get("/schedules?name=ZETA")).text
+    assert (rows(page), MORE in page) == (["zeta"], False)
+    page = (await http.get("/schedules?name=éA")).text
+    assert (rows(page), MORE in page) == (["Éa"], False)
+    page = (await http.get("/schedules?name=a")).text
+    assert (len(rows(page)), MORE in page) == (2, True), "three have it"
+    monkeypatch.setattr(schedules, "LOOKED_AT", 2)
+    assert rows((await http.get("/schedules?name=zeta")).text) == [], "not further than it is looked"
