@@ -54,6 +54,8 @@ ANY_STORE = {
     *("http/test_reserving.py", "docs/test_steps_guide.py"),
     "app/test_enqueue_refusals.py",  # before anything is asked of a store
     "docs/test_approvals_guide.py::test_the_tutorial_works_as_it_is_written",
+    "cli/test_send_event.py::test_ways_to_say_it",  # on a SQLite file, whichever is asked for
+    "cli/test_send_event.py::test_what_cannot_be_told",  # before anything is asked of a store
 }
 # What these test can differ between releases of PostgreSQL; the rest is run on 16 only by `make soak`.
 ON_16 = {

@@ -1,4 +1,5 @@
-"""A fresh PostgreSQL database per test, cheaply: one template is migrated once, every test gets a copy."""
+"""A fresh PostgreSQL database per test, cheaply: one template is migrated once, every test gets a copy, or one that was
+made as new after another test (`resetting.py`)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,18 @@ from contextlib import closing, contextmanager
 
 import psycopg
 from psycopg import sql
+
+from tests.support.resetting import (
+    MOMENT,
+    MOST_USES,
+    SETTINGS,
+    Beginnings,
+    Used,
+    beginnings,
+    leave_alone,
+    make_as_new,
+    renaming,
+)
 
 # Shared by all, so that no two databases of one run have the same name.
 _numbers = itertools.count(1)
@@ -28,6 +41,8 @@ class Databases(ABC):
         # In memory it is about half the work of a copy through the log. On a disk its checkpoints would be waited for,
         # and a server that is not ours may be too old to know the word.
         self._copies_files = False
+        # Only on a server of our own: there nobody else resets what is counted, and we are a superuser.
+        self.reuses = False
 
     @abstractmethod
     def dsn(self, dbname: str = "postgres", *, user: str | None = None, password: str | None = None) -> str:
@@ -55,10 +70,16 @@ class Databases(ABC):
                 session.close()
 
     def _execute(self, statement: sql.Composed) -> None:
+        with self.session() as session:
+            session.execute(statement)
+
+    @contextmanager
+    def session(self) -> Iterator[psycopg.Connection[object]]:
+        """The connection that is kept, for one at a time."""
         with self._turn:
             if self._session is None or self._session.closed or not _answers(self._session):
                 self._session = psycopg.connect(self.dsn(), autocommit=True)
-            self._session.execute(statement)
+            yield self._session
 
 
 def _answers(session: psycopg.Connection[object]) -> bool:
@@ -91,11 +112,21 @@ class TemplateDatabases:
         # The pid keeps several test runs on one given server apart.
         self._prefix = f"holdfast_test_{os.getpid()}"
         self._template: str | None = None
+        self._beginnings: Beginnings | None = None
+        self._spare: list[Used] = []
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        with self._database(template=self._migrated_template()) as dsn:
-            yield dsn
+        template = self._migrated_template()
+        if not self._server.reuses:
+            with self._database(template=template) as dsn:
+                yield dsn
+            return
+        used = self._take(template)
+        try:
+            yield self._server.dsn(used.name)
+        finally:
+            self._give_back(used)
 
     @contextmanager
     def empty(self) -> Iterator[str]:
@@ -103,6 +134,8 @@ class TemplateDatabases:
             yield dsn
 
     def close(self) -> None:
+        while self._spare:
+            self._server.drop_database(self._spare.pop().name)
         if self._template is not None:
             self._server.drop_database(self._template)
             self._template = None
@@ -116,12 +149,50 @@ class TemplateDatabases:
         finally:
             self._server.drop_database(name)
 
+    def _take(self, template: str) -> Used:
+        """One that is as new, or a new one."""
+        with self._server.session() as session:
+            moment = session.execute(MOMENT).fetchone()
+            if self._spare:
+                used = self._spare.pop()
+                used.moment, used.uses = moment, used.uses + 1
+                return used
+        used = Used(f"{self._prefix}_{next(_numbers)}", moment)
+        self._server.create_database(used.name, template=template)
+        return used
+
+    def _give_back(self, used: Used) -> None:
+        try:
+            kept = used.uses < MOST_USES and self._is_as_new(used)
+        except psycopg.Error:  # whatever a test has done to it or to the server
+            kept = False
+        if kept:
+            self._spare.append(used)
+        else:
+            self._server.drop_database(used.name)
+
+    def _is_as_new(self, used: Used) -> bool:
+        assert self._beginnings is not None
+        new = f"{self._prefix}_{next(_numbers)}"
+        with self._server.session() as session:
+            if session.execute(MOMENT).fetchone() != used.moment or session.execute(
+                SETTINGS, (used.name,)
+            ).fetchone() != (True,):
+                return False
+            if not leave_alone(session, used.name):
+                return False
+            session.execute(renaming(used.name, new))
+            used.name = new
+        return make_as_new(self._server.dsn(new), self._beginnings)
+
     def _migrated_template(self) -> str:
         if self._template is None:
             name = f"{self._prefix}_template_{next(_numbers)}"
             dsn = self._server.create_database(name)
             try:
                 self._migrate(dsn)
+                if self._server.reuses:
+                    self._beginnings = beginnings(dsn)
             except BaseException:
                 self._server.drop_database(name)
                 raise

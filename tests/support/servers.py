@@ -75,6 +75,7 @@ class PostgresServer(Databases):
         self.version = version
         self._in_memory = in_memory
         self._settings = _SETTINGS | dict(settings or {})
+        self.reuses = settings is None
         self.password = secrets.token_hex(16)
         self.port = 0
         self._account: Account | None = None
