@@ -213,3 +213,5 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
         with pytest.raises(EventsGone):
             await following
     assert live.listeners == 0
+    await live.aclose()
+    await app.store.leave_loop()
