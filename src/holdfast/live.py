@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable
@@ -86,10 +87,11 @@ class Live:
         place = await self.place(tenant) if after is None else after
         watcher = await self._watcher(tenant)
         behind = False
+        read_at = time.monotonic() if after is None else -math.inf  # nobody knows how old a place is that is given
         while not self.closed:
             while behind and not self.closed:  # without a queue, which would only overflow
-                page = await self._page(place, tenant, skip)
-                behind = bool(page)
+                page = await self._page(place, tenant, skip or time.monotonic() - read_at <= LATE)
+                behind, read_at = bool(page), time.monotonic()
                 for event in page:
                     yield event
                     place = event.cursor
@@ -100,7 +102,10 @@ class Live:
                 await watcher.add(listener)
                 seen = set[int]()
                 # What came before the queue was there. A page may be short and not the last: only an empty one is.
-                while not behind and (page := await self._page(place, tenant, skip)):
+                while not behind and (
+                    page := await self._page(place, tenant, skip or time.monotonic() - read_at <= LATE)
+                ):
+                    read_at = time.monotonic()
                     for event in page:
                         seen.add(event.seq)
                         yield event
@@ -109,6 +114,7 @@ class Live:
                         yield Here(place)
                     behind = len(seen) > self._queue
                 while not behind and (events := await listener.take()) is not None:
+                    read_at = time.monotonic()
                     for event in events:
                         if event.seq not in seen:
                             yield event
@@ -127,9 +133,9 @@ class Live:
         for watcher in self._watchers.values():
             await watcher.aclose()
 
-    async def _page(self, place: str, tenant: str, skip: bool) -> list[Event]:
+    async def _page(self, place: str, tenant: str, sure: bool) -> list[Event]:
         page = await self._client.arun(self._client.verbs.events_after(place, PAGE, tenant))
-        if not skip:
+        if not sure:
             await self._client.arun(check_gone(self._client.verbs, place, tenant))
         return page
 
