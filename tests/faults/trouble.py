@@ -144,8 +144,8 @@ class Watch:
             self._ended()
 
         other = threading.Thread(target=wait, name="trouble", daemon=True)
-        self._others.append(other)
         other.start()
+        self._others.append(other)
 
     def _write(self) -> None:
         """Unless the write lock is taken: then nobody else can."""
@@ -171,8 +171,8 @@ class Watch:
             self._ended()
 
         holder = threading.Thread(target=hold, args=(take(),), name="trouble", daemon=True)
-        self._others.append(holder)
         holder.start()
+        self._others.append(holder)
 
     def _ended(self) -> None:
         if self._folder is not None:
