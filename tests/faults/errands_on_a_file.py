@@ -7,6 +7,7 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ import aiosqlite
 
 from holdfast import App, Retry, State, SyncContext
 from holdfast.errors import StoreUnavailable
+from holdfast.features.repository import Work
 from holdfast.stores.sqlite import connection as connections
 from tests.app.waiting import until
 from tests.faults.errands import ERRANDS, Errand, Told
@@ -224,21 +226,26 @@ def _is_free_or_done(app: App, told: Told) -> None:
     assert all(job.state is State.SUCCEEDED for job in app.jobs())
 
 
-def _insisting(errand: Errand) -> Errand:
-    """Whoever is beside meets the same trouble, and tries again."""
-    do = errand.beside
-    assert do is not None
+def _end_it(app: App) -> None:
+    """Whoever does the job that there will be meets the same trouble, and tries again."""
 
-    def beside(app: App) -> None:
-        def done() -> bool:
-            with suppress(StoreUnavailable):
-                do(app)
-                return True
-            return False
+    repository = app.repository()
 
-        until(done, "it is done beside")
+    def claimed() -> list[Work]:
+        with suppress(StoreUnavailable):
+            return repository.claim()
+        return []
 
-    return Errand(errand.do, errand.ado, errand.true, errand.sure, beside, whole=False)
+    def marked(job: str) -> bool:
+        with suppress(StoreUnavailable):
+            repository.mark_success(job, "done")
+            return True
+        return False
+
+    (work,) = until(claimed, "there is a job")
+    until(lambda: marked(work.id), "it is done")
+    with suppress(StoreUnavailable):
+        repository.close()
 
 
 def _sync(do: Callable[[App], Any]) -> Any:
@@ -250,7 +257,7 @@ def _sync(do: Callable[[App], Any]) -> Any:
 
 ON_A_FILE = {
     **{name: errand for name, errand in ERRANDS.items() if name not in ("borrowed", "result")},
-    "result": _insisting(ERRANDS["result"]),
+    "result": replace(ERRANDS["result"], beside=_end_it),
     "borrowed, having written": Errand(_writing, _awriting, _both_or_neither, sure=False),
     "borrowed, at first": Errand(_first, _afirst, _both_or_neither, sure=False),
     "borrowed, having read": Errand(_having_read, _sync(_having_read), _both_or_neither, sure=False),
