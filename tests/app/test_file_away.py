@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App
+from holdfast import App, State
 from holdfast.errors import StoreUnavailable
 from tests.app.running import work_off
 from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
@@ -99,6 +99,21 @@ def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) ->
                 connection.execute("commit")
                 watch.over()
         assert len(app.jobs()) == 10
+
+
+@on_a_bad_disk
+def test_a_job_that_was_marked_is_not_said_to_be_lost(sqlite_url: str) -> None:
+    """The lease is renewed after it, and that can be done another time: whoever was told of an error would mark it
+    again, and be told that it is not his."""
+    with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch, closing(app.repository()) as repository:
+        first, second = (app.enqueue("x") for _ in range(2))
+        (work,) = repository.claim()
+        watch.expect((1, "full", "UPDATE lease SET until"), 30.0)
+        repository.mark_success(work.id)
+        watch.over()
+        assert {first.state(), second.state()} == {State.SUCCEEDED, State.QUEUED}
+        (work,) = repository.claim()
+        repository.mark_success(work.id)
 
 
 def own(url: str, **settings: Any) -> sqlite3.Connection:

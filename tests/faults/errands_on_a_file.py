@@ -3,9 +3,11 @@ ways they have of beginning, and as whoever does the jobs."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ import aiosqlite
 
 from holdfast import App, Retry, State, SyncContext
 from holdfast.errors import StoreUnavailable
+from holdfast.features.repository import Work
 from holdfast.stores.sqlite import connection as connections
 from tests.app.waiting import until
 from tests.faults.errands import ERRANDS, Errand, Told
@@ -187,14 +190,21 @@ def _is_paid_once(app: App, told: Told) -> None:
         return
     _pays(app)
     (job,) = app.jobs()
-    hours = 0
-    while not app.handle(job.id).state().finished:
-        hours += 1
-        app.store.run(app.store.verbs.set_clock(timedelta(hours=hours), None))
+    for _ in range(50):
+        if app.handle(job.id).state().finished:
+            break
+        _wait_a_day(app)
         app.tick(5)
-        assert hours < 50
     assert app.handle(job.id).result(timeout=1) == "paid"
     assert _notes(app) == 1
+
+
+_days = itertools.count(1)
+
+
+def _wait_a_day(app: App) -> None:
+    """The clock is the file's, and does not go back."""
+    app.store.run(app.store.verbs.set_clock(timedelta(days=next(_days)), None))
 
 
 def _claim(app: App) -> Any:
@@ -207,31 +217,35 @@ def _claim(app: App) -> Any:
 
 def _is_free_or_done(app: App, told: Told) -> None:
     if isinstance(told, Exception) and app.jobs(state=State.IN_PROGRESS):
-        app.store.run(app.store.verbs.set_clock(timedelta(hours=2), None))
-        app.tick()  # what was held is free again
-        app.store.run(app.store.verbs.set_clock(timedelta(hours=4), None))
-        app.tick()  # and due
+        for _ in range(2):  # what was held is free again, and due
+            _wait_a_day(app)
+            app.tick()
     with closing(app.repository()) as repository:
         for work in repository.claim():
             repository.mark_success(work.id, "done")
     assert all(job.state is State.SUCCEEDED for job in app.jobs())
 
 
-def _insisting(errand: Errand) -> Errand:
-    """Whoever is beside meets the same trouble, and tries again."""
-    do = errand.beside
-    assert do is not None
+def _end_it(app: App) -> None:
+    """Whoever does the job that there will be meets the same trouble, and tries again."""
 
-    def beside(app: App) -> None:
-        def done() -> bool:
-            with suppress(StoreUnavailable):
-                do(app)
-                return True
-            return False
+    repository = app.repository()
 
-        until(done, "it is done beside")
+    def claimed() -> list[Work]:
+        with suppress(StoreUnavailable):
+            return repository.claim()
+        return []
 
-    return Errand(errand.do, errand.ado, errand.true, errand.sure, beside, whole=False)
+    def marked(job: str) -> bool:
+        with suppress(StoreUnavailable):
+            repository.mark_success(job, "done")
+            return True
+        return False
+
+    (work,) = until(claimed, "there is a job")
+    until(lambda: marked(work.id), "it is done")
+    with suppress(StoreUnavailable):
+        repository.close()
 
 
 def _sync(do: Callable[[App], Any]) -> Any:
@@ -243,7 +257,7 @@ def _sync(do: Callable[[App], Any]) -> Any:
 
 ON_A_FILE = {
     **{name: errand for name, errand in ERRANDS.items() if name not in ("borrowed", "result")},
-    "result": _insisting(ERRANDS["result"]),
+    "result": replace(ERRANDS["result"], beside=_end_it),
     "borrowed, having written": Errand(_writing, _awriting, _both_or_neither, sure=False),
     "borrowed, at first": Errand(_first, _afirst, _both_or_neither, sure=False),
     "borrowed, having read": Errand(_having_read, _sync(_having_read), _both_or_neither, sure=False),

@@ -83,7 +83,8 @@ class Watch:
 
     def over(self) -> None:
         """Whatever there is of it ends now."""
-        self._next = None
+        with self._guard:
+            self._next = None
         self._enough.set()
         for other in self._others:
             other.join(20)
@@ -109,9 +110,8 @@ class Watch:
                 return
             number, fate, seconds, text = self._next
             self._next = None if number <= 1 else (number - 1, fate, seconds, text)
-            if number > 1:
-                return
-        self._begin(fate, seconds)
+            if number <= 1:
+                self._begin(fate, seconds)
 
     def _look(self) -> None:
         assert self._folder is not None
@@ -144,8 +144,8 @@ class Watch:
             self._ended()
 
         other = threading.Thread(target=wait, name="trouble", daemon=True)
-        self._others.append(other)
         other.start()
+        self._others.append(other)
 
     def _write(self) -> None:
         """Unless the write lock is taken: then nobody else can."""
@@ -171,8 +171,8 @@ class Watch:
             self._ended()
 
         holder = threading.Thread(target=hold, args=(take(),), name="trouble", daemon=True)
-        self._others.append(holder)
         holder.start()
+        self._others.append(holder)
 
     def _ended(self) -> None:
         if self._folder is not None:

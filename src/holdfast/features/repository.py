@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, StaleLease
+from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, StaleLease, StoreUnavailable
 from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
@@ -108,7 +109,8 @@ class JobRepository:
         del self._claims[job_id]  # only now: a store that was away can be asked again
         if stale:
             raise StaleLease(f"job {job_id} is no longer in this loop's hands")
-        self._held()
+        with suppress(StoreUnavailable):  # it is marked, whatever becomes of this: the next call renews the lease
+            self._held()
 
     def _held(self) -> str:
         verbs = self._store.verbs
