@@ -17,7 +17,7 @@ from tests.http.conftest import SOON, TOKEN
 
 pytestmark = pytest.mark.req("SC-10", "JF-14")
 
-TTL = 2.0
+TTL = 6.0
 
 
 def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> None:
