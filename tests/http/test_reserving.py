@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import Conflict, InvalidInput
-from holdfast.http import AsyncClient, Client
+from holdfast.http import AsyncClient, Client, HttpxTransport
+from holdfast.http.link import Outgoing
+from holdfast.http.wire import Reply
 from tests.app.waiting import until
 from tests.http.conftest import SOON, TOKEN
 
 pytestmark = pytest.mark.req("SC-10", "JF-14")
 
 TTL = 6.0
+SHORT = 3.0
 
 
 def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> None:
@@ -50,6 +54,31 @@ def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: st
     ended = {each.id: (each.state, each.ended_why) for each in app.reservations.list(ended=True)}
     assert ended.pop(seen[0]) == ("released", "released")
     assert list(ended.values()) == [("withdrawn", "left with Conflict")]
+
+
+class Late(HttpxTransport):
+    """Its first answer takes longer than the reservation lasts, which somebody keeps alive meanwhile."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__()
+        self._app = app
+        self.asked = 0
+
+    def send(self, outgoing: Outgoing) -> Reply:
+        reply = super().send(outgoing)
+        self.asked += outgoing.method == "PUT"
+        if outgoing.method == "PUT" and self.asked == 1:
+            self._app.reservations.ask(outgoing.url.rpartition("/")[2], resource="gpu-0", ttl=60)
+            time.sleep(SHORT)
+        return reply
+
+
+def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> None:
+    late = Late(app)
+    with Client(base, token=TOKEN, retrying=SOON, transport=late) as client:
+        with client.reserve("gpu-0", ttl=SHORT):
+            asked = late.asked
+        assert asked >= 2
 
 
 def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:

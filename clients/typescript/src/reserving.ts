@@ -79,7 +79,8 @@ async function turn(ask: () => Promise<Reserved>, wanted: Reserve, ttl: number):
     const asked = Date.now();
     const found = await ask();
     if (OVER.has(found.state)) throw new Conflict("the reservation was ended by somebody else", "reservation_lost");
-    if (found.state === "active" && (wanted.atOnce || found.running === 0)) return asked + ttl;
+    const begun = found.state === "active" && (wanted.atOnce || found.running === 0);
+    if (begun && Date.now() < asked + ttl) return asked + ttl; // else the answer took too long, and it may have run out
     if (end !== undefined && Date.now() >= end) throw busy(found);
     await sleep(Math.min(LOOK_EVERY[n] ?? LOOK_LATER, ttl / 3));
   }

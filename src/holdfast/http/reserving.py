@@ -61,7 +61,8 @@ class _Block(Generic[C]):
     def _is_begun(self, standing: Reserved, asked_at: float) -> bool:
         if is_begun(standing, at_once=self._at_once):
             self._until = asked_at + self._asked.ttl
-            return True
+            if not self.lost:  # else the answer took so long that it may have run out: it is asked for again
+                return True
         if self._end is not None and time.monotonic() >= self._end:
             raise busy(standing.what, standing)
         return False
