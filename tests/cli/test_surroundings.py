@@ -147,7 +147,11 @@ def test_a_program_that_fails_has_failed_where_ends_are_ignored(
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
 def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
     """And one only: a shell that ends passes it on, so that it comes twice."""
-    with begun(crew, sqlite_store, *options) as process:
+
+    def heed() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may have been started with ``nohup``
+
+    with begun(crew, sqlite_store, *options, preexec_fn=heed) as process:
         for _ in range(2):
             process.send_signal(signal.SIGHUP)
             with pytest.raises(subprocess.TimeoutExpired):

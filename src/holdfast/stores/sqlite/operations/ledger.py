@@ -14,7 +14,7 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 # What was purged before a cursor was given out is no gap to whoever goes on from it: where anything ever was, a cursor
 # also has the number of the last action at that moment.
-_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL"
+_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL AND last_seq > 0"  # which has an index, and begins there
 _SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM action) END), '')"
 _AFTER = (
     f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM event"
