@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -63,6 +64,14 @@ def request_on(connection: socket.socket) -> bytes:
     while len(body) < length:
         body += connection.recv(65_536)
     return head + b"\r\n\r\n" + body
+
+
+def event(seq: int, end: str = "\n") -> str:
+    """One ledger event as the event stream sends it."""
+    facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "ä", "verb": "enqueue", "from_state": None}
+    facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
+    lines = (f"id: {seq}", "event: job.enqueue", f"data: {json.dumps(facts, ensure_ascii=False)}", "", "")
+    return end.join(lines)
 
 
 def answers(status: int, body: bytes | str = b"", kind: str = "application/json", **headers: str) -> Script:

@@ -21,7 +21,7 @@ from holdfast.http.wire import get, post
 from tests.app.waiting import until
 from tests.http.conftest import Driver
 from tests.http.echo import echoing
-from tests.http.hostile import hostile
+from tests.http.hostile import event, hostile
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -123,20 +123,20 @@ def test_a_client_may_be_used_on_one_event_loop_after_the_other() -> None:
     assert given[:3] == [["0", "1", "2"], "client_elsewhere", "client_elsewhere"]
 
 
-def test_a_closed_client_says_so_also_to_whoever_follows(drive: Drive) -> None:
-    """At once, though the service stays silent."""
-    opened, ended = threading.Event(), threading.Event()
+def test_closing_a_client_ends_a_follower_that_waits_for_events(drive: Drive) -> None:
+    """The follower fails at once although the service stays silent."""
+    waiting, ended = threading.Event(), threading.Event()
     in_time: list[bool] = []
 
     def streams(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: here\nid: 5\n\n")
-        opened.set()
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        connection.sendall((head + event(1)).encode())
         in_time.append(ended.wait(20))
 
     with hostile(streams) as server:
         driver = drive(server.url, timeout=60.0)
         with pytest.raises(errors.InvalidSetting) as raised:
-            _followed_while_closed(driver, opened)
+            _follow_until_closed(driver, waiting)
         ended.set()
         until(lambda: in_time != [], "the service has ended")
         assert in_time == [True]
@@ -145,29 +145,35 @@ def test_a_closed_client_says_so_also_to_whoever_follows(drive: Drive) -> None:
             driver.do(lambda client: client.get("7"))
 
 
-def _followed_while_closed(driver: Driver, opened: threading.Event) -> None:
-    client, follower = driver.client, threading.get_ident()
+def _follow_until_closed(driver: Driver, waiting: threading.Event) -> None:
+    """Follow from this thread or loop; another closes the client after the first event, when the follower asks for the
+    second. A client that is closed a moment before that must fail in the same way."""
+    client = driver.client
 
-    def waits() -> bool:
-        code = sys._current_frames()[follower].f_code
-        return code.co_name == "read" and "holdfast" not in code.co_filename  # that of a socket
-
-    def closes() -> None:
-        opened.wait(20)
-        until(waits, "the follower waits for more")
+    def close_when_waiting() -> None:
+        assert waiting.wait(20)
         client.close()
 
-    async def together() -> None:
-        following = asyncio.create_task(driver._take(lambda each: each.events.follow(), 1))
-        await asyncio.to_thread(opened.wait, 20)
+    async def follow() -> None:
+        async for _ in client.events.follow():
+            waiting.set()
+
+    async def follow_and_close() -> None:
+        following = asyncio.create_task(follow())
+        assert await asyncio.to_thread(waiting.wait, 20)
         await client.aclose()
         await following
 
     if driver.blocking:
-        threading.Thread(target=closes).start()
-        list(client.events.follow())
+        closer = threading.Thread(target=close_when_waiting)
+        closer.start()
+        try:
+            for _ in client.events.follow():
+                waiting.set()
+        finally:
+            closer.join(20)
     else:
-        driver.loop.run_until_complete(together())
+        driver.loop.run_until_complete(follow_and_close())
 
 
 def test_a_dropped_or_cancelled_follower_leaves_no_connection_behind() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from holdfast.http.sending import Base
 from holdfast.http.wire import Emit, Open, Pause, Read, Reply, Unreachable
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting import Cutting
-from tests.http.hostile import answers, hostile
+from tests.http.hostile import answers, event, hostile
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -32,13 +31,6 @@ Drive = Callable[..., Driver]
 there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
 STREAM = {"content-type": "text/event-stream"}
 OFTEN = dataclasses.replace(SOON, tries=1_000)
-
-
-def event(seq: int, end: str = "\n") -> str:
-    facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "ä", "verb": "enqueue", "from_state": None}
-    facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
-    lines = (f"id: {seq}", "event: job.enqueue", f"data: {json.dumps(facts, ensure_ascii=False)}", "", "")
-    return end.join(lines)
 
 
 def follow(retrying: Retrying, after: str | None = None) -> Any:
