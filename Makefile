@@ -34,9 +34,36 @@ demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
 dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
 	$(BIN)/holdfast dev examples/dev_shop.py $(ARGS)
 
+# Four processes on two cores: most tests wait for something. Whole files, because tests of one file share databases.
+PYTEST := python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
-test: $(READY) ## Run the tests, some at a time (ARGS="-k claim -x" and so on are handed to pytest)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## Run the tests to run before a commit, at most 5 minutes (ARGS="-k claim -x" goes to pytest)
+	$(BIN)/$(PYTEST) $(ARGS)
+
+.PHONY: test-all
+test-all: $(READY) ## Run every test, on every PostgreSQL at hand, at most 20 minutes (ARGS="--seed 7" repeats a seed)
+	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier all $(ARGS)
+	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
+	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
+
+.PHONY: test-rest
+test-rest: $(READY) # what test-all has besides test: .ci/run runs one after the other
+	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier rest $(ARGS)
+	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
+	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
+
+# What can differ between servers: the SQL, its migrations and plans, and workers at work.
+ON_ANOTHER_SERVER := tests/contract tests/migration tests/app/test_worker.py tests/faults/test_52_jit.py -k postgres
+
+.PHONY: coverage
+coverage: $(READY) ## Measure which lines of src/holdfast and which SQL functions `make test` runs
+	rm -rf .coverage .coverage.* && mkdir -p .coverage-sql && rm -f .coverage-sql/*
+	HOLDFAST_TEST_SQL_COVERAGE="$(CURDIR)/.coverage-sql" $(BIN)/python -m coverage run -m pytest -n 4 --dist loadfile \
+		--no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m tests.support.sql_coverage .coverage-sql
+	$(BIN)/python -m coverage report --skip-covered --sort=miss --fail-under=93
 
 .PHONY: check
 check: $(READY) ## Lint, format, types and layers, without changing anything
@@ -60,7 +87,7 @@ bench-quick: $(READY) ## The main peers and ourselves in less than three minutes
 
 .PHONY: soak
 soak: $(READY) ## Run the tests that take minutes on purpose
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+	$(BIN)/python -m pytest --tier soak --timeout 3600 $(ARGS)
 
 .PHONY: lock
 lock: | $(READY) ## Resolve the development requirements anew (ARGS="--upgrade" for newer releases)

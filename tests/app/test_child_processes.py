@@ -83,6 +83,7 @@ async def test_cancelling_while_a_child_starts_leaves_none(labour: ModuleType, c
     await asyncio.to_thread(until_gone, child.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "JF-4")
 @pytest.mark.parametrize("kind", ["waits", "holds_the_interpreter"])
 def test_a_killed_worker_leaves_no_process(labour: ModuleType, url: str, tmp_path: Path, kind: str) -> None:

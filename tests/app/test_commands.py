@@ -332,6 +332,7 @@ def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Pat
     until_gone(*marked(marks))
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-15")
 def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path, tmp_path: Path) -> None:
     app.client.make_ready()

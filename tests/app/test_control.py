@@ -133,6 +133,7 @@ def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
     assert last(handle, "snooze")["reason"] == "the file is not there yet"
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-5")
 def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()

@@ -57,6 +57,7 @@ def test_a_trace_goes_with_the_job_into_the_child(labour: ModuleType) -> None:
     assert (handle.result(), plain.result()) == ({"traceparent": parent}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_children_are_recycled(labour: ModuleType) -> None:
     handles = [labour.seldom.enqueue() for _ in range(5)]
@@ -65,6 +66,7 @@ def test_children_are_recycled(labour: ModuleType) -> None:
     assert one == two != three == four != five
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_no_more_children_than_slots_and_the_idle_make_room(labour: ModuleType) -> None:
     """`nice` and `where` need different children; with one slot there is only one at a time."""
@@ -224,6 +226,7 @@ def test_the_memory_limit_is_a_failure_with_a_name(labour: ModuleType) -> None:
     assert "MemoryError" in attempt(labour.app, beyond.id).traceback
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10", "SC-5")
 @pytest.mark.parametrize(
     ("kind", "payload", "how"),

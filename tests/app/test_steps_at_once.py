@@ -217,6 +217,7 @@ def test_a_failure_and_a_wait_at_once_is_a_failure_that_can_be_caught(app: App) 
     assert handle.result(timeout=5) == "something else"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["one by one", "at once", "in threads"])
 def test_a_thousand_steps(app: App, way: str) -> None:
     """Each is written once and read once: the second thousand must not cost more than the first."""

@@ -76,14 +76,13 @@ def open_transactions(url: str) -> bool:
         return bool(connection.execute(query, ("holdfast handler",)).fetchall())
 
 
-def test_killed_at_random_moments_every_job_has_its_writes_once(app: App, url: str, tmp_path: Path) -> None:
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+def test_killed_at_random_moments_every_job_has_its_writes_once(
+    app: App, url: str, tmp_path: Path, choice: random.Random
+) -> None:
     with by_hand(url) as connection:  # a second write would not be refused, but seen
         connection.execute("drop table note")
         connection.execute("create table note (says text)")
-    handles = [app.enqueue(chance.choice(["pay", "apay"]), {"number": n}) for n in range(120)]
+    handles = [app.enqueue(choice.choice(["pay", "apay"]), {"number": n}) for n in range(120)]
 
     def finished() -> int:
         return sum(handle.state() == State.SUCCEEDED for handle in handles)
@@ -93,7 +92,7 @@ def test_killed_at_random_moments_every_job_has_its_writes_once(app: App, url: s
         with worker(url, tmp_path) as victim:
             until(lambda already=already: finished() > already or finished() == 120, "it is at work")  # type: ignore[misc]
             try:
-                victim.wait(timeout=chance.uniform(0.0, 0.15))
+                victim.wait(timeout=choice.uniform(0.0, 0.15))
             except subprocess.TimeoutExpired:
                 victim.kill()
                 victim.wait(timeout=10)

@@ -51,6 +51,7 @@ def site(stage: Stage) -> Site:
     return stage.site
 
 
+@pytest.mark.slow
 def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page: Open, stage: Stage) -> None:
     """Axe in both schemes, the console (where the policy's refusals would be), and no sideways scrolling."""
     scene, schedule = stage.scene, f"/schedules/{quote(NAME, safe='')}"
@@ -84,6 +85,7 @@ def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page:
     assert not ran
 
 
+@pytest.mark.slow
 def test_a_workflow_is_drawn_and_every_job_leads_to_its_page(open_page: Open, stage: Stage) -> None:
     page = open_page(f"/workflows/{stage.scene.workflow}")
     drawn = page.locator("[data-graph] svg a")
@@ -99,6 +101,7 @@ def test_a_workflow_is_drawn_and_every_job_leads_to_its_page(open_page: Open, st
     expect(plain.get_by_role("region", name="Jobs of the workflow").locator("tbody tr")).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: Stage) -> None:
     app = stage.site.app
     page = open_page("/schedules", expected=("422",))
@@ -124,6 +127,7 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
     assert app.schedules.get(NAME) is not None
 
 
+@pytest.mark.slow
 def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stage) -> None:
     app, group = stage.site.app, f"/dead-letters/{stage.scene.group}"
     page = open_page("/dead-letters")
@@ -144,6 +148,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     assert the(app.get(stage.scene.dead)).state is State.CANCELLED
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Open, stage: Stage) -> None:
     app = stage.site.app
     page = open_page("/approvals", expected=("422",))

@@ -14,7 +14,7 @@ from tests.app.waiting import until
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site
 
-pytestmark = [pytest.mark.req("JF-16"), pytest.mark.slow]
+pytestmark = pytest.mark.req("JF-16")
 
 NARROW = {"width": 390, "height": 800}
 
@@ -39,6 +39,7 @@ AGAIN = (
 )
 
 
+@pytest.mark.slow
 def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open, site: Site) -> None:
     """Nothing that axe finds in either scheme, no word of the console (where the policy's refusals would be), and
     nothing of what people wrote is run."""
@@ -96,6 +97,7 @@ def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: 
     expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
 
 
+@pytest.mark.slow
 def test_keys(open_page: Open) -> None:
     page = open_page("/")
     page.keyboard.press("g")

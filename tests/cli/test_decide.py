@@ -256,6 +256,7 @@ def test_tokens_that_do_not_count(holdfast: Holdfast, store: Store) -> None:
     assert votes(store, gate.id) == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-6", "DP-22")
 def test_a_token_through_pipes(store: Store) -> None:
     gate = asked(store.url, form=FORM)

@@ -37,6 +37,7 @@ def stop(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, said, messages
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13", "JF-7")
 def test_processes_share_the_work_and_the_summary_adds_up(store: Store, crew: Crew) -> None:
     ids = put(store, *(spec("meet") for _ in range(40)))
@@ -52,6 +53,7 @@ def test_processes_share_the_work_and_the_summary_adds_up(store: Store, crew: Cr
     assert live_leases(store) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_max_jobs_counts_in_each_process(store: Store, crew: Crew) -> None:
     put(store, *(spec("nap", payload={"seconds": 0.01}) for _ in range(20)))
@@ -60,6 +62,7 @@ def test_max_jobs_counts_in_each_process(store: Store, crew: Crew) -> None:
     assert [place["jobs"] for place in json.loads(done.stdout)["processes"]] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "SC-13")
 def test_a_killed_child_is_replaced_and_its_job_finished(store: Store, crew: Crew) -> None:
     ids = put(store, spec("hold"), spec("hold"))
@@ -79,6 +82,7 @@ def test_a_killed_child_is_replaced_and_its_job_finished(store: Store, crew: Cre
     assert {line["process"] for line in lines if line["logger"] == "holdfast.worker"} <= {1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "SC-13")
 def test_when_the_supervisor_is_killed_its_children_drain_and_leave(store: Store, crew: Crew) -> None:
     ids = put(store, spec("hold"), spec("hold"))
@@ -111,6 +115,7 @@ def test_one_signal_lets_what_is_running_end(store: Store, crew: Crew, number: s
     assert all(map(gone, crew.begun))
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_a_second_signal_hands_back_at_once(store: Store, crew: Crew) -> None:
     job_id = put_one(store, "hold")
@@ -126,6 +131,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, crew: Crew) -> None:
     assert (found.attempt, found.retries, found.crashes) == (1, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_a_signal_to_every_process_at_once_is_one_signal(store: Store, crew: Crew) -> None:
     """As a service manager sends it: the children hear it twice, from it and from the supervisor."""
@@ -144,6 +150,7 @@ def test_a_signal_to_every_process_at_once_is_one_signal(store: Store, crew: Cre
     assert state_of(store, job_id) == State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_a_third_signal_kills_and_says_so(store: Store, crew: Crew) -> None:
     put_one(store, "jam")
@@ -179,6 +186,7 @@ def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) ->
     assert done.stderr.count("[module_not_found]") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_it_gives_up_when_no_child_ever_came_up(crew: Crew) -> None:
     nobody = "postgresql://nobody@127.0.0.1:1/none"
@@ -189,6 +197,7 @@ def test_it_gives_up_when_no_child_ever_came_up(crew: Crew) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_it_does_not_give_up_when_one_had_come_up(store: Store, crew: Crew) -> None:
     """A deployment that breaks the program for a while: the supervisor is there when it works again."""
@@ -210,6 +219,7 @@ def test_it_does_not_give_up_when_one_had_come_up(store: Store, crew: Crew) -> N
     assert messages.count("[import_failed]") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_a_python_that_is_away_for_a_while_is_waited_for(sqlite_store: Store, crew: Crew, tmp_path: Path) -> None:
     """As when a deployment makes the environment anew under a running supervisor."""

@@ -78,6 +78,7 @@ def says(said: list[str], text: str) -> bool:
     return any(text in line for line in list(said))
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7", "SC-13")
 def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store, project: Path) -> None:
     part = project / "parts" / "answer.py"
@@ -99,6 +100,7 @@ def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store
     assert store.run(store.verbs.health("*")).lease_active == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, project: Path) -> None:
     program = (project / "program.py").read_text()
@@ -111,6 +113,7 @@ def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, proje
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
     sqlite_store: Store, project: Path
@@ -123,6 +126,7 @@ def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
         assert answer(sqlite_store) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_two_changes_within_one_second_are_two(
     sqlite_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch

@@ -75,6 +75,7 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
                 assert b" 200 " in waiting.recv(100), "who waits is answered, with no jobs"
 
 
+@pytest.mark.slow
 def test_without_a_log_in_only_on_this_machine(
     bare: Holdfast, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_without_a_log_in_only_on_this_machine(
         assert stopped(process) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-16")
 def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE, tmp_path / "dev_shop.py")

@@ -97,6 +97,7 @@ def broken() -> int:
     return ours
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ def test_messages_that_cannot_be_written_stop_nobody(
     assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "SC-13")
 @pytest.mark.parametrize("options", [("--json",), ("--processes", "1")], ids=["alone", "supervised"])
 def test_streams_may_be_closed(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
@@ -127,6 +129,7 @@ def test_streams_may_be_closed(sqlite_store: Store, crew: Crew, options: tuple[s
     assert [state_of(sqlite_store, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED]
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "SC-13")
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
 def test_a_program_that_fails_has_failed_where_ends_are_ignored(
@@ -143,6 +146,7 @@ def test_a_program_that_fails_has_failed_where_ends_are_ignored(
     assert states == [State.DEAD_LETTER, State.SUCCEEDED, State.SUCCEEDED]
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
 def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
@@ -161,6 +165,7 @@ def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: 
     assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
     def ignore() -> None:
@@ -175,6 +180,7 @@ def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
         assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13", "JF-7")
 def test_a_signal_to_a_fork_is_not_the_workers(sqlite_store: Store, crew: Crew) -> None:
     """As at the end of every `multiprocessing.Pool`: its processes are told to end, and are forks of the worker."""

@@ -28,6 +28,7 @@ def serving(shop: Path, store: Store, *options: str) -> Iterator[subprocess.Pope
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
     ids = put(store, *(spec("add", payload={"a": n}) for n in range(5)), spec("add", payload={"a": 9}, queue="mail"))
@@ -43,6 +44,7 @@ def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
     assert state_of(store, ids[5]) == State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-11")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("times", [1, 3])
@@ -56,6 +58,7 @@ def test_a_server_that_is_just_restarted_is_waited_for(store: Store, shop: Path,
     assert state_of(store, job_id) == State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_a_server_that_is_not_there_is_said_to_be_away(shop: Path) -> None:
     done = run("worker", "shop:app", url="postgresql://nobody:geheim@127.0.0.1:1/none", cwd=shop)
@@ -86,6 +89,7 @@ def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: sig
     assert state_of(store, job_id) == State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
     job_id = put_one(store, "nap", payload={"seconds": 600})

@@ -1,4 +1,4 @@
-"""One suite, every store: SQLite, PostgreSQL 18 as a plain owner (row-level security holds), PostgreSQL 16.
+"""One suite, every store: SQLite, and PostgreSQL as a plain owner, so that row-level security holds.
 
 After each test the ledger of every job is replayed and compared with the job (`tests/support/ledger.py`).
 """
@@ -18,7 +18,7 @@ from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.servers import PostgresServer
 
-SQLITE, POSTGRES, POSTGRES_16 = "sqlite", "postgres", "postgres16"
+SQLITE, POSTGRES = "sqlite", "postgres"
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +35,9 @@ def owned_postgres_url(owned_databases: OwnedDatabases) -> Iterator[str]:
         yield as_role(dsn, owned_databases.owner)
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES, POSTGRES_16])
+@pytest.fixture(params=[SQLITE, POSTGRES])
 def store_url(request: pytest.FixtureRequest) -> str:
-    fixtures = {SQLITE: "sqlite_url", POSTGRES: "owned_postgres_url", POSTGRES_16: "postgres_url_16"}
+    fixtures = {SQLITE: "sqlite_url", POSTGRES: "owned_postgres_url"}
     url: str = request.getfixturevalue(fixtures[request.param])
     return url
 

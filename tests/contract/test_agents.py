@@ -333,7 +333,7 @@ def test_an_agent_belongs_to_one_tenant(store: Store) -> None:
 # -- in SQL, PostgreSQL -------------------------------------------------------------------------------------------
 
 
-on_postgres = pytest.mark.parametrize("store_url", ["postgres", "postgres16"], indirect=True)
+on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 
 @pytest.fixture

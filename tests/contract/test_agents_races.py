@@ -26,7 +26,7 @@ from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("CX-16")
 
-on_postgres = pytest.mark.parametrize("store_url", ["postgres", "postgres16"], indirect=True)
+on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 
 # -- enqueue and disable ------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.req("SC-8", "SC-9", "DP-14", "DP-13", "SC-6", "DP-6", "SC-10", "SC-16", "HF-4", "DP-15", "DP-4"),
 ]
 
-ATTACKERS = ["sqlite", "postgres-owner", "postgres-superuser", "postgres16-superuser"]
+ATTACKERS = {"sqlite": [], "postgres-owner": [], "postgres-superuser": [pytest.mark.slow]}
 
 
 @dataclass
@@ -84,7 +84,6 @@ def _database(request: pytest.FixtureRequest, stack: ExitStack, attacker: str, f
     fixture = {
         "postgres-owner": "owned_databases",
         "postgres-superuser": "postgres_databases",
-        "postgres16-superuser": "postgres_databases_16",
     }[attacker]
     databases: TemplateDatabases = request.getfixturevalue(fixture)
     url = stack.enter_context(databases.fresh())
@@ -188,7 +187,12 @@ def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("attacker", "name"),
-    [(who, name) for who in ATTACKERS for name, attack in ATTACKS.items() if _statements(who, attack)],
+    [
+        pytest.param(who, name, marks=marks)
+        for who, marks in ATTACKERS.items()
+        for name, attack in ATTACKS.items()
+        if _statements(who, attack)
+    ],
 )
 def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, name: str) -> None:
     scene, attack = scenes(attacker), ATTACKS[name]

@@ -48,14 +48,14 @@ class Shell:
         return self.ask("select * from holdfast.claim('default', 'my-worker')")
 
 
-@pytest.fixture(params=["administrator", "superuser on 16"])
+@pytest.fixture(params=["administrator", "superuser"])
 def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     if request.param == "administrator":
         databases: OwnedDatabases = request.getfixturevalue("owned_databases")
         with databases.fresh() as url, closing(open_store(as_role(url, databases.owner))) as store:
             yield from _shell(as_role(url, "holdfast_admin"), store)
     else:
-        url = request.getfixturevalue("postgres_url_16")
+        url = request.getfixturevalue("postgres_url")
         with closing(open_store(url)) as store:
             yield from _shell(url, store)
 

@@ -33,7 +33,7 @@ class Catalogue:
         return {str(row[0]) for row in self.rows(query)}
 
 
-@pytest.fixture(params=["owned_postgres_url", "postgres_url_16", "another schema"])
+@pytest.fixture(params=["owned_postgres_url", "another schema"])
 def catalogue(request: pytest.FixtureRequest) -> Iterator[Catalogue]:
     schema = "holdfast"
     if request.param == "another schema":

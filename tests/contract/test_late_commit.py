@@ -23,9 +23,9 @@ pytestmark = pytest.mark.req("DP-12")
 PAGES = [1, 2, 100]
 
 
-@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
-def ledger(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with closing(open_store(request.getfixturevalue(request.param))) as store:
+@pytest.fixture
+def ledger(owned_postgres_url: str) -> Iterator[Store]:
+    with closing(open_store(owned_postgres_url)) as store:
         yield store
         check_ledger(store)
 

@@ -24,9 +24,9 @@ from tests.support.transactions import Consumer, Transaction
 pytestmark = pytest.mark.req("DP-12")
 
 
-@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
-def ledger(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with closing(open_store(request.getfixturevalue(request.param))) as store:
+@pytest.fixture
+def ledger(owned_postgres_url: str) -> Iterator[Store]:
+    with closing(open_store(owned_postgres_url)) as store:
         yield store
         check_ledger(store)
 

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.req("DP-7", "DP-8")
 T = TypeVar("T")
 
 
-@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
-def pg(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with closing(open_store(request.getfixturevalue(request.param))) as store:
+@pytest.fixture
+def pg(owned_postgres_url: str) -> Iterator[Store]:
+    with closing(open_store(owned_postgres_url)) as store:
         yield store
         check_ledger(store)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -236,8 +235,7 @@ def test_numbers_of_purged_events_are_written_short() -> None:
 def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: str, far: bool) -> None:
     """Transactions that begin, write, commit and roll back by turns, and seals of a few at a time between them. The
     second time as behind a long transaction, where late ones are looked for in another way."""
-    seed = int(os.environ.get("HOLDFAST_TEST_SEED", "7"))
-    random = Random(seed)
+    random = Random(7)  # not every order has transactions that are late; this one has
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(postgres_url)))
         raw = [stack.enter_context(closing(psycopg.connect(postgres_url))) for _ in range(4)]
@@ -267,5 +265,5 @@ def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: 
             sealed += [number for number, _ in leaves(last.events)]
         raw[0].execute("select holdfast.enter('*')")
         there = [row[0] for row in raw[0].execute("select seq from holdfast.event order by seq")]
-        assert (sorted(sealed), verify(store).flaws) == (there, ()), f"HOLDFAST_TEST_SEED={seed}"
+        assert (sorted(sealed), verify(store).flaws) == (there, ())
         assert sealed != there, "nobody was late, and this proves nothing"

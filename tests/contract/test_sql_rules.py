@@ -22,9 +22,9 @@ from tests.support.stores import history
 pytestmark = pytest.mark.req("DP-20")
 
 
-@pytest.fixture(params=["owned_postgres_url", "postgres_url_16"])
-def sql(request: pytest.FixtureRequest) -> Iterator[PostgresByHand]:
-    with closing(PostgresByHand(request.getfixturevalue(request.param))) as by_hand:
+@pytest.fixture
+def sql(owned_postgres_url: str) -> Iterator[PostgresByHand]:
+    with closing(PostgresByHand(owned_postgres_url)) as by_hand:
         yield by_hand
 
 

@@ -23,7 +23,7 @@ COMMAND = (sys.executable, "-m", "holdfast", "demo")
 STARTED = re.compile(r"started worker \d+ with pid (\d+)")
 NUMBERS = {"lost": 0, "run_twice": 0, "illegal": 0, "ledger_ok": True, "ok": True, "problems": []}
 
-pytestmark = [pytest.mark.slow, pytest.mark.req("CX-15", "CX-4")]
+pytestmark = pytest.mark.req("CX-15", "CX-4")
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -76,6 +76,7 @@ def test_on_a_new_sqlite_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-1")
 def test_the_kept_file_holds_what_was_said(tmp_path: Path) -> None:
     told, messages = run_demo(tmp_path, "--jobs", "200", "--keep")
@@ -89,6 +90,7 @@ def test_the_kept_file_holds_what_was_said(tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.slow
 def test_on_postgresql_as_often_as_one_likes(tmp_path: Path, empty_postgres_url: str) -> None:
     tenants = set()
     for _ in range(2):
@@ -100,6 +102,7 @@ def test_on_postgresql_as_often_as_one_likes(tmp_path: Path, empty_postgres_url:
     assert len(tenants) == 2
 
 
+@pytest.mark.slow
 def test_the_summary_for_people(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--jobs", "100"], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
@@ -130,6 +133,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]
         log.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with under_way(tmp_path) as (demo, pids):
@@ -139,6 +143,7 @@ def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_workers_of_a_demo_that_was_killed_leave_by_themselves(tmp_path: Path) -> None:
     with under_way(tmp_path) as (demo, pids):
         demo.kill()

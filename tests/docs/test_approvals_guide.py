@@ -38,6 +38,7 @@ def app(url: str) -> Iterator[App]:
         yield app
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
     files = FILES.findall(TUTORIAL)
     assert [name for name, _ in files] == ["refunds.py", "decide.py"]

@@ -94,6 +94,7 @@ async def test_tenants(request: pytest.FixtureRequest, capsys: pytest.CaptureFix
     assert "tenant trial is full: 3 of its jobs wait and 3 may" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-10")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_pictures(
@@ -120,6 +121,7 @@ async def test_pictures(
     assert "report.txt: 25 bytes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_pictures_as_a_script(tmp_path: Path) -> None:
     """Its handlers are those of `__main__`, which every child reads again."""
@@ -220,6 +222,7 @@ def test_every_example_has_a_test() -> None:
         assert f'load("{path.stem}")' in here, f"{path.name} is not run by any test"
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-8", "SC-9")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_schedules(request: pytest.FixtureRequest, store: str) -> None:

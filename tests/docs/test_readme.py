@@ -58,6 +58,7 @@ def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
     assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
     example, *_ = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")

@@ -39,6 +39,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_every_test_of_the_guide_passes(project: Path, request: pytest.FixtureRequest, store: str) -> None:
     place = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
@@ -50,6 +51,7 @@ def test_every_test_of_the_guide_passes(project: Path, request: pytest.FixtureRe
     assert int(passed[1]) >= written  # one that has several cases counts as often
 
 
+@pytest.mark.slow
 def test_a_failed_assertion_says_what_the_guide_says(project: Path) -> None:
     (project / "test_it.py").write_text(
         "from shop import charge, place_order\n"

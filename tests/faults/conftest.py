@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +13,6 @@ from holdfast.stores.open import open_store
 from tests.faults.tiny_disk import mounted
 from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
-
-SEED_VARIABLE = "HOLDFAST_TEST_SEED"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -47,14 +43,6 @@ def crew(url: str, folder: Path) -> Iterator[Crew]:
     """A lease of one second, and a sweep as often: the smallest that a busy machine can keep."""
     with Crew(url, folder, lease=1.0) as crew:
         yield crew
-
-
-@pytest.fixture
-def choice() -> random.Random:
-    """Every choice a test makes at random. The seed is printed, and HOLDFAST_TEST_SEED repeats it."""
-    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
-    print(f"{SEED_VARIABLE}={seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: ran
         assert [worker.alive for worker in workers] == [True, True], crew.said()
 
 
+@pytest.mark.slow
 def test_the_server_crashes_twice(
     own_server: PostgresServer, own_url: str, folder: Path, choice: random.Random
 ) -> None:

@@ -37,6 +37,7 @@ def wire(url: str) -> Iterator[Wire]:
         yield wire
 
 
+@pytest.mark.slow
 def test_another_worker_takes_over_and_the_late_result_is_refused(
     app: App, crew: Crew, folder: Path, wire: Wire
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path,
     assert cut_off.stop() == 0, "while there is a wire: without one it would be waited for"
 
 
+@pytest.mark.slow
 def test_whoever_enqueues_is_told_in_time(app: App, wire: Wire) -> None:
     with closing(App(wire.url(app.store.url), answer_within=2)) as shop:
         first = shop.enqueue("work")  # its connection is open

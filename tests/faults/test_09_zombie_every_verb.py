@@ -123,6 +123,7 @@ select p.proname, p.pronargs, p.pronargdefaults, p.proargnames,
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     assert isinstance(by_hand, PostgresByHand)

@@ -34,6 +34,7 @@ def sweep(store: Store) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_on_a_barrier(store: Store, choice: random.Random) -> None:
     """Ten rounds: one lease of thirty jobs lapses; two reapers and three settlements are let go together."""
     ids: list[str] = []

@@ -99,6 +99,7 @@ class Claimer:
         self._store.close()
 
 
+@pytest.mark.slow
 def test_a_hundred_workers_claim_at_once(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(2_000)))
     barrier = threading.Barrier(CLAIMERS)

@@ -54,6 +54,7 @@ def unsound(url: str) -> list[Finding]:
         return [finding for finding in store.diagnose() if not finding.ok and finding.name != "role"]
 
 
+@pytest.mark.slow
 def test_the_doctor_names_each_setting(weak_server: PostgresServer) -> None:
     url = weak_server.create_database("weak")
     with closing(open_store(url)) as store:

@@ -75,6 +75,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return Log(tmp_path_factory.mktemp("log"))
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_keeps_every_whole_commit(log: Log, choice: random.Random) -> None:
     ends = [end for end, _ in log.commits]
     lengths = [0, HEADER - 1, HEADER, ends[0] - 1, ends[0], ends[-1] - 1, ends[-1]]
@@ -84,6 +85,7 @@ def test_a_log_that_was_cut_keeps_every_whole_commit(log: Log, choice: random.Ra
         assert found == log.whole(length), f"cut at {length}"
 
 
+@pytest.mark.slow
 def test_a_log_with_a_flipped_bit_keeps_what_was_committed_before_it(log: Log, choice: random.Random) -> None:
     places = [0, 8, HEADER + 1, HEADER + 24, *(choice.randrange(HEADER, len(log.bytes)) for _ in range(15))]
     for number, place in enumerate(places):

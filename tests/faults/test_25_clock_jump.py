@@ -47,6 +47,7 @@ def enqueue_elsewhere(url: str, folder: Path, skew: int) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     url = app.store.url
     ahead = enqueue_elsewhere(url, folder, HOUR)

@@ -67,6 +67,7 @@ class Storm:
                 self.accepted[message.id] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = webhooks.new_secret()

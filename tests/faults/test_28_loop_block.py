@@ -26,6 +26,7 @@ pytestmark = pytest.mark.req("JF-4", "DP-8", "CX-10")
 LEASE = 2.0
 
 
+@pytest.mark.slow
 def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
     three = crew.start(3, lease=LEASE, concurrency=1)
     until(lambda: app.health().lease_active == 3, "all have come up")

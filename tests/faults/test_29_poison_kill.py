@@ -37,6 +37,7 @@ def watch_over(app: App, crew: Crew, poison: list[str], workers: int) -> int:
     return died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("url", "how"), [("sqlite", "kill"), ("postgres", "segfault")], indirect=["url"])
 def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how: str) -> None:
     poison = [put_one(app.store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))]

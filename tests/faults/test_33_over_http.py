@@ -98,6 +98,7 @@ def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 async def test_another_tenants_things_are_not_there(url: str) -> None:
     with closing(App(url, tenant=STRANGER, enqueued_by="eve")) as app, closing(open_by_hand(url)) as by_hand:
         app.store.migrate()

@@ -334,6 +334,7 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
     app.run_worker(burst=False, **QUICK)
 
 
+@pytest.mark.slow
 def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
     """The count of runs that `test_28_loop_block.py` looks at."""
     worker = start_call(_serve_without_heartbeats, app.store.url, str(folder))

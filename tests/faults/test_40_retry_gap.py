@@ -54,6 +54,7 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     assert not runs(folder), "this handler leaves no effects"
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-6")
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None:

@@ -265,6 +265,7 @@ PLAYED = [
 ]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)
@@ -352,6 +353,7 @@ def kill_at_random(app: App, folder: Path, choice: random.Random, kills: int) ->
     print(f"{len(crowd.jobs)} jobs, {kills} kills")
 
 
+@pytest.mark.slow
 def test_killed_at_random(app: App, folder: Path, choice: random.Random) -> None:
     kill_at_random(app, folder, choice, kills=10)
 

@@ -159,6 +159,7 @@ def test_the_disk_is_full_while_a_step_is_written(tiny_disk: Path, folder: Path,
         assert take_picture(url).rows[job].attempt == 1
 
 
+@pytest.mark.slow
 @COLOURS
 def test_the_server_is_restarted_while_a_step_is_written(
     own_server: PostgresServer, own_url: str, folder: Path, colour: str
@@ -176,6 +177,7 @@ def test_connections_are_cut_while_a_step_is_written(app: App, crew: Crew, folde
 # -- a worker that stands still --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("DP-7", "DP-8")
 def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, folder: Path, colour: str) -> None:
@@ -198,6 +200,7 @@ def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, 
     assert other.is_author(end.actor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["asks", "naps"])
 @pytest.mark.req("DP-7", "DP-8", "CX-5")
 def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path, kind: str) -> None:

@@ -87,6 +87,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
         assert all(began[name] > ended[parent] for parent in parents)
 
 
+@pytest.mark.slow
 def test_three_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
     play(app, crew, folder, choice, layers=6, width=5, kills=3)
 

@@ -59,6 +59,7 @@ def workplace(postgres_server: Databases, tmp_path_factory: pytest.TempPathFacto
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", [False, True])
 def test_some_requests_of_a_worker(workplace: Workplace, choice: random.Random, leaving: bool) -> None:
     cut = (choice.randint(1, 8 if leaving else 120), choice.choice(FATES[:2]))
@@ -128,6 +129,7 @@ def _connections(url: str) -> int:
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("DP-5", "HF-3")
 def test_some_requests_of_each_errand(postgres_url: str, choice: random.Random, colour: str) -> None:
@@ -160,6 +162,7 @@ def household(postgres_server: Databases) -> Iterator[Household]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
 def test_some_requests_of_the_duties(household: Household, choice: random.Random) -> None:
     _, ends = household.through(None)
@@ -196,6 +199,7 @@ def service(postgres_url: str, folder: Path) -> Iterator[Service]:
             service.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-22")
 def test_some_requests_of_the_service(service: Service, choice: random.Random) -> None:
     for path in choice.sample(pages(service), 5):

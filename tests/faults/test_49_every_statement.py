@@ -130,6 +130,7 @@ def _threads() -> set[threading.Thread]:
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("DP-5", "HF-3")
 def test_some_statements_of_each_errand(sqlite_url: str, choice: random.Random, colour: str) -> None:
@@ -162,6 +163,7 @@ def household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
 def test_some_statements_of_the_duties(household: Household, choice: random.Random) -> None:
     _, ends = household.through(None)
@@ -214,6 +216,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", [False, True])
 def test_some_statements_of_a_worker(workshop: Workshop, choice: random.Random, leaving: bool) -> None:
     trouble = (choice.randint(1, 6 if leaving else 500), choice.choice(SURVIVED if leaving else FATES))
@@ -258,6 +261,7 @@ def look(service: Service, path: str, trouble: Trouble) -> None:
     assert answer.status_code < 500 or trouble[1] not in ("held", "short", "written"), answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-22")
 def test_some_statements_of_the_service(service: Service, choice: random.Random) -> None:
     for path in choice.sample(pages(service), 6):

@@ -199,6 +199,7 @@ def test_without_a_database_it_ends_and_says_why() -> None:
         assert service.address is None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_it_leaves_a_silent_database_and_keeps_what_it_has_accepted(postgres_url: str) -> None:
     """All that can be under way is, when nothing comes from the database any more and it is asked to leave."""

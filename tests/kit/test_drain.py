@@ -174,6 +174,7 @@ def test_a_deadline_passes_with_the_clock(kit: Kit) -> None:
 # --- limits of time, and others at work ---
 
 
+@pytest.mark.slow
 def test_jobs_that_wait_for_others_need_room(place: str | None) -> None:
     with Kit(shop.app, place, timeout=2) as kit:
         handle = shop.wait_for_receipt.enqueue(7)

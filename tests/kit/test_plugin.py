@@ -93,12 +93,14 @@ def outcome(done: subprocess.CompletedProcess[str]) -> str:
     return found.group(1)
 
 
+@pytest.mark.slow
 def test_a_project_that_only_names_its_app(run: Run) -> None:
     done = run()
     assert outcome(done) == "7 passed", done.stdout
     assert "on sqlite:///" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["option", "setting", "fixture"])
 def test_the_same_tests_on_postgres(run: Run, project: Path, postgres_url: str, way: str) -> None:
     options = ["--holdfast-url", postgres_url] if way == "option" else []
@@ -114,6 +116,7 @@ def test_the_same_tests_on_postgres(run: Run, project: Path, postgres_url: str, 
     assert schemas(postgres_url) == {"holdfast"}, "each has cleaned up behind itself"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_two_processes_do_not_meet(run: Run, request: pytest.FixtureRequest, store: str) -> None:
     place = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []

@@ -36,6 +36,7 @@ def test_drains_start_children_too(kit: Kit) -> None:
     assert kit.drain().states == {"succeeded": 4}
 
 
+@pytest.mark.slow
 def test_what_a_child_raised_comes_as_words(kit: Kit) -> None:
     with pytest.raises(JobFailed, match=r"CardDeclined: order 7 was declined") as failed:
         kit.run(shop.fails_elsewhere, "raise")

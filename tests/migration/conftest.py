@@ -10,7 +10,7 @@ import pytest
 from tests.support.databases import TemplateDatabases
 
 
-@pytest.fixture(params=["sqlite", "postgres", "postgres16"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -22,8 +22,7 @@ def empty_urls(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
     if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
         return
-    name = "postgres_databases_16" if kind == "postgres16" else "postgres_databases"
-    databases: TemplateDatabases = request.getfixturevalue(name)
+    databases: TemplateDatabases = request.getfixturevalue("postgres_databases")
     with databases.empty() as one, databases.empty() as two:
         yield one, two
 

@@ -32,6 +32,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["empty", "older code"])
 def test_processes_that_migrate_at_once_all_succeed(empty_url: str, other_url: str, state: str) -> None:
     with closing(open_store(other_url)) as alone:

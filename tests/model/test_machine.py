@@ -47,6 +47,7 @@ def play(make: Make, how: settings) -> Counter[str]:
 
 
 # A failing example is made smaller for up to five minutes before it is shown.
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stores_and_model_agree(make: Make) -> None:
     assert {"enqueue", "take", "succeed"} <= play(make, QUICK).keys()

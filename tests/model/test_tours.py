@@ -221,6 +221,7 @@ def test_steps_and_waits_at_every_stage(tour: Tour) -> None:
     assert tour.state(job) is State.QUEUED
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-7")
 def test_gates_at_every_stage(tour: Tour) -> None:
     """Half decided, decided by time, reminded of, escalated, withdrawn by a cancel and by a deadline; with tokens."""
@@ -364,6 +365,7 @@ def test_the_same_key_at_every_stage(tour: Tour) -> None:
         step()
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-16")
 def test_an_agent_at_every_stage(tour: Tour) -> None:
     """A label, registered, disabled with jobs in every stage of theirs, enabled; held jobs that come by themselves."""

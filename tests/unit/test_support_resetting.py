@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.stores.open import open_store
 from tests.support.databases import TemplateDatabases
+from tests.support.given_server import GivenServer
 from tests.support.servers import PostgresServer
 from tests.support.stores import forward, put, put_one, spec, work
 
@@ -21,12 +22,11 @@ TABLES = (
 OID = "select oid from pg_database where datname = current_database()"
 
 
-@pytest.fixture(scope="module", params=[16, 18])
-def databases(request: pytest.FixtureRequest) -> Iterator[TemplateDatabases]:
-    server = request.getfixturevalue("postgres_server" if request.param == 18 else "postgres_server_16")
-    if not server.reuses:
-        pytest.skip("HOLDFAST_TEST_POSTGRES names a server on which nothing is reused")
-    with closing(TemplateDatabases(server)) as databases:
+@pytest.fixture(scope="module")
+def databases(postgres_server: PostgresServer | GivenServer) -> Iterator[TemplateDatabases]:
+    if not postgres_server.reuses:
+        pytest.skip("databases are not reused on this server")
+    with closing(TemplateDatabases(postgres_server)) as databases:
         yield databases
 
 

@@ -21,12 +21,9 @@ pytestmark = pytest.mark.req("DP-20")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=[16, 18])
-def server(request: pytest.FixtureRequest) -> PostgresServer | GivenServer:
-    """The session's server of that version (the given one, of whatever version, in place of 18)."""
-    name = "postgres_server" if request.param == 18 else "postgres_server_16"
-    found: PostgresServer | GivenServer = request.getfixturevalue(name)
-    return found
+@pytest.fixture
+def server(postgres_server: PostgresServer | GivenServer) -> PostgresServer | GivenServer:
+    return postgres_server
 
 
 @pytest.fixture

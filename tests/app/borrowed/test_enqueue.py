@@ -12,7 +12,7 @@ from holdfast.errors import Conflict, HoldfastError, NotFound
 from tests.app.notes import by_hand, notes
 from tests.support.borrowers import Borrower, Psycopg, Sqlite
 
-pytestmark = pytest.mark.req("HF-3")
+pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(2)]
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def send(app: App) -> Kind[[str], str]:
     return send
 
 
+@pytest.mark.sample(20)  # every library
 def test_both_are_there_after_commit_and_not_before(
     app: App, url: str, borrower: Borrower, send: Kind[[str], str]
 ) -> None:

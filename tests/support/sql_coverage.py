@@ -1,0 +1,77 @@
+"""Which SQL functions the tests have called, for `make coverage`.
+
+With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the servers of the tests count calls, and every database adds the names of those
+that were called to a file there before it is dropped or reused. `python -m tests.support.sql_coverage FOLDER` compares
+them with the functions of the schema.
+
+PostgreSQL does not count a function that it has inlined into the calling query. Those are checked by name: the body of
+a function that was called, or the text of a query in src/, has to mention them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+
+FOLDER = os.environ.get("HOLDFAST_TEST_SQL_COVERAGE")
+SETTINGS = {"track_functions": "all"} if FOLDER else {}
+
+CALLED = "select distinct funcname from pg_stat_user_functions where schemaname = 'holdfast' and calls > 0"
+ALL = """
+    select proname, prosrc, lanname <> 'plpgsql' from pg_proc p join pg_language l on l.oid = p.prolang
+     where pronamespace = 'holdfast'::regnamespace
+"""
+
+
+def note_calls(dsn: str) -> None:
+    """Add the functions that were called in this database. Nobody else may be connected: a session reports its counts
+    when it ends."""
+    if not FOLDER:
+        return
+    try:
+        with psycopg.connect(dsn) as connection:
+            names = [str(name) for (name,) in connection.execute(CALLED)]
+    except psycopg.Error:  # whatever a test has done to it
+        return
+    with (Path(FOLDER) / f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in names)
+
+
+def main(folder: Path) -> int:
+    from holdfast.stores.open import open_store
+    from tests.support.servers import PostgresServer
+
+    called = {name for path in folder.glob("*.txt") for name in path.read_text("utf-8").split()}
+    server = PostgresServer(in_memory=True)
+    server.start()
+    try:
+        dsn = server.create_database("all_functions")
+        with closing(open_store(dsn)) as store:
+            store.migrate()
+        with psycopg.connect(dsn) as connection:
+            rows = connection.execute(ALL).fetchall()
+    finally:
+        server.destroy()
+    bodies = {name: body for name, body, _ in rows}
+    plain = {name for name, _, is_plain in rows if is_plain}
+    queries = "\n".join(path.read_text("utf-8") for path in Path("src").rglob("*.py"))
+    while True:  # what an inlined function calls has been called as well
+        text = queries + "\n".join(bodies[name] for name in called & bodies.keys())
+        more = {name for name in plain - called if re.search(rf"\b{name}\s*\(", text)}
+        if not more:
+            break
+        called |= more
+    missing = sorted(bodies.keys() - called)
+    print(f"SQL functions called: {len(bodies) - len(missing)} of {len(bodies)}")
+    for name in missing:
+        print(f"  never called: {name}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,126 @@
+"""Which tests run when, and with which random seed. A pytest plugin, loaded by tests/conftest.py.
+
+| tier | command | runs |
+|---|---|---|
+| fast | `make test` | everything that is neither slow nor a repetition; fixed seeds |
+| all | `make test-all` | fast, and what it leaves out; random seeds, printed, repeated with `--seed N` |
+| rest | `.ci/run` | what `all` has and `fast` has not |
+| soak | `make soak` | the tests that take minutes on purpose |
+
+A test leaves the fast tier by a mark, `slow` or `sample(n)`, or because it repeats another:
+
+- `sample(n)`: the fast tier runs n of a test's cases on each store, spread evenly over all of them.
+- In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "http", "kit", "telemetry"}
+# Except in these tests: of workers, leases, transactions and outages, where the stores differ most.
+BOTH_STORES = {
+    *("app/test_bulk.py", "app/test_commit_ack_cut.py", "app/test_enqueue.py", "app/test_events.py"),
+    *("app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py", "app/test_limits.py"),
+    *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_retention.py"),
+    *("app/test_schedules.py", "app/test_steps.py", "app/test_stopping.py", "app/test_store_away.py"),
+    *("app/test_subscriptions.py", "app/test_tenants.py", "app/test_tick.py", "app/test_tick_losses.py"),
+    *("app/test_transactions_completion.py", "app/test_transactions_going_on.py", "app/test_transactions_killed.py"),
+    *("app/test_wakeup.py", "app/test_worker.py", "app/test_workflows.py"),
+}
+
+FIXED_SEED = 20_261_116
+
+SEED = pytest.StashKey[int]()
+FAST = pytest.StashKey[frozenset[str]]()
+ROWS = pytest.StashKey[frozenset[str]]()
+COMPLETE = pytest.StashKey[bool]()
+
+_STORE = re.compile(r"sqlite|postgres")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=("fast", "rest", "all", "soak"), default="fast", help="which tests to run")
+    parser.addoption("--seed", type=int, help="seed of the tests that choose at random (default: fixed in --tier fast)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    seed = config.getoption("--seed")
+    if seed is None and config.getoption("--tier") == "fast":
+        seed = FIXED_SEED
+    given = getattr(config, "workerinput", {}).get("seed")  # the processes of one run share the seed
+    config.stash[SEED] = given or seed or random.SystemRandom().randrange(1, 1 << 32)
+    config.option.hypothesis_seed = config.stash[SEED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    node.workerinput["seed"] = node.config.stash[SEED]  # type: ignore[attr-defined]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"tier: {config.getoption('--tier')}; seed: {config.stash[SEED]} (repeat with --seed {config.stash[SEED]})"
+
+
+@pytest.fixture
+def choice(pytestconfig: pytest.Config) -> random.Random:
+    """Every choice that a test makes at random. The run prints its seed; `--seed N` repeats it."""
+    return random.Random(pytestconfig.stash[SEED])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier, later = config.getoption("--tier"), _left_out_of_fast(items)
+    soak = {item for item in items if item.get_closest_marker("soak")}
+    named = any(arg.partition("::")[1] for arg in config.args)  # whoever names one test wants to see it run
+    chosen = {
+        "fast": [item for item in items if item not in soak and item not in later] if not named else items,
+        "rest": [item for item in items if item not in soak and item in later],
+        "all": [item for item in items if item not in soak],
+        "soak": [item for item in items if item in soak],
+    }[tier]
+    fast = [item for item in items if item not in soak and item not in later]
+    config.stash[FAST] = frozenset(item.nodeid for item in fast)
+    config.stash[ROWS] = frozenset(row for item in fast for mark in item.iter_markers("req") for row in mark.args)
+    config.stash[COMPLETE] = not config.option.keyword and {Path(arg) for arg in config.args} <= {TESTS, Path("tests")}
+    if len(chosen) < len(items):
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = chosen
+
+
+def _left_out_of_fast(items: list[pytest.Item]) -> set[pytest.Item]:
+    known = {item.nodeid for item in items}
+    later = {item for item in items if item.get_closest_marker("slow") or _is_repetition(item, known)}
+    families: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item not in later and item.get_closest_marker("sample"):
+            families[item.nodeid.partition("[")[0], _store_of(item)].append(item)
+    for cases in families.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark is not None
+        count = min(mark.args[0], len(cases))
+        kept = {cases[place * len(cases) // count] for place in range(count)}
+        later |= set(cases) - kept
+    return later
+
+
+def _store_of(item: pytest.Item) -> str:
+    found = _STORE.search(item.nodeid.partition("[")[2])
+    return found[0] if found else ""
+
+
+def _is_repetition(item: pytest.Item, known: set[str]) -> bool:
+    name, bracket, case = item.nodeid.partition("[")
+    path = item.path.relative_to(TESTS)
+    if path.parts[0] not in ONE_STORE or path.as_posix() in BOTH_STORES or "postgres" not in case:
+        return False
+    return name + bracket + case.replace("postgres", "sqlite") in known
