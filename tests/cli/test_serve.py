@@ -49,7 +49,7 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
         address = address_of(process)
         assert address.endswith("/jobs/")
         plain = address.removesuffix("jobs/")  # where a proxy that cuts off the prefix would ask
-        with httpx2.Client(base_url=plain, headers={"Accept": "text/html"}) as http:
+        with httpx2.Client(base_url=plain, headers={"Accept": "text/html"}, timeout=60) as http:
             assert http.get("/healthz").text == "ok\n"
             sent = http.get("/")
             assert (sent.status_code, sent.headers["location"]) == (303, "/jobs/login")
@@ -95,7 +95,7 @@ def test_without_a_log_in_only_on_this_machine(
         refused = bare("serve", *wrong, "--json")
         assert (refused.exit_code, error_of(refused)["code"]) == (exits, code), wrong
     with started(["serve", "--no-auth", "--port", "0", "--json"], cwd=tmp_path, url=sqlite_store.url) as process:
-        with httpx2.Client(base_url=address_of(process)) as http:
+        with httpx2.Client(base_url=address_of(process), timeout=60) as http:
             assert http.get("/api/v1/tokens").status_code == 200
             elsewhere = http.get("/api/v1/tokens", headers={"Host": "rebound.example"})
             assert elsewhere.status_code == 401

@@ -81,6 +81,9 @@ def test_what_is_special_about_a_step() -> None:
     assert special(failed) == "boom: it broke"
     assert special(event("bury", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
     assert special(event("retry", State.RETRY_WAITING, due_at="2027-01-31T12:00:02.500Z")) == "again in 2.5 s"
+    before_midnight = datetime(2027, 1, 31, 23, 59, 30, tzinfo=UTC)
+    over_midnight = event("retry", State.RETRY_WAITING, before_midnight, due_at="2027-02-01T00:00:30.000Z")
+    assert special(over_midnight) == "again in 1 m"
     assert special(event("retry", State.RETRY_WAITING, due_at="2027-02-01T12:00:00.000Z")) == (
         "again at 2027-02-01 12:00:00.000"
     )

@@ -17,9 +17,9 @@ from holdfast.domain.transitions import replay
 from tests.faults.effects import effects
 from tests.faults.picture import Holding, Picture, Step, endings, lives, take_picture
 
-# For leases and sweeps of a second: both of them, the promoter, the start of a new process, and a machine with other
-# things to do.
-IN_TIME = 20.0
+# The guarantee is 60 s with default settings. The tests use leases and sweeps of a second, so this leaves most of it to
+# a machine that is busy with other work.
+IN_TIME = 50.0
 BY_THE_HOLDER = frozenset({"succeed", "fail", "snooze", "ask"})
 
 

@@ -21,6 +21,9 @@ COLUMNS = ("time (UTC)", "after", "verb", "from → to", "try", "by", "")
 ELSEWHERE = frozenset({"error_code", "error_message", "due_at", "reason", "traceback", "log"})
 _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
+# A wait up to this many seconds is shown as a span, a longer one as a time.
+SOON = 12 * 3600
+
 
 def print_timeline(events: Sequence[Event]) -> None:
     table(COLUMNS, timeline(events), keep=COLUMNS[:5])
@@ -78,7 +81,7 @@ def _again(due: str, at: datetime) -> list[str]:
         return [f"due {due}"]
     if due_at - at > NO_LIMIT:
         return []
-    return [f"again in {span(wait)}" if due_at.date() == at.date() else f"again at {moment(due_at)}"]
+    return [f"again in {span(wait)}" if wait < SOON else f"again at {moment(due_at)}"]
 
 
 def _short_value(value: Any) -> str:
