@@ -36,14 +36,14 @@ begin
         if (select d.registered from dispatch d) then
             perform refuse_unregistered(a.tenant, a.kind) from added a
               where not exists (select from tenant t where t.tenant = a.tenant)
-                and not is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of) limit 1;
+                and not is_owed(a.id, a.retry_of) limit 1;
         end if;
         -- What the store makes itself, as part of an attempt that ends, is let in: the next try, and who tells people.
         select a.kind, w into v_bad from added a join switch w
             on w.refuse_enqueue and (w.until is null or w.until > v_now) and w.tenant in (a.tenant, '*')
            and case w.scope when 'all' then true when 'queue' then w.name = a.queue when 'kind' then w.name = a.kind
                             else w.name = a.agent end
-         where a.retry_of is null and coalesce(current_setting('holdfast.own', true), '') <> 'on' limit 1;
+         where not is_owed(a.id, a.retry_of) limit 1;
         if found then
             v_switch := v_bad.w;
             perform refuse_paused(v_bad.kind, v_switch);
@@ -64,7 +64,7 @@ begin
         -- How many of a tenant's jobs may wait (19_pending.sql).
         perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (
             select a.tenant, count(*)::integer as jobs, min(a.kind) as kind,
-                   count(*) filter (where is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of))::integer as owed
+                   count(*) filter (where is_owed(a.id, a.retry_of))::integer as owed
               from added a where a.tenant in (select k.tenant from tenant k where k.max_pending is not null)
              group by a.tenant order by a.tenant) t;
     end if;

@@ -17,7 +17,7 @@ declare
     v_low    bigint;
     v_near   boolean;
 begin
-    if not pg_try_advisory_xact_lock(hashtextextended('holdfast.seal.' || current_schema(), 0)) then
+    if not try_lock('lock_seal') then
         return 0;
     end if;
     select * into v_last from seal s order by s.number desc limit 1;
