@@ -50,7 +50,10 @@ pytestmark = pytest.mark.req("JF-1", "JF-2")
 TENANTS = ("acme", "umbrella")
 # The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below). So are
 # the places in queues that tenants share, which nobody is shown.
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep"}
+LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
+WITHOUT_TENANT = LOCKS | {
+    *("clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep", "owed")
+}
 # Nobody but the owner may look at these at all.
 UNSEEN = {
     "idempotency",

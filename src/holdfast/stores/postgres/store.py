@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.patience import patience_of
 from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
-from holdfast.stores.postgres.doctor import conditions, diagnose
+from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.recording import postgres_triggers
 
@@ -54,6 +57,16 @@ SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_
 ANSWER_WITHIN = 30.0
 
 
+log = logging.getLogger("holdfast.store")
+
+
+def _name_blockers(url: str, schema: str) -> None:
+    """Something has been waiting for longer than a second: log for whom, if it is for a lock."""
+    with contextlib.suppress(psycopg.Error, OSError), psycopg.connect(url, **CONNECTION) as connection:
+        for says in blockers(connection, schema):
+            log.warning("%s. To end it: select pg_terminate_backend(<process>)", says)
+
+
 class PostgresStore(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
@@ -74,7 +87,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._size = pool_size
         self._pools = Pools(url, pool_size, min(self.lanes, pool_size))
         self._answer_within = answer_within
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
         self._ear = PostgresEar(url, schema, CONNECTION)
 
     # --- running flows ---
@@ -138,8 +151,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             await asyncio.sleep(pause(attempt))
         raise AssertionError("unreachable")
 
-    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        return self._ear.add(heard)
+    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        return self._ear.add(heard, names)
 
     def close(self) -> None:
         self._ear.close()

@@ -18,20 +18,21 @@ declare
     v_count  bigint;
     v_queue  text;
     v_told   text;
+    v_key    text;
     v_agent  agent;
     v_row    record;
     v_bad    record;
     v_switch switch;
     v_rule   payload_rule;
 begin
-    select (select d.ruled from dispatch d),
+    select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- as clock_now() says: here without a call
            bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
                    or a.retry_of is not null or a.process_after is not null),
            min(a.queue)
-      into v_ruled, v_now, v_special, v_queue from added a;
+      into v_ruled, v_key, v_now, v_special, v_queue from added a;
     if v_ruled then
         if (select d.registered from dispatch d) then
             perform refuse_unregistered(a.tenant, a.kind) from added a
@@ -156,7 +157,7 @@ begin
         perform rouse(q.queue) from (select distinct a.queue from added a
                                       where a.process_after is null or a.process_after <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        v_told := pg_notify(current_schema(), v_queue)::text;   -- as rouse(v_queue) does, and no statement of its own
+        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- as rouse(v_queue) does, and no statement of its own
     end if;
     return null;
 end $$;

@@ -49,5 +49,23 @@ begin
      order by l.waitstart, b.pid;
 end $$;
 
+-- Who holds one of our tables for himself at this moment.
+create or replace function lock_holders() returns table (locked text, pid integer, role text, application text, transaction text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    return query
+    select c.relname::text, l.pid, a.usename::text, nullif(a.application_name, ''), l.virtualtransaction
+      from pg_locks l join pg_class c on c.oid = l.relation and c.relnamespace = current_schema()::regnamespace
+      left join pg_stat_activity a on a.pid = l.pid
+     where l.locktype = 'relation' and l.granted and l.mode in ('ExclusiveLock', 'AccessExclusiveLock')
+       and l.database = (select d.oid from pg_database d where d.datname = current_database())
+       and l.pid is distinct from pg_backend_pid()
+     order by 1, 2;
+end $$;
+
+create or replace function holder_says(p_pid integer, p_role text, p_application text) returns text language sql stable
+return concat('process ', coalesce(p_pid::text, 'unknown'), ' (role ', coalesce(p_role, 'unknown'), ', application ', p_application, ')');
+
 create or replace trigger refuse_change before update or delete or truncate on mutex
     for each statement execute function refuse_change();
