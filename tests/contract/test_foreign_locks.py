@@ -93,7 +93,7 @@ def test_locks_of_a_login_without_grants_stop_nothing(
         outsider.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (name,))
 
     first, second = put(store, spec(), spec())
-    moved(store, second, where="first")
+    moved(store, second, first=True)
     assert [each.id for each in claim(store, open_lease(store), 1)] == [second]
     assert store.run(store.verbs.seal_ledger("test")) > 0
     for scope, name in LIMITS:
@@ -186,7 +186,7 @@ def test_who_listens_without_grants_learns_no_name(store: Store, outsider: psyco
     put(store, *(spec(queue="payroll-of-acme") for _ in range(3)), tenant="acme")
     held = claim(store, open_lease(store), 1, queues=["payroll-of-acme"])
     settle(store, held)
-    moved(store, put_one(store, queue="payroll-of-acme"), where="first")
+    moved(store, put_one(store, queue="payroll-of-acme"), first=True)
     said = [each.payload for each in outsider.notifies(timeout=1.0)]
     assert len(said) >= 3
     for each in said:
