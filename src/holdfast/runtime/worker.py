@@ -40,7 +40,7 @@ log = logging.getLogger("holdfast.worker")
 LATEST_REST = 1.0
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
-# Any login of the database can send hints. When so many claims in a row have found nothing, hints are put off for a while.
+# Any login of the database can send hints. After so many claims in a row that found nothing, hints are put off.
 VAIN = 20
 VAIN_PAUSE = 0.02
 

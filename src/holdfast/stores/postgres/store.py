@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.health import USUAL, Concern, Thresholds
+from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
@@ -26,6 +27,7 @@ from holdfast.stores.recording import postgres_triggers
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 
     from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
     from holdfast.stores.postgres.ear import PostgresEar
@@ -67,6 +69,23 @@ def _name_blockers(url: str, schema: str) -> None:
             log.warning("%s. To end it: select pg_terminate_backend(<process>)", says)
 
 
+def _check_url(url: str) -> None:
+    """Before anybody connects: of a malformed URL libpq repeats the password, or a part that it took for host or port."""
+    rest = url.partition("://")[2]
+    credentials = re.match(r"[^@/]*@", rest)
+    place = rest[credentials.end() if credentials else 0 :].partition("?")[0]
+    try:
+        known = "@" not in place and re.fullmatch(r"[0-9,]*", str(conninfo_to_dict(url).get("port") or ""))
+    except psycopg.Error:
+        known = None
+    if not known:
+        raise InvalidSetting(
+            f"{shown_url(url)} cannot be read as a database URL",
+            code="invalid_url",
+            fix="Use postgresql://user:password@host:port/database, with %XX for special characters in each part.",
+        ) from None
+
+
 class PostgresStore(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
@@ -80,6 +99,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 code="invalid_schema",
                 fix="Use small letters, digits and _, and none of PostgreSQL's own: jobs, not public.",
             )
+        _check_url(url)
         self.url = url
         self.schema_name = schema
         self.verbs = PostgresVerbs(schema)
