@@ -70,7 +70,7 @@ def _name_blockers(url: str, schema: str) -> None:
 
 
 def _check_url(url: str) -> None:
-    """Before anybody connects: of a malformed URL libpq repeats the password, or a part that it took for host or port."""
+    """Before anybody connects: of a malformed URL libpq repeats the password, or the part it takes for host or port."""
     rest = url.partition("://")[2]
     credentials = re.match(r"[^@/]*@", rest)
     place = rest[credentials.end() if credentials else 0 :].partition("?")[0]
