@@ -148,7 +148,7 @@ class Handle(Generic[R]):
             if what == self.id or what == "":
                 tell()
 
-        stop = self.client.store.listen(heard)
+        stop = self.client.store.listen(heard, lambda: (self.id,))
         try:
             yield
         finally:

@@ -37,6 +37,7 @@ NOT_RECORDED = {
     *("retention_pass", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
     "endpoint_delivery",
+    *("unsure_wait", "owed", "mutex", "lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))),
 }
 
 

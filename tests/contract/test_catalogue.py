@@ -18,7 +18,8 @@ pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
 Rows = list[tuple[object, ...]]
 
 # These hold nothing of anybody's, and everybody may know them.
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "usage_place", "upkeep"}
+LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}  # empty, or only locked
+WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "usage_place", "upkeep", "owed", *LOCKS}
 
 
 class Catalogue:

@@ -97,12 +97,11 @@ def test_the_end_of_a_job_that_is_waited_for(store: Store, other: Store, listene
 
 def test_the_end_of_others_is_not_told(owned_postgres_url: str) -> None:
     with closing(open_store(owned_postgres_url)) as store:
-        heard = Listener()
-        stop = store.listen(heard)
+        heard, ids = Listener(), list[str]()
+        stop = store.listen(heard, lambda: ["default", "last", *ids])
         heard.expect("")
         heard.forget()
-        for _ in range(3):
-            put_one(store)
+        ids += [put_one(store) for _ in range(3)]
         settle(store, claim(store, open_lease(store), 3))
         put_one(store, queue="last")
         heard.expect("last")
@@ -127,7 +126,7 @@ def test_whoever_stops_is_told_no_more(store: Store, other: Store) -> None:
 def test_it_listens_again_after_the_connection_was_cut(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, closing(PostgresByHand(postgres_url)) as by_hand:
         heard = Listener()
-        stop = store.listen(heard)
+        stop = store.listen(heard, lambda: ["mail"])
         heard.expect("")
         heard.forget()
         by_hand.execute(

@@ -89,6 +89,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> Non
         [partial(wait, each, n) for n, each in enumerate(held)],
         [partial(send, others[1], f"paid-{n}", {"n": n}) for n in range(ROUNDS)],
     )
+    store.run(store.verbs.promote_due())  # finds those where neither saw the other
     asleep = [job.id for job in all_jobs(store) if job.state is not State.QUEUED]
     assert asleep == []
     assert all(steps(store, each.id)[0].value["data"] == {"n": n} for n, each in enumerate(held[:20]))
@@ -112,6 +113,7 @@ def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
         [partial(tell, others[2], "e0", "e1", "e2")] * 4,
         [partial(tell, others[3], "e4", "e3", "e2", "e1", "e0")] * 4,
     )
+    store.run(store.verbs.promote_due())
     # What began to wait after the last event of a name may wait; nobody else.
     for job in all_jobs(store):
         (step,) = steps(store, job.id)

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
 # Of tables that have no tenant.
-KEYS = {"migration": "name", "recall": "lease"} | dict.fromkeys(("clock", "dispatch", "usage_place", "upkeep"), "id")
+KEYS = {"migration": "name", "recall": "lease", "mutex": "n", "owed": "job_id"} | dict.fromkeys(
+    ("clock", "dispatch", "usage_place", "upkeep"), "id"
+)
+KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))), "held")
 
 READS = {
     *("get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
@@ -25,7 +28,7 @@ READS = {
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
-    "shown_payload",
+    *("shown_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token
 }
 PRODUCES = {

@@ -34,7 +34,7 @@ from tests.support.connectors import connect
 from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
-from tests.support.people import asks, ballot, entry, keep_token, save, say, send
+from tests.support.people import asks, ballot, entry, keep_token, save, say, send, waits
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 from tests.support.subscriptions import feed, subscribe
@@ -50,7 +50,10 @@ pytestmark = pytest.mark.req("JF-1", "JF-2")
 TENANTS = ("acme", "umbrella")
 # The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below). So are
 # the places in queues that tenants share, which nobody is shown.
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep"}
+LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
+WITHOUT_TENANT = LOCKS | {
+    *("clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep", "owed")
+}
 # Nobody but the owner may look at these at all.
 UNSEEN = {
     "idempotency",
@@ -62,6 +65,7 @@ UNSEEN = {
     "meter",
     "tenant_load",
     "pending_change",
+    "unsure_wait",
 }
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
@@ -135,6 +139,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
             store.run(store.verbs.start_operation(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
+            put_one(store, queue="patient", tenant=tenant)
+            (patient,) = claim(store, lease, 1, queues=("patient",), tenant=tenant)
+            apply(store, lease, waits(patient, "never sent"), tenant=tenant)
             store.run(store.verbs.issue_token(issuing(), "ada", tenant))
             lost = Leftover(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
             assert store.run(store.verbs.find_leftovers([lost], tenant)) == 1

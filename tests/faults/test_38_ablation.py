@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from holdfast.domain.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
+from holdfast.stores.port.requests import Telling
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.app.waiting import until
 from tests.faults.checker import n3, n5, n5_gates, n6
@@ -41,6 +41,7 @@ from tests.support.stores import (
     claim,
     enqueue,
     forward,
+    new_id,
     open_lease,
     put,
     put_one,
@@ -213,29 +214,49 @@ def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand
 
 
 @POSTGRES
-def test_without_the_lock_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
+def test_without_the_second_check_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
     """What `test_no_wake_up_is_lost` tries by chance, one step after the other: the job lets go, the event is sent,
-    and only then the job's transaction commits."""
+    and only then the job's transaction commits. Neither waits for the other."""
 
-    def meet() -> tuple[str, int]:
+    def meet() -> str:
         job, held = running(store)
-        with psycopg.connect(store.url) as letting_go, ThreadPoolExecutor(1) as beside:
+        with psycopg.connect(store.url) as letting_go:
             prepare_connection(letting_go)
             run_on(letting_go, store.verbs.settle(held.lease, [waits(held, job)], "*"))
-            sending = beside.submit(send, store, job)
-            until(lambda: sending.done() or stands_in_line(by_hand), "it was sent, or waits for the one who lets go")
+            assert send(store, job).woke == 0  # it is not committed, and not seen
             letting_go.commit()
-            return job, sending.result(timeout=10).woke
+        assert state_of(store, job) is State.RETRY_WAITING
+        store.run(store.verbs.promote_due())
+        return job
 
-    job, woke = meet()
-    assert (state_of(store, job), woke) == (State.QUEUED, 1)
-    replaced(by_hand, "lock_event_names", r"where n is not null", "where false")
-    job, woke = meet()
-    assert (state_of(store, job), woke) == (State.RETRY_WAITING, 0)
+    assert state_of(store, meet()) is State.QUEUED
+    replaced(by_hand, "recheck_waits", r"w.check_at <= p_now", "false")
+    assert state_of(store, meet()) is State.RETRY_WAITING
 
 
-def stands_in_line(by_hand: ByHand) -> bool:
-    return bool(by_hand.execute("select 1 from pg_locks where locktype = 'advisory' and not granted"))
+@POSTGRES
+def test_without_waiting_for_open_senders_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
+    """The event is sent, the job lets go and is checked, and only then the sender commits: however many other events
+    have been sent and committed meanwhile, the wait is checked once more."""
+
+    def meet() -> str:
+        job, held = running(store)
+        with psycopg.connect(store.url) as sending:
+            prepare_connection(sending)
+            event = Telling(new_id(), job, "{}", None, None)
+            assert run_on(sending, store.verbs.send_event(event, "till", "default")).woke == 0
+            store.run(store.verbs.settle(held.lease, [waits(held, job)], "*"))
+            store.run(store.verbs.promote_due())
+            assert state_of(store, job) is State.RETRY_WAITING
+            sending.commit()
+        forward(store, 10)
+        store.run(store.verbs.promote_due())
+        return job
+
+    assert state_of(store, meet()) is State.QUEUED
+    assert by_hand.execute("select count(*) from unsure_wait") == [(0,)]
+    replaced(by_hand, "oldest_sender", r"return \(select", "return null; return (select")
+    assert state_of(store, meet()) is State.RETRY_WAITING
 
 
 # -- the judge and the ledger: N5 ---------------------------------------------------------------------------------

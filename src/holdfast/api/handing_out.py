@@ -79,7 +79,8 @@ class HandingOut:
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                     loop.call_soon_threadsafe(told.set)
 
-        hush = self.client.store.listen(heard)
+        names = [*queues, *(f" {queue}" for queue in queues)]
+        hush = self.client.store.listen(heard, lambda: names)
         try:
             yield told
         finally:

@@ -9,6 +9,7 @@ from holdfast.artifacts.base import Artifacts, ArtifactStore
 from holdfast.artifacts.directory import Directory
 from holdfast.artifacts.s3 import Bucket
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.secrets import shown_url
 
 
 def open_artifacts(named: str | os.PathLike[str] | ArtifactStore | None) -> Artifacts | None:
@@ -25,7 +26,7 @@ def open_artifacts(named: str | os.PathLike[str] | ArtifactStore | None) -> Arti
         return Artifacts(Directory(named.removeprefix("file://")))
     if "://" in named:
         raise InvalidSetting(
-            f"{named.split('://')[0]}:// names no artifact store",
+            f"{shown_url(named)} names no artifact store",
             code="invalid_artifacts",
             fix="Use a directory, or s3://bucket/prefix?region=…",
         )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from holdfast.domain.errors import InvalidSetting, Refused, StoreUnavailable
 
@@ -50,18 +50,23 @@ class Bucket:
     @classmethod
     def of(cls, url: str, environment: Mapping[str, str]) -> Bucket:
         """``s3://bucket/prefix?region=eu-central-1&endpoint=https://minio.local:9000``."""
-        parts = urlsplit(url)
+        parts = _parts(url)
         options = dict(parse_qsl(parts.query))
         region = options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
         region = region or "us-east-1"
         server = options.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3")
-        endpoint = urlsplit(server or f"https://s3.{region}.amazonaws.com")
+        endpoint = _parts(server or f"https://s3.{region}.amazonaws.com")
         access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
         if not parts.hostname or "@" in parts.netloc or options.keys() - {"region", "endpoint"}:
             raise InvalidSetting(
                 "an S3 artifact store is s3://bucket/prefix?region=…&endpoint=…", code="invalid_artifacts"
             )
-        if endpoint.scheme not in ("http", "https") or not endpoint.hostname or endpoint.path.strip("/"):
+        if (
+            endpoint.scheme not in ("http", "https")
+            or not endpoint.hostname
+            or "@" in endpoint.netloc
+            or endpoint.path.strip("/")
+        ):
             raise InvalidSetting("the endpoint is http(s)://host[:port]", code="invalid_artifacts")
         if not access or not secret:
             raise InvalidSetting(
@@ -145,6 +150,19 @@ class Bucket:
             )
             answer = connection.getresponse()
             return answer.status, answer.read()
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises, and repeats what stands in its place: that may be a password
+    except ValueError:
+        raise InvalidSetting(
+            "the URL of an artifact store cannot be read",
+            code="invalid_artifacts",
+            fix="Use s3://bucket/prefix?region=…&endpoint=https://host:port.",
+        ) from None
+    return parts
 
 
 def signed(

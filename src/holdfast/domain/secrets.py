@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 _URL: Final = re.compile(r"(?<![A-Za-z0-9+.\-])[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s/?#:@]{0,256}:([^\s/]{1,256})@")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}")
 _KEY_BLOCK: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -78,6 +79,22 @@ def url_passwords(text: str) -> Iterator[str]:
         for found in _URL.findall(text):
             yield found
             yield unquote(found)
+
+
+def shown_url(url: object) -> str:
+    """A URL as it may stand in a message: without credentials and query. Of what is no URL nothing but its first word,
+    since a password may be anywhere in it."""
+    text = url if isinstance(url, str) else ""
+    scheme, colon, rest = text.partition(":")
+    if not colon or not _SCHEME.fullmatch(scheme):
+        return "the text given"
+    if not rest.startswith("//"):
+        return f"{scheme}:…"
+    credentials, at, place = rest[2:].rpartition("@")
+    if not at and (scheme.lower() != "sqlite" or ":" in place):
+        return f"{scheme}://…"
+    place = re.split("[?#]", place, maxsplit=1)[0]
+    return f"{scheme}://{'…@' if credentials or at else ''}{place}"
 
 
 def hide_shapes(text: str, hidden: str) -> str:

@@ -169,9 +169,20 @@ def _trust() -> ssl.SSLContext:
 
 
 def _proxy(url: str) -> httpcore2.Proxy:
-    parts = urlsplit(url)
+    try:
+        parts, port = urlsplit(url), urlsplit(url).port
+    except ValueError:  # which repeats a part of the URL: that may be the password
+        raise _not_a_proxy() from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidSetting("a proxy is http(s)://[user:password@]host:port", code="invalid_egress")
+        raise _not_a_proxy()
     place = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-    return httpcore2.Proxy(f"{parts.scheme}://{place}:{parts.port or 3128}", auth=auth)
+    return httpcore2.Proxy(f"{parts.scheme}://{place}:{port or 3128}", auth=auth)
+
+
+def _not_a_proxy() -> InvalidSetting:
+    return InvalidSetting(
+        "a proxy is http(s)://[user:password@]host:port",
+        code="invalid_egress",
+        fix="Write special characters in the user and the password as %XX.",
+    )

@@ -40,6 +40,9 @@ log = logging.getLogger("holdfast.worker")
 LATEST_REST = 1.0
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
+# Any login of the database can send hints. After so many claims in a row that found nothing, hints are put off.
+VAIN = 20
+VAIN_PAUSE = 0.02
 
 
 class Worker:
@@ -68,6 +71,8 @@ class Worker:
         self._hungry = True  # there may be something to take
         self._plenty = False  # the last turn brought all it asked for: there may be enough for two
         self._asleep = False
+        self._in_vain = 0  # claims in a row that found nothing
+        self._put_off = False  # a hint is heeded a little later
         self._stopping = False
         self._settling = 0  # how many outcomes the turns under way carry
         self._grace = Grace(options.grace)
@@ -164,7 +169,7 @@ class Worker:
                 await self._rested.wait()
         hush = None
         if self.options.notify and not self._leaving.is_set():
-            hush = self.store.listen(self._heard)
+            hush = self.store.listen(self._heard, self._names)
             self._call()  # what came in before that was not heard of
         first = asyncio.Lock()
         looks = [
@@ -274,6 +279,8 @@ class Worker:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
         if lease != self._keeper.lease:
             return  # it was lost meanwhile: the reaper has whatever this brought
+        if want:
+            self._in_vain = 0 if turn.claims else self._in_vain + 1
         if want and turn.live:
             self._search.learn(turn, want, look)
             self._plenty = len(turn.claims) == want
@@ -380,6 +387,19 @@ class Worker:
             what = what[1:]
             self._loop.call_soon_threadsafe(self._search.hint, what)
         if what == "" or what in self.options.queues:
+            if self._in_vain >= VAIN:
+                if not self._put_off:
+                    self._put_off = True
+                    self._loop.call_soon_threadsafe(self._loop.call_later, VAIN_PAUSE, self._call_late)
+                return
             self._hungry = True
             if self._asleep:
                 self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _names(self) -> list[str]:
+        """What it wants to be told of."""
+        return [*self.options.queues, *(f" {queue}" for queue in self.options.queues), self._keeper.lease]
+
+    def _call_late(self) -> None:
+        self._put_off = False
+        self._call()

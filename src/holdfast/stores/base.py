@@ -15,6 +15,7 @@ from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.workflows import Started, WorkflowSpec
+from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.audit import AuditVerbs
 from holdfast.stores.port.connectors import ConnectorVerbs
@@ -128,13 +129,13 @@ class Store(Protocol):
         """How many turns of one worker make sense at the same time."""
         ...
 
-    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
 
         It is told a queue's name when a job has come into it, the same after a space when its order was changed, the
         id of a job whose end is being waited for, the id of a lease that lost a job, or nothing ("") when it can be
         anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
-        and then.
+        and then. Of names it is told those that ``names`` answers at that moment; without ``names`` every hint is "".
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.policies import whole
+from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Store
 
 POOL_SIZE, MOST_CONNECTIONS = 8, 1_000
@@ -39,7 +40,7 @@ def open_store(
         within = answer_within or ANSWER_WITHIN
         return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
     raise InvalidSetting(
-        f"{url!r} is not a database URL",
+        f"{shown_url(url)} is not a database URL",
         code="invalid_url",
         fix="Use sqlite:///jobs.db or postgresql://user@host/database.",
     )

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from tempfile import TemporaryDirectory
 
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 
@@ -29,7 +30,7 @@ def private_store(url: str | None, schema: str) -> Iterator[tuple[Store, str]]:
             yield found
     else:
         raise InvalidSetting(
-            f"{url!r} is no place for a private database",
+            f"{shown_url(url)} is no place for a private database",
             code="not_private",
             fix=f"Leave the URL out for a temporary SQLite file, or use {MEMORY} or postgresql://…",
         )

@@ -112,7 +112,7 @@ class WorkflowRun:
 
     @contextlib.contextmanager
     def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
-        stop = self.client.store.listen(lambda what: tell() if what == "" else None)
+        stop = self.client.store.listen(lambda _: tell(), lambda: ())
         try:
             yield
         finally:

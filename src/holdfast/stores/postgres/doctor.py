@@ -67,6 +67,8 @@ def diagnose(
     findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
     findings.append(_connections(connection, most))
     findings.append(_pooler(connection, settings))
+    if status.current:
+        findings.append(_locks(connection, schema))
     age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
@@ -119,6 +121,42 @@ def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
         "one is between, and hands connections on between transactions: workers are not told of new jobs, they poll",
         "Start workers with --no-notify, or give them a direct connection; see the guide on poolers.",
     )
+
+
+HELD_FOR = 1.0
+BLOCKERS = 'select locked, seconds, holder, role, application from "{schema}".lock_waits()'
+HOLDERS = 'select locked, transaction, pid, role, application from "{schema}".lock_holders()'
+
+
+def _locks(connection: Connection[Any], schema: str) -> Finding:
+    """Locks that somebody waits for, and those that stay with one transaction for a second."""
+    waits = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
+    says = [_waited(*row) for row in waits]
+    if held := connection.execute(HOLDERS.format(schema=schema)).fetchall():
+        time.sleep(HELD_FOR)
+        still = set(connection.execute(HOLDERS.format(schema=schema)).fetchall())
+        says += [f"{holder(*row[2:])} keeps {row[0]} locked" for row in held if row in still]
+    return Finding(
+        "locks",
+        not says,
+        "; ".join(dict.fromkeys(says)) or "nothing waits for a lock",
+        None if not says else "End that transaction, or its connection: select pg_terminate_backend(<process>)",
+    )
+
+
+def holder(pid: int | None, role: str | None, application: str | None) -> str:
+    named = f", application {application}" if application else ""
+    return f"process {pid or 'unknown'} (role {role or 'unknown'}{named})"
+
+
+def _waited(locked: str, seconds: float, *who: Any) -> str:
+    return f"a lock on {locked} has been waited for for {seconds:.0f} s; {holder(*who)} holds it"
+
+
+def blockers(connection: Connection[Any], schema: str) -> list[str]:
+    """Who holds the locks that are being waited for, in words."""
+    rows = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
+    return list(dict.fromkeys(_waited(*row) for row in rows))
 
 
 OLDEST = (

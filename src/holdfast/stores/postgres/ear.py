@@ -1,8 +1,12 @@
-"""Hearing of changes in a PostgreSQL database: one connection that listens on the channel named like the schema."""
+"""Hearing of changes in a PostgreSQL database: one connection that listens on the channel named like the schema.
+
+What is said there is a hash with a key (``code/17_rouse.sql``), since any login of the database can listen and speak.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import random
 import select
@@ -21,8 +25,12 @@ log = logging.getLogger("holdfast.store")
 
 # What comes within this time of the last is told together: a busy database must not keep the process busy listening.
 BREATH = 0.001
+# A hint about everything is passed on at most once in this time: it is rare, and anybody can send one.
+EVERYTHING = 0.05
 # Now and then something is asked, to find out whether the connection still is one.
 SOUNDING = 15.0
+# Hashes that are kept: of queues, and of jobs that are waited for.
+MOST_SIGNALS = 10_000
 
 
 class PostgresEar(Ear):
@@ -32,6 +40,8 @@ class PostgresEar(Ear):
         self._settings = settings | {"conninfo": url}
         self._rope: socket.socket | None = None
         self._in_vain = False
+        self._key = ""
+        self._signals: dict[str, str] = {}
 
     @override
     def _rouse(self) -> None:
@@ -58,6 +68,8 @@ class PostgresEar(Ear):
                     if not is_direct(connection) and not brings_notices(connection, self._settings, bell):
                         self._give_up(closing)
                         continue
+                    key = connection.execute(f'select "{self._schema}".signal_key()').fetchone()
+                    self._key, self._signals = str(key and key[0]), {}
                     connection.execute(f'listen "{self._schema}"')
                     pause = 0.1
                     self.tell("")  # whatever was said while nobody listened
@@ -67,6 +79,15 @@ class PostgresEar(Ear):
                 log.info("not listening for the moment: %s", str(error).strip().split("\n")[0])
                 closing.wait(random.uniform(0.5, 1.0) * pause)
                 pause = min(5.0, pause * 2)
+
+    @override
+    def _signal(self, name: str) -> str:
+        found = self._signals.get(name)
+        if found is None:
+            if len(self._signals) > MOST_SIGNALS:
+                self._signals.clear()
+            found = self._signals[name] = hashlib.sha256((self._key + name).encode()).hexdigest()[:32]
+        return found
 
     def _give_up(self, closing: threading.Event) -> None:
         """For good: what a pooler lets through is a setting of its own. Whoever listens looks by himself as well."""
@@ -87,8 +108,10 @@ class PostgresEar(Ear):
     def _attend(self, connection: psycopg.Connection[Any], bell: int, closing: threading.Event) -> None:
         pgconn = connection.pgconn
         sounded = time.monotonic()
+        everything, held = 0.0, False
         while not closing.is_set() and not self._unheard():
-            ready, _, _ = select.select([pgconn.socket, bell], [], [], LINGER)
+            patience = max(0.0, everything + EVERYTHING - time.monotonic()) if held else LINGER
+            ready, _, _ = select.select([pgconn.socket, bell], [], [], patience)
             if bell in ready:
                 return
             if time.monotonic() - sounded > SOUNDING:
@@ -97,8 +120,12 @@ class PostgresEar(Ear):
             pgconn.consume_input()
             said = set()
             while (notice := pgconn.notifies()) is not None:
-                said.add(notice.extra.decode())
-            for what in said:
+                said.add(notice.extra.decode(errors="replace"))
+            held = held or "" in said
+            if held and time.monotonic() - everything >= EVERYTHING:
+                held, everything = False, time.monotonic()
+                self.tell("")
+            for what in said - {""}:
                 self.tell(what)
             if said:
                 closing.wait(BREATH)

@@ -39,6 +39,7 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH063": (Refused, "session_too_wide"),
     "ZH064": (Refused, "secret_in_settings"),
     "ZH067": (Refused, "tenant_unregistered"),
+    "ZH070": (Conflict, "sealing_blocked"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -19,25 +19,54 @@ def status_on(connection: Connection[Any], plan: Plan, schema: str) -> SchemaSta
     return asked(connection, status(plan, schema).start())
 
 
+# Another process creates the schema at this moment: the names it takes are refused once it has committed.
+CREATED_MEANWHILE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+)
+
+
 def migrate_on(connection: Connection[Any], plan: Plan, schema: str) -> SchemaStatus:
+    try:
+        _migrate(connection, plan, schema, yields=True)
+    except CREATED_MEANWHILE:
+        _migrate(connection, plan, schema, yields=False)
+    return status_on(connection, plan, schema)
+
+
+def _migrate(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool) -> None:
+    # Read in a transaction of its own: whoever waits for the lock below must hold none that the one before it needs.
     with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.{schema}",))
         found = asked(connection, applied(schema))
-        wanted = asked(connection, plan_for(plan))
-        wanted.check_not_newer(found)
-        for script in wanted.pending(found):
-            if not found:
-                connection.execute(_create(schema))
-                found = {"": ""}
-            connection.execute(_search_path(schema))
-            try:
-                connection.execute(script.sql)  # no parameters: several statements in one go
-            except psycopg.Error as error:
-                raise script.failure(translate(error), str(error)) from error
-            if script.name == CODE:
-                script = asked(connection, plan_for(plan)).code
-            connection.execute(*_mark(script))
-        return status_on(connection, plan, schema)
+        pending = asked(connection, plan_for(plan)).pending(found)
+    with connection.transaction():
+        if found and pending:
+            # One migrates, and others wait for it. The lock needs the privileges of the owner (docs/adr/0048).
+            connection.execute(f'lock table "{schema}".migration in exclusive mode')
+        _apply(connection, plan, schema, yields=yields)
+
+
+def _apply(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool) -> None:
+    found = asked(connection, applied(schema))
+    created = not found
+    wanted = asked(connection, plan_for(plan))
+    wanted.check_not_newer(found)
+    for script in wanted.pending(found):
+        if not found:
+            connection.execute(_create(schema))
+            found = {"": ""}
+        connection.execute(_search_path(schema))
+        try:
+            connection.execute(script.sql)  # no parameters: several statements in one go
+        except psycopg.Error as error:
+            if created and yields and isinstance(error, CREATED_MEANWHILE):
+                raise
+            raise script.failure(translate(error), str(error)) from error
+        if script.name == CODE:
+            script = asked(connection, plan_for(plan)).code
+        connection.execute(*_mark(script))
 
 
 def migration_script(plan: Plan, schema: str) -> str:

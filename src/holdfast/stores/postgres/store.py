@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,18 +13,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.health import USUAL, Concern, Thresholds
+from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.patience import patience_of
 from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
-from holdfast.stores.postgres.doctor import conditions, diagnose
+from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.recording import postgres_triggers
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 
     from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
     from holdfast.stores.postgres.ear import PostgresEar
@@ -54,6 +59,33 @@ SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_
 ANSWER_WITHIN = 30.0
 
 
+log = logging.getLogger("holdfast.store")
+
+
+def _name_blockers(url: str, schema: str) -> None:
+    """Something has been waiting for longer than a second: log for whom, if it is for a lock."""
+    with contextlib.suppress(psycopg.Error, OSError), psycopg.connect(url, **CONNECTION) as connection:
+        for says in blockers(connection, schema):
+            log.warning("%s. To end it: select pg_terminate_backend(<process>)", says)
+
+
+def _check_url(url: str) -> None:
+    """Before anybody connects: of a malformed URL libpq repeats the password, or the part it takes for host or port."""
+    rest = url.partition("://")[2]
+    credentials = re.match(r"[^@/]*@", rest)
+    place = rest[credentials.end() if credentials else 0 :].partition("?")[0]
+    try:
+        known = "@" not in place and re.fullmatch(r"[0-9,]*", str(conninfo_to_dict(url).get("port") or ""))
+    except psycopg.Error:
+        known = None
+    if not known:
+        raise InvalidSetting(
+            f"{shown_url(url)} cannot be read as a database URL",
+            code="invalid_url",
+            fix="Use postgresql://user:password@host:port/database, with %XX for special characters in each part.",
+        ) from None
+
+
 class PostgresStore(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
@@ -67,6 +99,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 code="invalid_schema",
                 fix="Use small letters, digits and _, and none of PostgreSQL's own: jobs, not public.",
             )
+        _check_url(url)
         self.url = url
         self.schema_name = schema
         self.verbs = PostgresVerbs(schema)
@@ -74,7 +107,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self._size = pool_size
         self._pools = Pools(url, pool_size, min(self.lanes, pool_size))
         self._answer_within = answer_within
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
         self._ear = PostgresEar(url, schema, CONNECTION)
 
     # --- running flows ---
@@ -138,8 +171,8 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             await asyncio.sleep(pause(attempt))
         raise AssertionError("unreachable")
 
-    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        return self._ear.add(heard)
+    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        return self._ear.add(heard, names)
 
     def close(self) -> None:
         self._ear.close()

@@ -2,7 +2,8 @@
 
 A server that is cut off without a word (a dead link, a firewall that forgets) leaves sockets open on which nothing ever
 arrives; a driver that waits in C cannot be interrupted. One thread a store looks twice a second at what is being waited
-for, and shuts the socket of whoever has waited too long: the driver then finds its connection closed.
+for, and shuts the socket of whoever has waited too long: the driver then finds its connection closed. Of a wait that is
+merely long it tells the store, which finds out who is in the way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.stores.patience import Patience
@@ -22,19 +24,26 @@ if TYPE_CHECKING:
 PACE = 0.5
 # The thread outlives what it watches: one call after another must not mean one thread after another.
 LINGER = 10.0
+# An answer that takes longer than this may be waiting for a lock; said at most once in so many seconds.
+SLOW = 1.0
+TELL_EVERY = 30.0
 
 
 class Watchdog:
-    def __init__(self) -> None:
+    def __init__(self, slow: Callable[[], None]) -> None:
+        """``slow`` is called in a thread of its own."""
+        self._slow = slow
+        self._told = float("-inf")
         self._guard = threading.Lock()
-        self._waits: dict[int, tuple[float, int, Patience]] = {}
+        self._waits: dict[int, tuple[float, float, int, Patience]] = {}
         self._number = 0
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
 
     def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float, whose: Patience) -> int:
         """Answers the number to ``end`` it by; the connection must not be used by anybody else before that."""
-        wait = (time.monotonic() + seconds, connection.fileno(), whose)
+        now = time.monotonic()
+        wait = (now, now + seconds, connection.fileno(), whose)
         with self._guard:
             if self._thread is None or self._owner != os.getpid():
                 self._rise()
@@ -64,10 +73,14 @@ class Watchdog:
                     self._thread = None
                     return
                 # Under the lock, so that the number of the socket is still that connection's.
-                for number, (until, fileno, whose) in list(self._waits.items()):
+                for number, (_, until, fileno, whose) in list(self._waits.items()):
                     if now > until or now > whose.until:
                         del self._waits[number]
                         _shut(fileno)
+                slow = any(now - began > SLOW for began, *_ in self._waits.values())
+            if slow and now - self._told > TELL_EVERY:
+                self._told = now
+                threading.Thread(target=self._slow, name="holdfast-blockers", daemon=True).start()
 
 
 def _shut(fileno: int) -> None:

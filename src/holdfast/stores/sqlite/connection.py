@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from holdfast.domain.errors import InvalidSetting, StoreUnavailable
+from holdfast.domain.secrets import shown_url
 from holdfast.stores.sqlite.failures import is_busy, translate
 from holdfast.stores.sqlite.files import Identity, abandon, gone, identity_of
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system
@@ -37,7 +38,7 @@ def database_path(url: str) -> str:
     path = url.removeprefix(prefix).split("?", 1)[0]
     if not url.startswith(prefix) or not path or path == "/":
         raise InvalidSetting(
-            f"{url!r} names no database file",
+            f"{shown_url(url)} names no database file",
             code="invalid_url",
             fix="Use sqlite:///jobs.db, sqlite:////var/lib/app/jobs.db or sqlite:///:memory:.",
         )

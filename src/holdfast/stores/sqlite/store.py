@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.recording import sqlite_triggers
@@ -88,8 +89,8 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
             self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         return self._threads[flow.writes]
 
-    def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
-        return self._ear.add(heard)
+    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        return self._ear.add(heard, names)
 
     def close(self) -> None:
         self._ear.close()

@@ -1,13 +1,11 @@
 -- What an agent's registration means for a job about to be enqueued (CX-16). One rule for the functions, which answer,
 -- and for the trigger on `job`, which refuses: hand-written inserts are judged as well.
 --
--- Whoever lets a job of an agent in, or takes one, holds a shared lock on the agent's name until the end of its
--- transaction; whoever disables the agent then waits for an exclusive one (drain_agent). So when an agent has been
--- disabled, no transaction is left that found it enabled. Such locks, and not row locks, because they are waited for in
--- turn: a row locked in share mode by one enqueue after another would never be free. They are by name, so that an agent
--- can be registered and disabled while jobs for it are under way.
-create or replace function agent_key(p_tenant text, p_agent text) returns bigint language sql stable
-return hashtextextended(concat_ws(chr(31), 'holdfast.agent', current_schema(), p_tenant, p_agent), 0);
+-- A transaction that lets in a job of an agent, or takes one, first locks `agent` in row share mode, until it ends. Nobody
+-- waits for that lock: drain_agent reads in pg_locks which transactions hold it when the agent has been disabled, and waits
+-- until they have ended. So when it has returned, no transaction is left that found the agent enabled. The lock is on the
+-- table, so that an agent can be registered and disabled while jobs for its name are under way.
+drop function if exists agent_key(text, text);
 
 -- The agent as it is now, and stays until the end of this transaction unless it is disabled; null if nobody registered
 -- it. Approval gates read `requires_approval` here.
@@ -20,7 +18,7 @@ begin
     if v_agent.disabled_at is not null then
         return v_agent;   -- and does not wait for whoever drains it
     end if;
-    perform pg_advisory_xact_lock_shared(agent_key(p_tenant, p_agent));
+    perform from agent where false for share;   -- locks the table, no row
     if current_setting('transaction_isolation') = 'read committed' then
         select a.* into v_agent from agent a where a.tenant = p_tenant and a.id = p_agent;
     else

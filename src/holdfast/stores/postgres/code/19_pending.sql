@@ -55,10 +55,11 @@ begin
     update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
 end $$;
 
--- A retry was accepted with its first try, and a question to people is part of the job that asks: neither is refused.
-create or replace function is_owed(p_tenant text, p_kind text, p_source text, p_parent uuid, p_retry_of uuid) returns boolean
+-- A retry was accepted with its first try, and a question to people is part of the job that asks (give_notice): neither is
+-- refused. Not a setting and not a field of the job says so: both can be written by whoever enqueues.
+drop function if exists is_owed(text, text, text, uuid, uuid);
+create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
-    return p_retry_of is not null or p_source = 'holdfast' and exists (
-        select from gate g where g.job_id = p_parent and g.tenant = p_tenant and g.notify = p_kind);
+    return p_retry_of is not null or exists (select from owed o where o.job_id = p_job);
 end $$;

@@ -18,32 +18,33 @@ declare
     v_count  bigint;
     v_queue  text;
     v_told   text;
+    v_key    text;
     v_agent  agent;
     v_row    record;
     v_bad    record;
     v_switch switch;
     v_rule   payload_rule;
 begin
-    select (select d.ruled from dispatch d),
+    select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- as clock_now() says: here without a call
            bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
                    or a.retry_of is not null or a.process_after is not null),
            min(a.queue)
-      into v_ruled, v_now, v_special, v_queue from added a;
+      into v_ruled, v_key, v_now, v_special, v_queue from added a;
     if v_ruled then
         if (select d.registered from dispatch d) then
             perform refuse_unregistered(a.tenant, a.kind) from added a
               where not exists (select from tenant t where t.tenant = a.tenant)
-                and not is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of) limit 1;
+                and not is_owed(a.id, a.retry_of) limit 1;
         end if;
         -- What the store makes itself, as part of an attempt that ends, is let in: the next try, and who tells people.
         select a.kind, w into v_bad from added a join switch w
             on w.refuse_enqueue and (w.until is null or w.until > v_now) and w.tenant in (a.tenant, '*')
            and case w.scope when 'all' then true when 'queue' then w.name = a.queue when 'kind' then w.name = a.kind
                             else w.name = a.agent end
-         where a.retry_of is null and coalesce(current_setting('holdfast.own', true), '') <> 'on' limit 1;
+         where not is_owed(a.id, a.retry_of) limit 1;
         if found then
             v_switch := v_bad.w;
             perform refuse_paused(v_bad.kind, v_switch);
@@ -64,7 +65,7 @@ begin
         -- How many of a tenant's jobs may wait (19_pending.sql).
         perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, v_now) from (
             select a.tenant, count(*)::integer as jobs, min(a.kind) as kind,
-                   count(*) filter (where is_owed(a.tenant, a.kind, a.source_system, a.parent_id, a.retry_of))::integer as owed
+                   count(*) filter (where is_owed(a.id, a.retry_of))::integer as owed
               from added a where a.tenant in (select k.tenant from tenant k where k.max_pending is not null)
              group by a.tenant order by a.tenant) t;
     end if;
@@ -156,7 +157,7 @@ begin
         perform rouse(q.queue) from (select distinct a.queue from added a
                                       where a.process_after is null or a.process_after <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        v_told := pg_notify(current_schema(), v_queue)::text;   -- as rouse(v_queue) does, and no statement of its own
+        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- as rouse(v_queue) does, and no statement of its own
     end if;
     return null;
 end $$;

@@ -30,10 +30,14 @@ create or replace function fair_place_of(p_queue text, p_kinds text[], out last 
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 begin
-    mine := pg_try_advisory_xact_lock(hashtextextended(
-        concat_ws(chr(31), 'holdfast.fair', current_schema(), p_queue, kinds_text(p_kinds)), 0));
     select f.last, f.left_over into last, left_over from fair_place f
-     where f.tenant = '*' and f.queue = p_queue and f.kinds = kinds_text(p_kinds);
+     where f.tenant = '*' and f.queue = p_queue and f.kinds = kinds_text(p_kinds) for update skip locked;
+    mine := found;
+    if not mine then
+        select f.last, f.left_over into last, left_over from fair_place f
+         where f.tenant = '*' and f.queue = p_queue and f.kinds = kinds_text(p_kinds);
+        mine := not found;   -- nobody has been here yet: whoever is first makes the row (fair_move)
+    end if;
     last := coalesce(last, '');
     left_over := coalesce(left_over, 0);
 end $$;

@@ -5,21 +5,24 @@
 -- out of a worker's hands frees the places (record_transition calls free_places, whoever made the step), and as many
 -- are un-parked as there is room for. Un-parking promises nothing: a claim counts again.
 --
--- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `dispatch`
+-- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `lock_dispatch`
 -- from the beginning of its turn; whoever sets a limit holds it exclusively, and so finds all that was taken without.
 -- Nobody who has locked jobs waits for that lock, so the setter may wait for jobs.
 
 create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
 begin
-    perform pg_advisory_xact_lock('dispatch'::regclass::oid::integer, 0);
+    lock table lock_dispatch in exclusive mode;
 end $$;
 
 -- What is counted together, as text: ["default","key","customer-7"].
 create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql stable
 return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
 
-create or replace function bucket_key(p_bucket text) returns bigint language sql stable
-return hashtextextended(concat_ws(chr(31), 'holdfast.limit', current_schema(), p_bucket), 0);
+drop function if exists bucket_key(text);
+-- The row of `mutex` that whoever counts a bucket holds.
+create or replace function bucket_mutex(p_tenant text, p_scope text, p_name text) returns integer language sql stable
+return case when p_scope not in ('all', 'queue') then mutex_of(1024, 4096, bucket(p_tenant, p_scope, p_name))
+            else mutex_of(256 * ((p_scope = 'queue')::integer + 2 * (p_tenant <> '*')::integer), 256, bucket(p_tenant, p_scope, p_name)) end;
 
 -- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
 -- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
@@ -124,9 +127,12 @@ begin
          order by w.n
     loop
         if p_wait then
-            perform pg_advisory_xact_lock(bucket_key(bucket(v_limit.tenant, v_limit.scope, v_limit.name)));
-        elsif not pg_try_advisory_xact_lock(bucket_key(bucket(v_limit.tenant, v_limit.scope, v_limit.name))) then
-            return 0;
+            perform lock_mutex(bucket_mutex(v_limit.tenant, v_limit.scope, v_limit.name));
+        else
+            perform from mutex m where m.n = bucket_mutex(v_limit.tenant, v_limit.scope, v_limit.name) for update skip locked;
+            if not found then
+                return 0;
+            end if;
         end if;
         v_room := least(v_room, room_in(v_limit.tenant, v_limit.scope, v_limit.name, v_limit.concurrency, v_limit.rate,
                                         v_limit.per, v_limit.burst, p_now));
@@ -171,17 +177,29 @@ begin
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 end $$;
 
--- The locks of limits, each once, in the order of room_for_queue. Answers those that somebody else has, where this turn
+-- The locks of limits, each once, in ascending order. Answers the buckets that somebody else is counting, where this turn
 -- must not wait.
 create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
 language plpgsql as $$
+declare
+    v_rows integer[];
+    v_got  integer[];
 begin
-    return (select array_agg(k.bucket) filter (where not k.got) from (
-        select g.bucket, case when p_wait then pg_advisory_xact_lock(bucket_key(g.bucket)) is not null
-                              else pg_try_advisory_xact_lock(bucket_key(g.bucket)) end as got
-          from (select distinct u.scope not in ('all', 'queue') as rest, u.tenant <> '*' as one, u.tenant, u.scope, u.bucket
-                  from unnest(p_buckets, p_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
-                 order by 1, 2, 3, 4, 5) g) k);
+    select array_agg(distinct bucket_mutex(u.tenant, u.scope, u.name)) into v_rows
+      from unnest(p_limits) u(tenant, scope, name, concurrency, rate, per, burst);
+    if p_wait then
+        select array_agg(g.n) into v_got from (
+            select m.n from mutex m where m.n = any (v_rows) order by m.n for update) g;
+        if cardinality(v_got) is distinct from cardinality(v_rows) then
+            perform lock_mutex(n) from unnest(v_rows) n;   -- says which is missing
+        end if;
+        return null;
+    end if;
+    select array_agg(g.n) into v_got from (
+        select m.n from mutex m where m.n = any (v_rows) order by m.n for update skip locked) g;
+    return (select array_agg(distinct u.bucket)
+              from unnest(p_buckets, p_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+             where not bucket_mutex(u.tenant, u.scope, u.name) = any (coalesce(v_got, '{}')));
 end $$;
 
 -- Jobs of a few sorts, and room for all of them: nearly always so where limits are wide. What is looked up and counted

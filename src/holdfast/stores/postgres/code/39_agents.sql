@@ -31,46 +31,55 @@ begin
 end $$;
 
 -- Take no more work for an agent: nothing is enqueued for it, and what waits is not begun. Who did it first stands.
--- `drained` says that no transaction is left that found it enabled. If one stays open for long the agent is disabled all
--- the same, since that may be urgent; drain_agent then waits for the rest.
+-- Transactions that found it enabled may still be open: call drain_agent after this has been committed, and it waits for
+-- them. `drained` is always false, and stays for those who ask for it.
 create or replace function disable_agent(agent text, reason text, actor text default null, for_tenant text default null)
 returns table (id text, disabled_at timestamptz, disabled_by text, disabled_reason text, drained boolean, refused boolean,
                refusal text)
-language plpgsql security definer set search_path from current set lock_timeout = '2s' as $$
+language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now     timestamptz := clock_now();
     v_scope   text := enter(disable_agent.for_tenant, disable_agent.actor);
-    v_drained boolean := true;
 begin
     if coalesce(disable_agent.reason, '') !~ '\S' then
         return query select disable_agent.agent, null::timestamptz, null, null, false, true, 'reason_required';
         return;
     end if;
-    begin
-        perform pg_advisory_xact_lock(agent_key(v_scope, disable_agent.agent));
-    exception when lock_not_available then
-        v_drained := false;
-    end;
     update agent a
        set disabled_at = v_now, disabled_by = actor(), disabled_reason = disable_agent.reason, updated_at = v_now
      where a.tenant = v_scope and a.id = disable_agent.agent and a.disabled_at is null;
     return query
-    select disable_agent.agent, a.disabled_at, a.disabled_by, a.disabled_reason, v_drained, a.id is null,
+    select disable_agent.agent, a.disabled_at, a.disabled_by, a.disabled_reason, false, a.id is null,
            case when a.id is null then 'not_found' end
       from (select) one left join agent a on a.tenant = v_scope and a.id = disable_agent.agent;
 end $$;
 
--- Wait until every transaction has ended that found the agent enabled; false if that takes too long.
+-- Wait until every transaction has ended that may have found the agent enabled; false if that takes longer than the
+-- lock_timeout of this function. Those that begin later find it disabled, and are not waited for.
 create or replace function drain_agent(agent text, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 declare
-    v_scope text := enter(drain_agent.for_tenant);
+    v_until timestamptz := clock_timestamp() + current_setting('lock_timeout')::interval;
+    v_open  text[] := agent_users();
 begin
-    perform pg_advisory_xact_lock(agent_key(v_scope, drain_agent.agent));
+    perform enter(drain_agent.for_tenant);
+    while agent_users() && v_open loop
+        if clock_timestamp() > v_until then
+            return false;
+        end if;
+        perform pg_sleep(0.01);
+    end loop;
     return true;
-exception when lock_not_available then
-    return false;
+end $$;
+
+-- The transactions that have let in or taken a job of some agent (agent_now, hold_back). Prepared ones are among them.
+create or replace function agent_users() returns text[] language plpgsql set search_path from current as $$
+begin
+    return array(select l.virtualtransaction from pg_locks l
+                  where l.locktype = 'relation' and l.relation = 'agent'::regclass and l.mode = 'RowShareLock' and l.granted
+                    and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                    and l.pid is distinct from pg_backend_pid());
 end $$;
 
 -- Take work for it again, and bring back up to `want` jobs that were put off; the rest by resume_agent, or by themselves.
@@ -123,27 +132,20 @@ end $$;
 -- nothing is lost if whoever enables the agent comes to nothing half-way. That they were put off is no step of theirs and
 -- not in the ledger.
 --
--- The lock is tried and not waited for: somebody who drains the agent may wait for a long transaction, and this worker
--- has other work. Then the jobs come back in a second.
+-- The lock on `agent` is for drain_agent, which waits for the transactions that hold it.
 create or replace function hold_back(p_rows tid[], p_now timestamptz) returns tid[]
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
     v_whose record;
-    v_free  boolean;
-    v_until timestamptz;
+    v_until timestamptz := p_now + interval '10 min';
 begin
+    perform from agent where false for share;
     for v_whose in
         select distinct s.tenant, s.agent from job_state s where s.ctid = any (p_rows) and s.agent is not null order by 1, 2
     loop
-        v_free := pg_try_advisory_xact_lock_shared(agent_key(v_whose.tenant, v_whose.agent));
-        if not exists (select from agent a where a.tenant = v_whose.tenant and a.id = v_whose.agent
-                          and a.disabled_at is not null) then
-            continue when v_free;
-            v_until := p_now + interval '1 s';
-        else
-            v_until := p_now + interval '10 min';
-        end if;
+        continue when not exists (select from agent a where a.tenant = v_whose.tenant and a.id = v_whose.agent
+                                     and a.disabled_at is not null);
         update job_state s set due_at = v_until, note = '{"held": "agent_disabled"}'
          where s.ctid = any (p_rows) and s.tenant = v_whose.tenant and s.agent = v_whose.agent;
         with others as materialized (

@@ -156,7 +156,7 @@ begin
     v_count := v_count + sweep_parked(v_now, attend_limits.want);
     if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
        and not exists (select from switch)
-       and pg_try_advisory_xact_lock('dispatch'::regclass::oid::integer, 0)
+       and try_lock('lock_dispatch')
        and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
        and not exists (select from place) and not exists (select from switch)
        and not exists (select from job_state s where s.held_by is not null and s.due_at is not null and s.state = 'queued') then

@@ -26,12 +26,6 @@ declare
     v_details  json[];
     v_anew     uuid[];   -- retried as new jobs
 begin
-    if 'pause' = any (settle_under.outcomes) then
-        -- Before any row is locked: whoever sends an event takes its locks in this order, too.
-        perform lock_event_names(array_agg(s.tenant), array_agg(o.detail -> 'pause' ->> 'name'), true)
-           from unnest(settle_under.jobs, settle_under.details) as o(id, detail) join job_state s on s.id = o.id
-          where o.detail -> 'pause' ->> 'kind' = 'event';
-    end if;
     -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
     -- it would be read from end to end for every settlement. In ascending order of id, as every batch locks.
     if settle_under.details is null and 'succeeded' = all (settle_under.outcomes) then

@@ -27,6 +27,9 @@ begin
     )
     select count(*), array_agg(distinct queue) into v_count, v_queues from promoted;
     perform rouse(q) from unnest(v_queues) q;
+    if exists (select from unsure_wait w where w.check_at <= v_now) then
+        v_count := v_count + recheck_waits(v_scope, v_now, promote_due.want);
+    end if;
     return v_count;
 end $$;
 

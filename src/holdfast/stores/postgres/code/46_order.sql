@@ -110,7 +110,7 @@ begin
         return query select move.job, null::state, true, 'not_found';
         return;
     end if;
-    perform pg_advisory_xact_lock(hashtextextended(format('holdfast.%s order %s', current_schema(), v_job.queue), 0));
+    perform lock_mutex(mutex_of(5120, 64, v_job.queue));
     -- Only now: another move may have gone before.
     select s.queue, s.state, s.priority, s.position into v_job from job_state s where s.id = move.job;
     select s.queue, s.state, s.priority, s.position, s.id into v_other from job_state s

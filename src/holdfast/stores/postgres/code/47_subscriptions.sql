@@ -110,8 +110,9 @@ begin
 end $$;
 
 -- Have a subscription to oneself until the end of the transaction; no row: somebody else has, or there is nothing to do.
--- An advisory lock and not one on the row, which would give this transaction an id: the snapshot that the events are read
--- with would then take what this transaction writes for seen.
+-- The lock is on a table and not on the row, which would give this transaction an id: the snapshot that the events are read
+-- with would then take what this transaction writes for seen. Subscriptions that share one of the eight tables are fed one
+-- after the other.
 create or replace function hold_subscription(name text, for_tenant text default null)
 returns setof subscription
 language plpgsql security definer set search_path from current as $$
@@ -119,8 +120,7 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(hold_subscription.for_tenant);
 begin
-    if pg_try_advisory_xact_lock(hashtextextended(
-           format('holdfast.%s subscription %s %s', current_schema(), v_scope, hold_subscription.name), 0)) then
+    if try_lock(format('lock_subscription_%s', mutex_of(0, 8, concat_ws(chr(31), v_scope, hold_subscription.name)))::regclass) then
         return query select s.* from subscription s
          where s.tenant = v_scope and s.name = hold_subscription.name and s.paused_at is null and not halted();
     end if;

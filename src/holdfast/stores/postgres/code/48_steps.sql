@@ -62,27 +62,91 @@ return case when shape is not null then
                                          else data -> k end), '{}')::text
        from jsonb_array_elements_text(shape::jsonb) k) end;
 
--- Who begins to wait for events of these names and who sends one exclude each other; in one order for everybody.
-create or replace function lock_event_names(tenants text[], names text[], waits boolean) returns void
-language plpgsql set search_path from current as $$
-declare
-    v_key bigint;
-begin
-    for v_key in
-        select distinct hashtextextended(current_schema() || ' ' || t || ' ' || n, 0)
-          from unnest(lock_event_names.tenants, lock_event_names.names) as u(t, n) where n is not null order by 1
-    loop
-        if lock_event_names.waits then
-            perform pg_advisory_xact_lock(v_key);
-        else
-            perform pg_advisory_xact_lock_shared(v_key);
-        end if;
-    end loop;
-end $$;
+drop function if exists lock_event_names(text[], text[], boolean);
 
 create or replace function told(e app_event) returns json language sql stable
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
+
+-- The first event that a waiting step is for, if it has been sent.
+create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_event app_event;
+begin
+    select e.* into v_event from step t join app_event e
+        on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
+       and (e.job_id is null or e.job_id = t.job_id) and projection(e.data::jsonb, t.shape) = t.wanted
+     where t.job_id = p_job and t.n = p_n
+       -- One that this job has had before is not news.
+       and not exists (select from step u where u.job_id = p_job and u.kind = 'event' and u.value ->> 'id' = e.id::text)
+     order by e.sent_at, e.id limit 1;
+    return v_event;
+end $$;
+
+-- The oldest transaction that has sent an event and not ended yet; null: there is none.
+create or replace function oldest_sender() returns bigint language plpgsql set search_path from current as $$
+begin
+    return (select min(x::text::bigint) from pg_snapshot_xip(pg_current_snapshot()) x
+             where (x::text::bigint & 4294967295) in (
+                   select t.transactionid::text::bigint from pg_locks t join pg_locks r on r.virtualtransaction = t.virtualtransaction
+                    where t.locktype = 'transactionid' and t.granted and t.mode = 'ExclusiveLock'
+                      and r.locktype = 'relation' and r.relation = 'app_event'::regclass and r.mode = 'RowExclusiveLock'
+                      and r.database = (select d.oid from pg_database d where d.datname = current_database())));
+end $$;
+
+-- A job that begins to wait for an event and a transaction that sends it do not see each other before both have committed.
+-- Neither waits for the other: the sender's transaction may stay open for hours. Instead the wait is checked again after it
+-- was committed, and once more when all senders have ended that may have looked for waits before. Answers how many go on.
+create or replace function recheck_waits(p_scope text, p_now timestamptz, p_want integer) returns integer
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_wait   record;
+    v_job    record;
+    v_event  app_event;
+    v_bound  bigint;
+    v_oldest bigint;
+    v_asked  boolean := false;
+    v_count  integer := 0;
+begin
+    for v_wait in
+        select w.* from unsure_wait w where w.check_at <= p_now and (p_scope = '*' or w.tenant = p_scope)
+         order by w.check_at limit p_want for update skip locked
+    loop
+        if not v_asked then
+            -- After the waits were read and before events are: who sends from now on sees the waits.
+            v_bound := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+            v_oldest := oldest_sender();
+            v_asked := true;
+        end if;
+        select s.id, s.queue, s.state = 'retry_waiting' and t.ended_at is null and t.wake_at = s.due_at as waits, t.name
+          into v_job from job_state s left join step t on t.job_id = s.id and t.n = v_wait.n
+         where s.id = v_wait.job_id for update of s skip locked;
+        if not found and exists (select from job_state s where s.id = v_wait.job_id) then
+            continue;   -- somebody writes to the job just now: the next time
+        end if;
+        if v_job.waits is true then
+            v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
+            if v_event.id is not null then
+                update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
+                update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_job.name)
+                 where s.id = v_wait.job_id;
+                perform rouse(v_job.queue);
+                v_count := v_count + 1;
+            elsif v_oldest < coalesce(v_wait.bound, v_bound) then
+                update unsure_wait w
+                   set bound = coalesce(v_wait.bound, v_bound),
+                       check_at = p_now + case when v_wait.bound is null then interval '1 s' else interval '5 s' end
+                 where w.job_id = v_wait.job_id and w.n = v_wait.n;
+                continue;
+            end if;
+        end if;
+        delete from unsure_wait w where w.job_id = v_wait.job_id and w.n = v_wait.n;
+    end loop;
+    return v_count;
+end $$;
 
 -- The attempts of these jobs have just ended by waiting for something: write down what for. `details`: {"steps": steps
 -- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "gate"}}.
@@ -130,14 +194,13 @@ begin
     loop
         -- It may have come after the handler had read what it has behind it: then the job does not sleep over it.
         if not v_wait.over then
-            select e.* into v_event from app_event e
-             where e.tenant = v_wait.tenant and e.name = v_wait.name and e.sent_at >= v_wait.since
-               and (e.job_id is null or e.job_id = v_wait.job_id)
-               and projection(e.data::jsonb, v_wait.shape) = v_wait.wanted
-               -- One that this job has had before is not news.
-               and not exists (select from step u where u.job_id = v_wait.job_id and u.kind = 'event' and u.value ->> 'id' = e.id::text)
-             order by e.sent_at, e.id limit 1;
-            continue when not found;
+            v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
+            if v_event.id is null then
+                insert into unsure_wait (job_id, n, tenant, since, check_at)
+                values (v_wait.job_id, v_wait.n, v_wait.tenant, v_wait.since, p_now)
+                on conflict (job_id, n) do update set since = excluded.since, bound = null, check_at = excluded.check_at;
+                continue;
+            end if;
             update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
         end if;
         update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_wait.name)
@@ -181,7 +244,6 @@ begin
         raise exception 'events called job.…, schedule.missed and endpoint.disabled are told by Holdfast alone'
             using errcode = 'ZH010';
     end if;
-    perform lock_event_names(array[v_tenant], array[send_event.name], false);
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)
     values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now,
             send_event.cause)

@@ -7,15 +7,17 @@
 -- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
 create or replace function give_notice(p_gate gate, p_what text, p_number integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
+declare
+    v_id uuid := uuid7();
 begin
     if p_gate.notify is not null then
-        perform set_config('holdfast.own', 'on', true);   -- also where new jobs are refused: it is part of the question
-        insert into job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
-        select p_gate.tenant, p_gate.notify, j.queue,
+        insert into owed (job_id) values (v_id);   -- it is part of the question: accepted where new jobs are refused
+        insert into job (id, tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
+        select v_id, p_gate.tenant, p_gate.notify, j.queue,
                json_build_object('notice', json_build_object('gate_id', p_gate.id, 'what', p_what, 'number', p_number)),
                p_gate.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_gate.name, 'holdfast', p_now
           from job j where j.id = p_gate.job_id;
-        perform set_config('holdfast.own', '', true);
+        delete from owed o where o.job_id = v_id;
     end if;
 end $$;
 

@@ -12,7 +12,7 @@ declare
     v_scope text := enter(put_template.for_tenant, put_template.actor);
     v_last  template;
 begin
-    perform pg_advisory_xact_lock(hashtextextended(concat_ws(chr(31), 'holdfast.template', current_schema(), v_scope, put_template.name), 0));
+    perform lock_mutex(mutex_of(5184, 64, concat_ws(chr(31), v_scope, put_template.name)));
     select t.* into v_last from template t where t.tenant = v_scope and t.name = put_template.name order by t.version desc limit 1;
     version := v_last.version;
     if put_template.removed and (v_last.version is null or v_last.removed) then

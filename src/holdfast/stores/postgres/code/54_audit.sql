@@ -1,11 +1,12 @@
 -- Sealing the ledger (HF-4, rule 28): a block of what was committed, hashed together with the block before. Any worker does it,
--- no leader: whoever does not get the lock leaves it to the one who has it.
+-- no leader. Whoever finds another at it waits for its block; a lock that is not released for two seconds is an error that
+-- says who holds it: a ledger that is not sealed proves nothing.
 --
 -- Sealed is every event up to `floor` that `snapshot` sees. New are those above the floor, and those below it whose
 -- transaction the snapshot did not see: a late committer is in a later block, and never in none. One statement reads them
 -- together with the snapshot it reads by, so that no event can fall between two blocks (docs/adr/0003, 0022).
 create or replace function seal_ledger(version text, want integer default 2000) returns integer
-language plpgsql security definer set search_path from current set enable_seqscan = off as $$
+language plpgsql security definer set search_path from current set enable_seqscan = off set lock_timeout = '2s' as $$
 #variable_conflict use_column
 declare
     v_scope  text := enter('*', 'sealer');
@@ -17,9 +18,13 @@ declare
     v_low    bigint;
     v_near   boolean;
 begin
-    if not pg_try_advisory_xact_lock(hashtextextended('holdfast.seal.' || current_schema(), 0)) then
-        return 0;
-    end if;
+    begin
+        lock table lock_seal in exclusive mode;
+    exception when lock_not_available then
+        raise exception 'the ledger cannot be sealed: %', coalesce((select string_agg(holder_says(h.pid, h.role, h.application), ', ')
+                from lock_holders() h where h.locked = 'lock_seal'), 'somebody') || ' holds its lock'
+            using errcode = 'ZH070', hint = 'End that transaction: select pg_terminate_backend(…).';
+    end;
     select * into v_last from seal s order by s.number desc limit 1;
     if not found then
         v_last.number := 0;

@@ -1,0 +1,205 @@
+"""Fault 54: a login of the server without any grant holds locks, listens and speaks, and nothing of ours notices.
+
+Holdfast takes no advisory lock at all (docs/adr/0048), since any login can. The locks it takes are on its own tables.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast.domain.errors import Conflict
+from holdfast.domain.limits import Rule
+from holdfast.domain.states import State
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from tests.app.waiting import until
+from tests.support.agents import disable, enable
+from tests.support.agents import register as register_agent
+from tests.support.by_hand import PostgresByHand
+from tests.support.order import moved
+from tests.support.owners import OwnedDatabases, as_role, ensure_roles
+from tests.support.people import running, send, waits
+from tests.support.schedules import template
+from tests.support.stores import claim, enqueue, open_lease, put, put_one, settle, spec, state_of
+from tests.support.subscriptions import feed_all, subscribe, tell
+
+pytestmark = pytest.mark.req("JF-1", "JF-7")
+
+OUTSIDER = "holdfast_outsider"
+SOURCES = Path(holdfast.__file__).parent
+
+
+def test_no_statement_of_ours_takes_an_advisory_lock() -> None:
+    """Whoever adds one gives every login of the server a way to stop us."""
+    taken = re.compile(r"pg_(try_)?advisory")
+    found = [
+        f"{path.relative_to(SOURCES)}:{number}"
+        for path in sorted([*SOURCES.rglob("*.py"), *SOURCES.rglob("*.sql")])
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if taken.search(line)
+    ]
+    assert found == []
+
+
+@pytest.fixture
+def url(owned_databases: OwnedDatabases) -> Iterator[str]:
+    """As its administrator; whoever waits for a lock gives up soon, so that a failure is not a test that hangs."""
+    with owned_databases.fresh() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            ensure_roles(connection, OUTSIDER)
+        yield dsn
+
+
+@pytest.fixture
+def store(url: str, owned_databases: OwnedDatabases) -> Iterator[Store]:
+    with closing(open_store(as_role(url, owned_databases.owner) + "%20-c%20lock_timeout%3D5s")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def outsider(url: str) -> Iterator[psycopg.Connection[object]]:
+    with psycopg.connect(as_role(url, OUTSIDER), autocommit=True) as connection:
+        yield connection
+
+
+def names_of(schema: str) -> list[str]:
+    """What Holdfast has locked by the hashes of such texts."""
+    unit = chr(31)
+    texts = [f"{schema}", f"{schema} order default", f"{schema} subscription default follow"]
+    texts += [f"agent{unit}{schema}{unit}default{unit}planner", f"template{unit}{schema}{unit}default{unit}daily"]
+    texts += [f'limit{unit}{schema}{unit}["default","{scope}","{name}"]' for scope, name in LIMITS]
+    texts += [f"fair{unit}{schema}{unit}default{unit}", f"seal.{schema}"]
+    return [f"holdfast.{text}" for text in texts] + [f"{schema} default paid"]
+
+
+LIMITS = [("all", "*"), ("queue", "default"), ("kind", "k")]
+
+
+def test_locks_of_a_login_without_grants_stop_nothing(
+    store: Store, url: str, outsider: psycopg.Connection[object]
+) -> None:
+    with psycopg.connect(url) as admin:
+        ((dispatch,),) = admin.execute("select 'holdfast.dispatch'::regclass::oid::integer").fetchall()
+    outsider.execute("select pg_advisory_lock(%s, 0)", (dispatch,))
+    for name in names_of("holdfast"):
+        outsider.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (name,))
+
+    first, second = put(store, spec(), spec())
+    moved(store, second, first=True)
+    assert [each.id for each in claim(store, open_lease(store), 1)] == [second]
+    assert store.run(store.verbs.seal_ledger("test")) > 0
+    for scope, name in LIMITS:
+        store.run(store.verbs.set_limit(Rule.of(scope, name, 5), "ada", "default"))
+    settle(store, claim(store, open_lease(store), 5))
+    assert state_of(store, first) is State.SUCCEEDED
+    register_agent(store)
+    assert enqueue(store, spec(agent="planner"))[0].created
+    disable(store)
+    enable(store)
+    job, held = running(store)
+    store.run(store.verbs.settle(held.lease, [waits(held)], "*"))
+    assert send(store).woke == 1
+    assert state_of(store, job) is State.QUEUED
+    assert store.run(store.verbs.put_template(template(), "ada", "default"))
+    subscribe(store, "follow", "paid")
+    tell(store, "paid")
+    assert feed_all(store, "follow") == 1
+    assert store.migrate().current
+
+
+def test_functions_are_free_of_advisory_locks_in_the_database(url: str) -> None:
+    with closing(PostgresByHand(url)) as by_hand:
+        rows = by_hand.execute(
+            "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and prosrc ~ 'advisory_'"
+        )
+    assert rows == []
+
+
+@pytest.mark.parametrize("table", ["job_state", "lock_dispatch", "lock_seal", "lock_subscription_0", "mutex", "agent"])
+@pytest.mark.parametrize("mode", ["access share", "row share", "exclusive"])
+def test_a_login_without_grants_cannot_take_our_locks(
+    outsider: psycopg.Connection[object], table: str, mode: str
+) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        outsider.execute(f"begin; lock table holdfast.{table} in {mode} mode".encode())
+
+
+# -- somebody who may: named in doctor, in the log, and in the error ------------------------------------------------
+
+
+@pytest.fixture
+def owner(url: str, owned_databases: OwnedDatabases) -> Iterator[psycopg.Connection[object]]:
+    with psycopg.connect(as_role(url, owned_databases.owner), application_name="a-migration-tool") as connection:
+        yield connection
+
+
+def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
+    store: Store, owner: psycopg.Connection[object], owned_databases: OwnedDatabases
+) -> None:
+    put_one(store)
+    owner.execute("lock table holdfast.lock_seal in exclusive mode")
+    with pytest.raises(Conflict, match=f"process {owner.info.backend_pid} .*a-migration-tool") as refused:
+        store.run(store.verbs.seal_ledger("test"))
+    assert refused.value.code == "sealing_blocked"
+    (finding,) = [each for each in store.diagnose() if each.name == "locks"]
+    assert not finding.ok
+    assert f"process {owner.info.backend_pid}" in finding.says
+    assert "lock_seal" in finding.says
+    owner.rollback()
+    assert store.run(store.verbs.seal_ledger("test")) > 0
+
+
+def test_who_keeps_a_worker_waiting_is_named(
+    store: Store, owner: psycopg.Connection[object], caplog: pytest.LogCaptureFixture
+) -> None:
+    put_one(store)
+    lease = open_lease(store)
+    owner.execute("lock table holdfast.lock_dispatch in exclusive mode")
+    claiming = threading.Thread(target=claim, args=(store, lease, 1), daemon=True)
+    claiming.start()
+    says = f"process {owner.info.backend_pid} (role"
+    until(lambda: any(says in each.message for each in caplog.records), "the log says who it is")
+    (line,) = {each.message for each in caplog.records if says in each.message}
+    assert "lock_dispatch" in line
+    assert "a-migration-tool" in line
+    (finding,) = [each for each in store.diagnose() if each.name == "locks"]
+    assert says in finding.says
+    owner.rollback()
+    claiming.join(30)
+    assert not claiming.is_alive()
+
+
+# -- listening and speaking ------------------------------------------------------------------------------------------
+
+
+def test_who_listens_without_grants_learns_no_name(store: Store, outsider: psycopg.Connection[object]) -> None:
+    outsider.execute("listen holdfast")
+    job = put_one(store, queue="payroll-of-acme", tenant="acme")
+    put(store, *(spec(queue="payroll-of-acme") for _ in range(3)), tenant="acme")
+    held = claim(store, open_lease(store), 1, queues=["payroll-of-acme"])
+    settle(store, held)
+    moved(store, put_one(store, queue="payroll-of-acme"), first=True)
+    said = [each.payload for each in outsider.notifies(timeout=1.0)]
+    assert len(said) >= 3
+    for each in said:
+        assert re.fullmatch(r"[0-9a-f]{32}|", each), each
+        assert job not in each
+
+
+def test_a_worker_recognizes_what_an_outsider_cannot_read(store: Store) -> None:
+    told: list[str] = []
+    stop = store.listen(told.append, lambda: ("mail", " mail"))
+    until(lambda: "" in told, "it listens")
+    put_one(store, queue="other")
+    put_one(store, queue="mail")
+    until(lambda: "mail" in told, "it was told")
+    assert set(told) <= {"", "mail"}
+    stop()

@@ -1,0 +1,118 @@
+"""Settings that any session can set (`set holdfast.… = …`) grant nothing: found in the catalogue, set, and tried.
+
+The tenant and the actor are settings as well. A tenant binds what a session sees and does, and a role that may act for
+one tenant may act for each (docs/security.md); an actor is what its session says of itself. Neither lets a role do what
+it may not, and '*' needs a privilege.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.support.owners import OwnedDatabases, as_role
+from tests.support.people import asking
+from tests.support.stores import claim, open_lease, put_one
+from tests.support.switches import pause
+from tests.support.tenants import register
+
+pytestmark = pytest.mark.req("DP-17", "JF-1")
+
+VALUES = ("on", "true", "1", "*", "off", "default", "acme")
+ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor")
+# Said in the bodies of functions and policies. A new one is tried by itself; nothing needs to be added here.
+SETTING = re.compile(r"holdfast\.([a-z_]+)'")
+
+
+@pytest.fixture(scope="module")
+def url(owned_databases: OwnedDatabases) -> Iterator[str]:
+    """Jobs are refused, a tenant is full, somebody else holds a job, and a question is open."""
+    with owned_databases.fresh() as dsn:
+        with closing(open_store(as_role(dsn, owned_databases.owner))) as store:
+            put_one(store)
+            held = put_one(store, queue="held")
+            claim(store, open_lease(store), 1, queues=["held"])
+            gate = asking(store, notify="refused")
+            register(store, "full", max_pending=0)
+            pause(store, kind="refused", refuse=True)
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("create table public.known (held uuid, gate uuid, asker uuid)")
+            admin.execute("insert into public.known values (%s, %s, %s)", (held, gate.id, gate.job_id))
+            admin.execute("grant select on public.known to public")
+        yield dsn
+
+
+def settings(url: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            "select prosrc || coalesce(pg_get_function_sqlbody(oid), '') from pg_proc"
+            " where pronamespace = 'holdfast'::regnamespace"
+            " union all select coalesce(qual, '') || coalesce(with_check, '') from pg_policies"
+            " where schemaname = 'holdfast'"
+        ).fetchall()
+    return sorted({name for (text,) in rows for name in SETTING.findall(text)})
+
+
+# What none of these roles may do, whatever it has set. An answer that says no is made an error by a division by zero.
+FORBIDDEN = {
+    "enqueue what is refused": "select holdfast.enqueue('refused')",
+    "enqueue for a gate past a pause": (
+        "select 1 / created::integer from holdfast.enqueue("
+        "'refused', source_system => 'holdfast', parent_id => (select asker from public.known))"
+    ),
+    "enqueue for a full tenant": "select holdfast.enqueue('k', for_tenant => 'full')",
+    "write a job": "insert into holdfast.job (kind) values ('k')",
+    "change a state": "update holdfast.job_state set state = 'succeeded'",
+    "delete the ledger": "delete from holdfast.event",
+    "end a lease": "update holdfast.lease set ended_at = now()",
+    "read tokens": "select hash from holdfast.api_token",
+    "read payloads": "select payload from holdfast.job",
+    "read what is counted": "select * from holdfast.dispatch",
+    "pause": "select holdfast.pause('all', '*', 'because')",
+    "resume": "select holdfast.resume('kind', 'refused')",
+    "set a limit": "select holdfast.set_limit('all', '*', 1)",
+    "move the clock": "update holdfast.clock set shift = '1 h'",
+    "issue a token": "select holdfast.issue_token(gen_random_uuid(), 'n', '{admin}', '{}', repeat('a', 64), 'p')",
+    "decide": "select holdfast.decide_gate((select gate from public.known), 'approve', 'ada')",
+    "redrive": "select holdfast.redrive((select held from public.known))",
+    "own a job": "insert into holdfast.owed values (gen_random_uuid())",
+    "call give_notice": "select holdfast.give_notice(null, 'asked', 0, now())",
+}
+ONLY_EVERY_TENANT = {"see every tenant": "select count(*) from holdfast.job_state having count(distinct tenant) > 1"}
+
+
+def refused(session: psycopg.Connection[object], statement: str) -> psycopg.Error | None:
+    try:
+        session.execute(statement.encode())
+    except psycopg.Error as error:
+        return error
+    return None
+
+
+def test_the_settings_there_are(url: str) -> None:
+    """None that grants: whoever adds one says here what it is for."""
+    assert settings(url) == ["actor", "notify", "presented", "tenant"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_setting_grants_anything(url: str, role: str) -> None:
+    tried = 0
+    with psycopg.connect(as_role(url, role), autocommit=True) as session:
+        for name in (*settings(url), "own", "system", "admin"):
+            for value in VALUES:
+                session.execute(f"set holdfast.{name} = '{value}'".encode())
+                for what, statement in FORBIDDEN.items():
+                    refusal = refused(session, statement)
+                    assert refusal is not None, f"{role} may {what} with holdfast.{name} = {value}"
+                    assert (refusal.sqlstate or "")[:2] in ("42", "ZH", "22"), (what, name, value, str(refusal))
+                    tried += 1
+                if role != "holdfast_executor":
+                    for what, statement in ONLY_EVERY_TENANT.items():
+                        assert session.execute(statement.encode()).fetchall() == [], (what, name, value)
+                session.execute(f"reset holdfast.{name}".encode())
+    assert tried >= len(FORBIDDEN) * len(VALUES) * 4
