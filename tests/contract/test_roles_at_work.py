@@ -347,7 +347,7 @@ def verbs(
         "seal_ledger": lambda: run(v.seal_ledger("tests")),
         "seal": lambda: run(v.seal()),
         "block": lambda: run(v.block(None)),
-        "unsealed": lambda: run(v.unsealed(None)),
+        "tail": lambda: run(v.tail(None)),
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),

@@ -23,6 +23,7 @@ class AuditVerbs(AuditReads):
     _sealed_at = _MICROS.format(column="s.sealed_at")
     _newest = "select s.last_value from {event_seq} s"
     _among = "= any(:late::bigint[])"
+    _jobs = "= any(:jobs::uuid[])"
 
     @flow(single=True)
     def seal_ledger(self, version: str, want: int = 2000) -> Steps[int]:
