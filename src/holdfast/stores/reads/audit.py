@@ -26,8 +26,10 @@ STRAYS = 100
 """Rows without the rows they belong to, of each sort, that are named."""
 # The histories of the jobs whose first event is in a range, whole: one statement, so that they fit the states.
 _TRAILS = (
-    "select e.job_id, s.state, e.seq, e.verb, e.from_state, e.to_state"
-    " from {event} e left join {job_state} s on s.id = e.job_id"
+    "select e.job_id, s.state, e.seq, e.verb, e.from_state, e.to_state,"
+    " s.tenant = e.tenant and s.kind = e.kind and j.tenant = e.tenant and j.kind = e.kind"
+    " and (e.verb <> 'enqueue' or j.enqueued_by = e.actor)"
+    " from {event} e left join {job_state} s on s.id = e.job_id left join {job} j on j.id = e.job_id"
     " where e.job_id in (select b.job_id from {event} b where b.seq > :low and b.seq <= :high"
     " and not exists (select 1 from {event} p where p.job_id = b.job_id and p.seq < b.seq))"
     " order by e.job_id, e.seq"
@@ -38,7 +40,7 @@ _PAYLOADS = (
 )
 _RESULTS = (
     "select e.seq, e.job_id, s.state, cast(r.value as text), r.ref from {event} e"
-    " left join {result} r on r.job_id = e.job_id"
+    " left join {result} r on r.job_id = e.job_id and r.tenant = e.tenant"
     " left join {job_state} s on s.id = e.job_id where e.verb = 'succeed' and e.seq "
 )
 _STRAYS = {
@@ -208,7 +210,9 @@ class AuditReads(Reader):
         rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)
         found = []
         for job, those in groupby(rows, itemgetter(0, 1)):
-            found.append(Trail(self.dialect.codec.id(job[0]), job[1], [tuple(row[2:]) for row in those]))
+            steps = list(those)
+            alike = all(row[6] for row in steps)
+            found.append(Trail(self.dialect.codec.id(job[0]), job[1], [tuple(row[2:6]) for row in steps], alike))
         return found
 
     def _contents(self, numbers: Sequence[str]) -> Steps[list[Content]]:
