@@ -100,7 +100,7 @@ EXECUTES = {
     *("save_subscription", "feed_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     *("next_operation", "work_operation"),
-    *("seal_ledger", "seal", "block", "unsealed"),
+    *("seal_ledger", "seal", "block", "tail"),
     *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "gate_token", "keep_gate_token"}

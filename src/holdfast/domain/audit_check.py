@@ -267,7 +267,9 @@ class Check:
             says = f"{what} {number} says {_time(at)}, and was sealed at {_time(sealed_at)}"
             self._flaw("postdated", what, number, says)
         elif last is not None and at < last.sealed_at - TOLERANCE and (xid is None or xid > (last.xid or 0)):
-            says = f"{what} {number} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
+            says = (
+                f"{what} {number} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
+            )
             self._flaw("backdated", what, number, says)
 
     def _follow(self, trail: Trail) -> None:
@@ -304,7 +306,11 @@ class Check:
             if encrypted and each.digest is not None and each.digest.hex() in each.resealed:
                 continue
             kind: FlawKind = "inserted" if digest is None else "deleted" if each.digest is None else "edited"
-            does = {"inserted": "was added after", "deleted": "is gone since", "edited": "is not the one that was there when"}
+            does = {
+                "inserted": "was added after",
+                "deleted": "is gone since",
+                "edited": "is not the one that was there when",
+            }
             says = f"the {each.what} of job {each.job_id} {does[kind]} event {each.seq} was sealed"
             self._flaw(kind, each.what, each.seq, says)
 

@@ -34,7 +34,7 @@ _TRAILS = (
     " and not exists (select 1 from {event} p where p.job_id = b.job_id and p.seq < b.seq))"
     " order by e.job_id, e.seq"
 )
-_PAYLOADS = (
+PAYLOADS = (
     "select e.seq, e.job_id, s.state, cast(j.payload as text) from {event} e left join {job} j on j.id = e.job_id"
     " left join {job_state} s on s.id = e.job_id where e.verb = 'enqueue' and e.seq "
 )
@@ -112,7 +112,9 @@ class AuditReads(Reader):
             floors = {"floor": after.floor, "action_floor": after.action_floor}
         rows = yield from self._ask(EVERY, text, **floors)
         count = int(rows[0][0])
-        text = f"select {self._action_fields} from {{action}} e where e.verb = 'purge' and e.seq > :floor order by e.seq"
+        text = (
+            f"select {self._action_fields} from {{action}} e where e.verb = 'purge' and e.seq > :floor order by e.seq"
+        )
         rows = yield from self._ask(EVERY, text, floor=floors["action_floor"])
         purges = [self._item(row) for row in rows]
         strays: list[Stray] = []
@@ -218,15 +220,23 @@ class AuditReads(Reader):
     def _contents(self, numbers: Sequence[str]) -> Steps[list[Content]]:
         """What the jobs of these events carry now. A part at a time: payloads may be large."""
         found: list[Content] = []
+        payloads = (yield from self._payloads()) if numbers else ""
         for start in range(0, len(numbers), 200):
             late = self.dialect.listed(numbers[start : start + 200])
-            for row in (yield from self._ask(EVERY, _PAYLOADS + self._among, late=late)):
+            for row in (yield from self._ask(EVERY, payloads, late=late)):
                 found.append((yield from self._content("payload", row[0], row[1], row[2], row[3:])))
             for row in (yield from self._ask(EVERY, _RESULTS + self._among, late=late)):
                 found.append((yield from self._content("result", row[0], row[1], row[2], row[3:])))
         return found
 
-    def _content(self, what: Literal["payload", "result"], seq: int, job: Any, state: str, texts: Row) -> Steps[Content]:
+    def _payloads(self) -> Steps[str]:
+        """The statement that reads the payloads that the events in ``late`` brought."""
+        return PAYLOADS + self._among
+        yield  # a step, for stores that have to ask
+
+    def _content(
+        self, what: Literal["payload", "result"], seq: int, job: Any, state: str, texts: Row
+    ) -> Steps[Content]:
         job_id = self.dialect.codec.id(job)
         if all(text is None for text in texts):
             return Content(seq, what, job_id, state, None)

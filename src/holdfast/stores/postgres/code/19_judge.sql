@@ -143,6 +143,7 @@ declare
     v_same   boolean := new.state = old.state;
     v_moved  boolean := v_same and coalesce(new.note ? 'moved' and new.note -> 'moved' is distinct from old.note -> 'moved', false);
     v_timed  boolean := new.state = 'queued' and coalesce(new.note ? 'rescheduled' and new.note is distinct from old.note, false);
+    v_anew   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
     v_before job_state;
     v_what   text;
 begin
@@ -168,11 +169,11 @@ begin
           and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
           and (new.max_retries <> old.max_retries and not v_timed
                or new.retries <> old.retries
-                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_same and new.note ? 'retried_as'))
+                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_anew))
                or new.crashes <> old.crashes
                   and not (new.crashes = old.crashes + 1
                            and (old.state = 'in_progress' and new.state = 'failed'
-                                or old.state = 'failed' and (not v_same or new.note ? 'retried_as')))) then
+                                or old.state = 'failed' and (not v_same or v_anew)))) then
         -- A retry that is a job of its own goes on with the counts of the one before.
         select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
         if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(

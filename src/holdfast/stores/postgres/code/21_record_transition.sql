@@ -114,7 +114,9 @@ begin
         raise exception 'job_state: the tenant was changed while the statement ran'
             using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
     end if;
-    perform refuse_quiet(o, n, v_seen.moved, v_now) from old_rows o join new_rows n on n.id = o.id
+    perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
+                select from old_rows a join new_rows b on b.id = a.id
+                 where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'), false), v_now) from old_rows o join new_rows n on n.id = o.id
       where quiet(o.state, n.state, o.note, n.note,
                   o.priority <> n.priority, o.position <> n.position,
                   o.retries <> n.retries or o.crashes <> n.crashes or o.max_retries <> n.max_retries,

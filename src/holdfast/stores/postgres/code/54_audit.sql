@@ -176,3 +176,16 @@ begin
     select sum(n.many)::integer into v_count from noted n;
     return coalesce(v_count, 0);
 end $$;
+
+-- The payloads that these events brought, for a check by somebody who may read every tenant's events and no payloads.
+create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter('*');
+begin
+    return query
+    select e.seq, e.job_id, s.state::text, j.payload::text
+      from event e left join job j on j.id = e.job_id left join job_state s on s.id = e.job_id
+     where e.verb = 'enqueue' and e.seq = any (brought_payloads.numbers);
+end $$;

@@ -192,7 +192,7 @@ END;
 -- recorded as what they are; this is for SQL by hand. An update that keeps the state writes a row only if a job was moved or
 -- rescheduled; otherwise nothing but what holds a waiting job back may change. A step changes the counts as steps do.
 DROP TRIGGER IF EXISTS judge_quiet;
-CREATE TRIGGER judge_quiet BEFORE UPDATE OF queue, priority, position, retries, crashes, max_retries, due_at, deadline_at, started_at,
+CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_retries, due_at, deadline_at, started_at,
     finished_at, settled_by, error_code, error_message ON job_state
 WHEN (SELECT now FROM clock) IS NULL AND (
      NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
