@@ -1,8 +1,8 @@
 """What a statement sets while it runs changes no judge's mind (PostgreSQL).
 
-Every guarded table, every operation and every setting of ours, found in the catalogue and in the SQL. A statement that is
-refused as it is must be refused, or find no row, when it also changes a setting: in its condition, in what it returns,
-or before.
+Every guarded table, every operation and every setting of ours, found in the catalogue and in the SQL. A statement that
+is refused as it is must be refused, or find no row, when it also changes a setting: in its condition, in what it
+returns, or before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Fault 55: the owner of the database inserts, deletes or replaces events, actions, seals, payloads or results, with the
-guards in place or briefly off. Either the database refuses, or `audit verify` names what was done.
+"""Fault 55: the owner of the database inserts, deletes or replaces events, actions, seals, payloads or results, with
+the guards in place or briefly off. Either the database refuses, or `audit verify` names what was done.
 
 The attacks are generated: every table of the trail, every operation, every column.
 """
@@ -29,7 +29,7 @@ from tests.support.stores import BROKEN, forward, put, put_one, spec, work
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 TRAIL = {"event": "seq", "action": "seq", "seal": "number", "job": "id", "job_state": "id", "result": "job_id"}
-# Of a job the trail covers these. What else was asked for, and where a job stands in its queue, is kept by the guards alone.
+# Of a job the trail covers these. What else was asked for, and where it stands in its queue, only the guards keep.
 # The tenant of a seal is always '*'; another number is a deletion and an insertion, which are here by themselves.
 COVERED = {"job": {"id", "tenant", "kind", "enqueued_by", "payload"}, "job_state": {"id", "tenant", "kind", "state"}}
 UNCOVERED = {("seal", "tenant"), ("seal", "number")}
@@ -48,9 +48,9 @@ class Scene:
         """The database to attack in these tables; nothing of it is left for the next attack."""
         if self.owner.name == "sqlite":
             path = self.folder / f"copy-{next(_NUMBERS)}.db"
-            with closing(sqlite3.connect(self.store.url.removeprefix("sqlite:///"))) as source:
-                with closing(sqlite3.connect(path)) as target:
-                    source.backup(target)
+            original = self.store.url.removeprefix("sqlite:///")
+            with closing(sqlite3.connect(original)) as source, closing(sqlite3.connect(path)) as target:
+                source.backup(target)
             url = f"sqlite:///{path}"
             with closing(open_store(url)) as store, closing(open_by_hand(url)) as owner:
                 yield store, owner
@@ -250,7 +250,8 @@ def test_the_check_names_whatever_was_done(scenes: Any, database: str, guards: s
 
 PURGE = (
     "insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)"
-    " values ('default', (select now from present), (select actor from present), 'purge', 'ledger', '1 jobs', :told, :low, :high)"
+    " values ('default', (select now from present), (select actor from present), 'purge', 'ledger', '1 jobs',"
+    " :told, :low, :high)"
 )
 
 
@@ -302,7 +303,8 @@ def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery
     owner.execute(
         "create function pg_temp.forge() returns trigger language plpgsql as $$ begin"
         " insert into holdfast.event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta, xid)"
-        f" values ('{job_id}', 'default', 'mail.send', 'move', 'queued', 'queued', 0, new.at, 'nobody', '{{}}', new.xid);"
+        f" values ('{job_id}', 'default', 'mail.send', 'move', 'queued', 'queued', 0, new.at, 'nobody', '{{}}',"
+        " new.xid);"
         " return new; end $$"
     )
     owner.execute("create trigger forge before insert on lever for each row execute function pg_temp.forge()")

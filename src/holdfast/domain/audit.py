@@ -138,8 +138,8 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """A purge, as its action tells it: the numbers of the events it removed, and for each job the event that says it was
-    cleaned. That event is sealed and lists the job's events, so a purge can be checked against the chain."""
+    """A purge, as its action tells it: the numbers of the events it removed, and for each job the event that says it
+    was cleaned. That event is sealed and lists the job's events, so a purge can be checked against the chain."""
 
     events: frozenset[int]
     cleaned: dict[str, Item]

@@ -30,8 +30,8 @@ TOLERANCE = 300_000_000  # microseconds by which a clock may have gone back
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """``kind`` is what was done, ``what`` to what. ``number`` is that of the event, action or seal; of a payload or result
-    the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none."""
+    """``kind`` is what was done, ``what`` to what. ``number`` is that of the event, action or seal; of a payload or
+    result the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none."""
 
     kind: FlawKind
     what: Thing
@@ -254,8 +254,8 @@ class Check:
                 self._extra[what, number] = item
 
     def _look_at_time(self, what: What, item: Item, sealed_at: int) -> None:
-        """A row that was written after a seal was made says neither an earlier time nor an earlier transaction, and none
-        says a time after its own seal."""
+        """A row that was written after a seal was made says neither an earlier time nor an earlier transaction, and
+        none says a time after its own seal."""
         last, number = self.last, int(item[0] or 0)
         at, xid = int(item[8 if what == "event" else 2] or 0), _xid(item)
         complete = self._complete

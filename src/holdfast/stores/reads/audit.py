@@ -223,16 +223,18 @@ class AuditReads(Reader):
         payloads = (yield from self._payloads()) if numbers else ""
         for start in range(0, len(numbers), 200):
             late = self.dialect.listed(numbers[start : start + 200])
-            for row in (yield from self._ask(EVERY, payloads, late=late)):
-                found.append((yield from self._content("payload", row[0], row[1], row[2], row[3:])))
-            for row in (yield from self._ask(EVERY, _RESULTS + self._among, late=late)):
-                found.append((yield from self._content("result", row[0], row[1], row[2], row[3:])))
+            texts: dict[Literal["payload", "result"], str] = {"payload": payloads, "result": _RESULTS + self._among}
+            for what, text in texts.items():
+                rows = yield from self._ask(EVERY, text, late=late)
+                for row in rows:
+                    content = yield from self._content(what, row[0], row[1], row[2], row[3:])
+                    found.append(content)
         return found
 
     def _payloads(self) -> Steps[str]:
         """The statement that reads the payloads that the events in ``late`` brought."""
+        yield from ()  # other stores have to ask
         return PAYLOADS + self._among
-        yield  # a step, for stores that have to ask
 
     def _content(
         self, what: Literal["payload", "result"], seq: int, job: Any, state: str, texts: Row

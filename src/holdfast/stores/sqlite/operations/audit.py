@@ -38,8 +38,8 @@ _ADD = (
     " WHERE coalesce((SELECT max(number) FROM seal), 0) = :number - 1 RETURNING 1"
 )
 _PAYLOADS = (
-    "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN event e ON e.seq = w.value JOIN job j ON j.id = e.job_id"
-    " WHERE e.verb = 'enqueue'"
+    "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN event e ON e.seq = w.value"
+    " JOIN job j ON j.id = e.job_id WHERE e.verb = 'enqueue'"
 )
 _RESULTS = (
     "SELECT e.seq, e.job_id, r.value, r.ref FROM json_each(?) w JOIN event e ON e.seq = w.value"
@@ -149,10 +149,10 @@ _DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): 
 
 
 def record_removed(job_ids: Sequence[str]) -> Steps[int]:
-    """For a purge, just before it deletes jobs with their events, in a flow that has signed. The action keeps the numbers
-    of the events, so that the chain holds without them, and for each job the event that says it was cleaned: a check
-    compares it with its seal. One action for each tenant, with the number through which consumers that keep their own
-    place must have read. Answers how many events there were."""
+    """For a purge, just before it deletes jobs with their events, in a flow that has signed. The action keeps the
+    numbers of the events, so that the chain holds without them, and for each job the event that says it was cleaned: a
+    check compares it with its seal. One action for each tenant, with the number through which consumers that keep their
+    own place must have read. Answers how many events there were."""
     rows = yield Statement(
         "SELECT tenant, seq, verb, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
         " ORDER BY tenant, seq",
