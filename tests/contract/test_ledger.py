@@ -176,11 +176,67 @@ def test_a_job_that_is_cancelled_by_hand_takes_its_question_back(store: Store, b
     assert history(store, asked.job_id)[-1].verb == "cancel"
 
 
-def test_a_change_that_is_no_transition_leaves_no_event(store: Store, by_hand: ByHand) -> None:
-    job_id = put_one(store)
-    by_hand.execute("update job_state set priority = 7, position = position + 1 where id = :id", {"id": job_id})
-    assert len(history(store, job_id)) == 1
-    assert job(store, job_id).priority == 7
+QUIET = {
+    "queue": "'other'",
+    "priority": "priority + 7",
+    "position": "position + 1",
+    "retries": "retries + 1",
+    "crashes": "crashes + 1",
+    "max_retries": "max_retries + 1",
+    "due_at": "(select now from present)",
+    "deadline_at": "(select now from present)",
+    "started_at": "(select now from present)",
+    "settled_by": "id",
+    "error_code": "'other'",
+    "error_message": "'other'",
+}
+
+
+@pytest.mark.req("CX-4", "HF-4")
+@pytest.mark.parametrize("column", QUIET)
+def test_what_decides_about_a_job_does_not_change_without_an_event(store: Store, by_hand: ByHand, column: str) -> None:
+    """In no state; by SQL, with the guards in place."""
+    for state in State:
+        job_id = bring(store, by_hand, state).id
+        before = by_hand.execute("select * from job_state where id = :id", {"id": job_id})
+        forward(store, 1)
+        refusal = by_hand.refusal(f"update job_state set {column} = {QUIET[column]} where id = :id", {"id": job_id})
+        assert refusal is not None, f"{state}: {column} was changed"
+        assert by_hand.execute("select * from job_state where id = :id", {"id": job_id}) == before
+
+
+@pytest.mark.req("CX-4", "HF-4")
+@pytest.mark.parametrize("state", [State.QUEUED, State.IN_PROGRESS, State.FAILED, State.DEAD_LETTER])
+def test_a_step_changes_counts_as_steps_do(store: Store, by_hand: ByHand, state: State) -> None:
+    """A legal step by hand that forgets retries, gives more of them, or moves a deadline."""
+    brought = bring(store, by_hand, state)
+    steps = {
+        State.QUEUED: "state = 'cancelled', finished_at = (select now from present)",
+        State.IN_PROGRESS: "state = 'cancelled', lease = null, finished_at = (select now from present)",
+        State.FAILED: "state = 'cleaned'",
+        State.DEAD_LETTER: "state = 'cancelled'",
+    }
+    for change in ("retries = retries + 2", "crashes = crashes + 2", "max_retries = max_retries + 1", "priority = 99"):
+        sql = f"update job_state set {steps[state]}, {change} where id = :id"
+        assert by_hand.refusal(sql, {"id": brought.id}) is not None, change
+    by_hand.execute(f"update job_state set {steps[state]} where id = :id", {"id": brought.id})
+
+
+@pytest.mark.req("CX-4", "DP-8")
+def test_a_lease_is_not_taken_away_under_its_jobs_nor_brought_back(store: Store, by_hand: ByHand) -> None:
+    held = bring(store, by_hand, State.IN_PROGRESS)
+    ended = open_lease(store)
+    store.run(store.verbs.end_lease(ended, "closed", "*"))
+    names = {"held": str(held.lease), "ended": ended}
+    for sql in (
+        "delete from lease where id = :held",
+        "update lease set swept_at = opened_at where id = :held",
+        "update lease set until = opened_at where id = :held",
+        "update lease set holder = 'another' where id = :held",
+        "update lease set ended_at = null, ended_why = null where id = :ended",
+        "update lease set ended_why = 'lapsed' where id = :ended",
+    ):
+        assert by_hand.refusal(sql, {name: value for name, value in names.items() if f":{name}" in sql}), sql
 
 
 def test_events_of_a_batch_are_as_many_as_its_jobs(store: Store) -> None:

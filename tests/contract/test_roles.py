@@ -38,6 +38,7 @@ PRODUCES = {
 EXECUTES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
     "seal_ledger",
+    "brought_payloads",
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("turn", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),

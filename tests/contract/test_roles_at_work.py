@@ -100,7 +100,7 @@ EXECUTES = {
     *("save_subscription", "feed_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     *("next_operation", "work_operation"),
-    *("seal_ledger", "seal", "block", "unsealed"),
+    *("seal_ledger", "seal", "block", "tail"),
     *("note_endpoint_delivery", "disable_endpoint"),
 }
 DECIDES = {"decide_gate", "gate_hashes", "gate_token", "keep_gate_token"}
@@ -347,7 +347,7 @@ def verbs(
         "seal_ledger": lambda: run(v.seal_ledger("tests")),
         "seal": lambda: run(v.seal()),
         "block": lambda: run(v.block(None)),
-        "unsealed": lambda: run(v.unsealed(None)),
+        "tail": lambda: run(v.tail(None)),
         "sealed": lambda: run(v.sealed(job, tenant)),
         "fingerprints": lambda: run(v.fingerprints(job, tenant)),
         "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),

@@ -69,6 +69,9 @@ def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> 
     one = block.seal
     head = (1, GENESIS, one.event_count, one.action_count, one.floor, one.action_floor, one.base, one.snapshot)
     whole = encoded(("seal", *head, one.sealed_at, one.version, one.xid)) + one.events + one.actions
+    payload = hashlib.sha256(f"7:payload36:{job_id}2:{{}}".encode()).digest()
+    assert one.contents == int(fields[0] or 0).to_bytes(8, "big") + payload
+    whole += b"8:contents1:11:0" + one.contents
     assert kept[0] == hashlib.sha256(whole).hexdigest()
 
 

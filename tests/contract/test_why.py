@@ -16,6 +16,7 @@ from holdfast.domain.states import State
 from holdfast.domain.why import REASONS
 from holdfast.insights import Why, story, view, why
 from holdfast.stores.base import Reschedule, Store
+from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
 from tests.support.people import asking, ballot
 from tests.support.stores import (
@@ -203,7 +204,8 @@ def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
     assert found.change == "holdfast agents enable planner"
     parked = put_one(store)
     never = "4102444800000000" if store.embedded else "'2100-01-01'"
-    by_hand.execute(f"""update job_state set due_at = {never}, note = '{{"held": "moon"}}' where id = '{parked}'""")
+    with unguarded(by_hand, "job_state"):  # as a later version may do
+        by_hand.execute(f"""update job_state set due_at = {never}, note = '{{"held": "moon"}}' where id = '{parked}'""")
     found = only(store, parked, "held")
     assert (found.says, found.facts) == ("it is held back (moon)", {"held": "moon"})
 

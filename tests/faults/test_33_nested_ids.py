@@ -27,7 +27,7 @@ pytestmark = pytest.mark.req("JF-1")
 OWNER, STRANGER = "default", "umbrella"
 # Not of one tenant: switches of the whole database.
 EVERYBODYS = {"set_clock", "set_fair", "add_executor", "remove_executor", "executors", "fair_queues", "now"}
-EVERYBODYS |= {"seal_ledger", "seal", "block", "unsealed"}  # the chain over the whole ledger; it is the owner's
+EVERYBODYS |= {"seal_ledger", "seal", "block", "tail"}  # the chain over the whole ledger; it is the owner's
 EVERYBODYS |= {"set_registered_only", "registered_only"}
 EVERYBODYS |= {"count_usage"}  # what the whole ledger has, for whom it was
 

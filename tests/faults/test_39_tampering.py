@@ -127,7 +127,9 @@ def test_a_tail_of_events_that_was_cut_with_its_seals_is_found_by_an_anchor(stor
     with unguarded(owner, "event", "seal"):
         owner.execute(f"delete from event where seq > {numbers(owner)[-4]}")
         owner.execute("delete from seal where number >= 3")
-    assert verify(store).ok
+    assert {flaw.what for flaw in verify(store).flaws} <= {
+        "job"
+    }  # their jobs are still there: only the anchor tells of the seals
     assert ("cut", "seal", 4) in flaws(store, kept)
 
 

@@ -29,6 +29,7 @@ ACTION_FIELDS = (
 )
 GENESIS = "0" * 64
 LEAF = 40  # bytes: the number in 8, its digest in 32
+_JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RANGES = re.compile(r"\d{1,19}(-\d{1,19})?(,\d{1,19}(-\d{1,19})?)*")
 
 
@@ -46,14 +47,25 @@ def digest_of(what: str, item: Item) -> bytes:
     return hashlib.sha256(encoded((what, *item))).digest()
 
 
+def content_digest(what: str, job_id: str, *texts: str | None) -> bytes:
+    """Of a payload, or of a result's value and reference, as stored. The job's id makes equal contents of two jobs
+    differ, so that digests cannot be looked up in a table made for all jobs."""
+    return hashlib.sha256(encoded((what, job_id, *texts))).digest()
+
+
+def is_envelope(text: str | None) -> bool:
+    """Whether a stored text is encrypted or kept elsewhere: only then can a change of keys alter it."""
+    return text is not None and text.startswith('{"$holdfast"') and '"key"' in text
+
+
 def leaf(number: int, digest: bytes) -> bytes:
-    return number.to_bytes(8, "big") + digest
+    return number.to_bytes(8, "big", signed=True) + digest
 
 
 def leaves(block: bytes) -> Iterator[tuple[int, bytes]]:
     """The numbers and digests that a seal keeps."""
     for start in range(0, len(block), LEAF):
-        yield int.from_bytes(block[start : start + 8], "big"), block[start + 8 : start + LEAF]
+        yield int.from_bytes(block[start : start + 8], "big", signed=True), block[start + 8 : start + LEAF]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,11 @@ class Seal:
     sealed_at: int
     version: str
     xid: int | None
+    contents: bytes | None = None
+    """For each sealed enqueue event the digest of the payload, for each success that of the result, by the event's
+    number; the number is negative if the content was encrypted. None in seals made before there were any."""
+    cut: int | None = None
+    """Whether there was more to seal than one block takes (1), or nothing above ``floor`` was visible (0)."""
 
     def computed(self) -> str:
         head = encoded(
@@ -84,7 +101,10 @@ class Seal:
                 *(self.action_floor, self.base, self.snapshot, self.sealed_at, self.version, self.xid),
             )
         )
-        return hashlib.sha256(head + self.events + self.actions).hexdigest()
+        if self.contents is None:
+            return hashlib.sha256(head + self.events + self.actions).hexdigest()
+        tail = encoded(("contents", len(self.contents) // LEAF, self.cut))
+        return hashlib.sha256(head + self.events + self.actions + tail + self.contents).hexdigest()
 
     def sealed(self) -> Seal:
         """With its digest."""
@@ -114,6 +134,53 @@ class Sealed:
     seal: int
     sealed_at: datetime
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """A purge, as its action tells it: the numbers of the events it removed, and for each job the event that says it
+    was cleaned. That event is sealed and lists the job's events, so a purge can be checked against the chain."""
+
+    events: frozenset[int]
+    cleaned: dict[str, Item]
+    """By job."""
+    malformed: bool
+    """It says something that no purge says."""
+
+    @classmethod
+    def of(cls, action: Item) -> Purged:
+        changed = _document(action[7])
+        given = changed.get("jobs", {}) if isinstance(changed, dict) else None
+        cleaned: dict[str, Item] = {}
+        for job, fields in given.items() if isinstance(given, dict) else ():
+            if _JOB.fullmatch(job) and isinstance(fields, list) and len(fields) == 8 and isinstance(fields[0], int):
+                seq, kind, source, attempt, at, actor, meta, xid = fields
+                cleaned[job] = (
+                    *(seq, job, action[1], kind, "clean", source, "cleaned", attempt, at, actor, meta, xid),
+                )
+        malformed = not isinstance(given, dict) or len(cleaned) < len(given)
+        return cls(frozenset(Ranges(Ranges.purged(changed)).numbers()), cleaned, malformed)
+
+    @property
+    def unlisted(self) -> frozenset[int]:
+        """Events that are in the purge and that none of its jobs says it had."""
+        return self.events.difference(*(self.listed(item) or {int(item[0] or 0)} for item in self.cleaned.values()))
+
+    @staticmethod
+    def listed(clean: Item) -> frozenset[int] | None:
+        """The events of a job, as the event lists them that says it was cleaned; None if it is older than that."""
+        meta = _document(clean[10])
+        text = meta.get("events") if isinstance(meta, dict) else None
+        if not isinstance(text, str) or not _RANGES.fullmatch(text):
+            return None
+        return frozenset({*Ranges(text).numbers(), int(clean[0] or 0)})
+
+
+def _document(text: object) -> Any:
+    try:
+        return json.loads(str(text))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +262,10 @@ class Ranges:
         """The numbers that an action says a purge took: none, if it does not say so properly."""
         text = changed.get("events") if isinstance(changed, dict) else None
         return text if isinstance(text, str) and _RANGES.fullmatch(text) else ""
+
+    def numbers(self) -> Iterator[int]:
+        for low, high in self._ranges:
+            yield from range(low, min(high, low + 1_000_000) + 1)
 
     def of(self, numbers: Sequence[int]) -> set[int]:
         """Those of ``numbers`` (ascending) that are in it."""

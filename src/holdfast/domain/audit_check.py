@@ -1,20 +1,27 @@
-"""Checking the trail, block by block (rule 28, fault 39): what does not fit is named, one flaw a thing that was done.
+"""Checking the trail, block by block: what does not fit is named, one flaw for each thing that was done.
 
-It holds one block at a time, and besides only what is wrong or late, each up to a bound.
+A block is compared with its seal. Each job whose first event is in the block must have a legal history that ends in the
+job's state. Payloads and results must be what was sealed, and a purge must be proved by the events it names. The check
+holds one block at a time, and besides only what is wrong or late, each up to a bound.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from holdfast.domain.audit import GENESIS, Anchor, Item, Ranges, Seal, digest_of, leaves
+from holdfast.domain.audit import GENESIS, Anchor, Item, Purged, Ranges, Seal, content_digest, digest_of, leaves
+from holdfast.domain.states import State
+from holdfast.domain.transitions import Step, replay
 
 What = Literal["event", "action"]
-FlawKind = Literal["edited", "deleted", "inserted", "moved", "backdated", "missing", "rewritten", "cut"]
+FlawKind = (
+    Literal["edited", "deleted", "inserted", "moved", "backdated", "postdated"]
+    | Literal["missing", "rewritten", "cut", "broken", "forged"]
+)
+Thing = Literal["event", "action", "seal", "payload", "result", "job"]
 
 KEPT = 1000  # flaws that are told one by one
 COMPARED = 200  # rows that are looked at for having changed places
@@ -23,12 +30,68 @@ TOLERANCE = 300_000_000  # microseconds by which a clock may have gone back
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """``kind`` is what was done, ``what`` to what: an event, an action, a seal."""
+    """``kind`` is what was done, ``what`` to what. ``number`` is that of the event, action or seal; of a payload or
+    result the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none."""
 
     kind: FlawKind
-    what: Literal["event", "action", "seal"]
+    what: Thing
     number: int
     says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """All events of a job, in order, and the state it has: None if there is no such job."""
+
+    job_id: str
+    state: str | None
+    steps: Sequence[tuple[int, str, str | None, str]]
+    """Number, verb, from, to."""
+    alike: bool = True
+    """Whether the job's tenant, kind and who enqueued it are what its events say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a job carries now, beside the event that brought it: number 12 enqueued a job, or said that it succeeded."""
+
+    seq: int
+    what: Literal["payload", "result"]
+    job_id: str
+    state: str | None
+    digest: bytes | None
+    """None: there is none."""
+    resealed: Sequence[str] = ()
+    """Digests that were recorded when keys were changed, hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the database has about a purge: the digests that the events it names were sealed with, and the jobs it names
+    that are not gone."""
+
+    sealed: Mapping[int, bytes]
+    alive: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A row without the rows it belongs to."""
+
+    job_id: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is behind the last seal, and what belongs to no block."""
+
+    unsealed: int = 0
+    """Events and actions that wait to be sealed."""
+    purges: Sequence[Item] = ()
+    """Actions among them that are purges."""
+    proofs: Mapping[int, Proof] = field(default_factory=dict)
+    strays: Sequence[Stray] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +103,11 @@ class Block:
     events: Sequence[Item]
     actions: Sequence[Item]
     purges: Sequence[str] | None = None
+    trails: Sequence[Trail] = ()
+    """Of the jobs whose first event is here."""
+    contents: Sequence[Content] = ()
+    proofs: Mapping[int, Proof] | None = None
+    """By the number of the action; None where there is no database to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +145,10 @@ class Check:
         self._gone: dict[tuple[What, int], bytes] = {}
         self._edited: dict[tuple[What, int], tuple[bytes, Item]] = {}
         self._anchored = {anchor.number: anchor for anchor in self.anchors}
+        # Told last: where events were changed, their jobs' histories do not fit either.
+        self._broken: list[Flaw] = []
+        # The newest seal above whose floor nothing was visible.
+        self._complete: Seal | None = None
 
     @property
     def seals(self) -> int:
@@ -104,15 +176,29 @@ class Check:
         self._hold_to_anchor(seal)
         # What no seal has is only told from between two seals that say truly where they begin and end.
         between = whole and not gap and self._sound
-        self._compare("event", seal.events if whole else b"", block.events, between)
-        self._compare("action", seal.actions if whole else b"", block.actions, between)
+        self._compare("event", seal.events if whole else b"", block.events, between, seal.sealed_at)
+        self._compare("action", seal.actions if whole else b"", block.actions, between, seal.sealed_at)
         self._forgive(block)
+        if whole:
+            for action in block.actions:
+                if action[4] == "purge":
+                    # The first block that is sealed after an upgrade may have purges that were recorded before it.
+                    before = seal.contents is None or (last is not None and last.contents is None)
+                    self._prove(action, None if block.proofs is None else block.proofs.get(int(action[0] or 0)), before)
+            self._compare_contents(seal, block.contents)
+        for trail in block.trails:
+            self._follow(trail)
         self._sound = whole
         self._counts["seals"] += 1
         self.last = seal
+        if seal.cut == 0:
+            self._complete = seal
 
-    def end(self, unsealed: int = 0) -> Report:
-        """``unsealed`` is how many events and actions wait to be sealed."""
+    def end(self, tail: Tail | None = None) -> Report:
+        tail = tail or Tail()
+        unsealed = tail.unsealed
+        for action in tail.purges:
+            self._prove(action, tail.proofs.get(int(action[0] or 0)), self.last is None or self.last.contents is None)
         self._find_moves()
         for what, number in self._edited:
             self._flaw("edited", what, number, f"{what} {number} is not as it was sealed")
@@ -127,6 +213,9 @@ class Check:
                 newest = 0 if self.last is None else self.last.number
                 says = f"seal {anchor.number} was there when the anchor was taken; the chain ends with {newest}"
                 self._flaw("cut", "seal", anchor.number, says)
+        self._broken += [Flaw("broken", "job", 0, f"job {stray.job_id} {stray.says}") for stray in tail.strays]
+        for flaw in self._broken:
+            self._flaw(flaw.kind, flaw.what, flaw.number, flaw.says)
         newest_seal = None if self.last is None else str(Anchor(self.last.number, self.last.digest))
         counts = self._counts
         flaws = tuple(self._flaws)
@@ -145,7 +234,7 @@ class Check:
         if anchor is not None and anchor.digest != seal.digest:
             self._flaw("rewritten", "seal", seal.number, f"seal {seal.number} is not the one that was anchored")
 
-    def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool) -> None:
+    def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool, sealed_at: int) -> None:
         there = {int(item[0] or 0): item for item in rows}
         for number, digest in leaves(kept):
             self._counts[what] += 1
@@ -159,25 +248,105 @@ class Check:
                 else:
                     self._more += 1
             else:
-                self._look_at_time(what, item)
+                self._look_at_time(what, item, sealed_at)
         for number, item in there.items() if complete else ():
             if len(self._extra) < 10 * KEPT:
                 self._extra[what, number] = item
 
-    def _look_at_time(self, what: What, item: Item) -> None:
-        """A row that was written after a seal was made does not say an earlier time."""
-        last = self.last
+    def _look_at_time(self, what: What, item: Item, sealed_at: int) -> None:
+        """A row that was written after a seal was made says neither an earlier time nor an earlier transaction, and
+        none says a time after its own seal."""
+        last, number = self.last, int(item[0] or 0)
         at, xid = int(item[8 if what == "event" else 2] or 0), _xid(item)
-        if last is None or at >= last.sealed_at - TOLERANCE or (xid is not None and xid <= (last.xid or 0)):
+        complete = self._complete
+        floor = 0 if complete is None else complete.floor if what == "event" else complete.action_floor
+        if complete is not None and xid is not None and number > max(floor, complete.base) and complete.sees(xid):
+            says = f"{what} {number} says it is of a transaction that had ended when seal {complete.number} was made"
+            self._flaw("inserted", what, number, says)
+        elif at > sealed_at + TOLERANCE:
+            says = f"{what} {number} says {_time(at)}, and was sealed at {_time(sealed_at)}"
+            self._flaw("postdated", what, number, says)
+        elif last is not None and at < last.sealed_at - TOLERANCE and (xid is None or xid > (last.xid or 0)):
+            says = (
+                f"{what} {number} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
+            )
+            self._flaw("backdated", what, number, says)
+
+    def _follow(self, trail: Trail) -> None:
+        """A job's events lead from its first, by legal steps, to the state it has."""
+        first = trail.steps[0][0]
+        says = None
+        if trail.state is None:
+            says = f"job {trail.job_id} has events and no state"
+        else:
+            try:
+                steps = (Step(verb, None if was is None else State(was), State(to)) for _, verb, was, to in trail.steps)
+                ends = replay(steps)
+                if not trail.alike:
+                    says = f"the tenant or kind of job {trail.job_id}, or who enqueued it, is not what its events say"
+                elif ends != trail.state:
+                    says = f"job {trail.job_id} is {trail.state}, and its events end with {ends}"
+            except ValueError as error:
+                says = f"the events of job {trail.job_id} are no legal history: {error}"
+        if says is not None and len(self._broken) < KEPT:
+            self._broken.append(Flaw("broken", "job", first, says))
+
+    def _compare_contents(self, seal: Seal, contents: Iterable[Content]) -> None:
+        if seal.contents is None:
             return
-        says = f"{what} {item[0]} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
-        self._flaw("backdated", what, int(item[0] or 0), says)
+        kept = {abs(number): (digest, number < 0) for number, digest in leaves(seal.contents)}
+        sealed = {number for number, _ in leaves(seal.events)}
+        for each in contents:
+            digest, encrypted = kept.get(each.seq, (None, False))
+            if each.digest == digest or each.seq not in sealed or ("event", each.seq) in self._edited:
+                continue
+            # What a cleaned job carried is gone; that it was cleaned is in its events, which were compared.
+            if each.state == "cleaned" and each.digest in (None, content_digest("payload", each.job_id, "{}")):
+                continue
+            if encrypted and each.digest is not None and each.digest.hex() in each.resealed:
+                continue
+            kind: FlawKind = "inserted" if digest is None else "deleted" if each.digest is None else "edited"
+            does = {
+                "inserted": "was added after",
+                "deleted": "is gone since",
+                "edited": "is not the one that was there when",
+            }
+            says = f"the {each.what} of job {each.job_id} {does[kind]} event {each.seq} was sealed"
+            self._flaw(kind, each.what, each.seq, says)
+
+    def _prove(self, action: Item, proof: Proof | None, before: bool) -> None:
+        """A purge names jobs that are gone, and the sealed event of each that says it was cleaned and lists its events.
+        ``before``: it may have been recorded by a version that named no jobs."""
+        number, purged = int(action[0] or 0), Purged.of(action)
+        if purged.malformed or not purged.cleaned:
+            if purged.malformed or not before:
+                self._flaw("forged", "action", number, f"action {number} is a purge that names no jobs, as none does")
+            return
+        certain = True
+        for job, clean in purged.cleaned.items():
+            listed, seq = Purged.listed(clean), int(clean[0] or 0)
+            if proof is None:
+                certain = certain and listed is not None
+                continue
+            sealed = proof.sealed.get(seq)
+            wrong = sealed is not None and sealed != digest_of("event", clean)
+            if wrong or (sealed is None and any(each in proof.sealed for each in listed or ())):
+                says = f"action {number} is a purge of job {job}, which the sealed events do not say was cleaned"
+                self._flaw("forged", "action", number, says)
+            elif sealed is not None and listed is None:
+                certain = False  # cleaned by a version that did not list a job's events
+            if job in proof.alive:
+                self._flaw("forged", "action", number, f"action {number} is a purge of job {job}, which is not gone")
+        unlisted = [each for each in sorted(purged.unlisted) if proof is None or each in proof.sealed]
+        if unlisted and certain:
+            says = f"action {number} is a purge of events {Ranges.text(unlisted)[:200]}, which no job it names had"
+            self._flaw("forged", "action", number, says)
 
     def _forgive(self, block: Block) -> None:
         """Take out of what is gone what a purge says it took."""
         purges = list(block.purges or ())
         if block.purges is None:
-            purges += [Ranges.purged(_document(a[7])) for a in block.actions if a[4] == "purge"]
+            purges += [Ranges.text(sorted(Purged.of(a).events)) for a in block.actions if a[4] == "purge"]
         for text in purges:
             gone = sorted(number for what, number in self._gone if what == "event")
             for number in Ranges(text).of(gone):
@@ -201,18 +370,11 @@ class Check:
                     self._extra.pop((what, now), None)
                     break
 
-    def _flaw(self, kind: FlawKind, what: Literal["event", "action", "seal"], number: int, says: str) -> None:
+    def _flaw(self, kind: FlawKind, what: Thing, number: int, says: str) -> None:
         if len(self._flaws) < KEPT:
             self._flaws.append(Flaw(kind, what, number, says))
         else:
             self._more += 1
-
-
-def _document(text: object) -> object:
-    try:
-        return json.loads(str(text))
-    except ValueError:
-        return None
 
 
 def _xid(item: Item) -> int | None:

@@ -16,7 +16,7 @@ from holdfast.domain.audit_check import Block
 from holdfast.domain.errors import InvalidInput
 
 FORMAT = 1
-_BYTES = ("events", "actions")
+_BYTES = ("events", "actions", "contents")
 
 
 def written_header(start: Seal | None) -> str:
@@ -60,12 +60,13 @@ def _line(value: dict[str, Any]) -> str:
 
 def _seal(seal: Seal) -> dict[str, Any]:
     values = {field.name: getattr(seal, field.name) for field in dataclasses.fields(seal)}
-    return values | {name: values[name].hex() for name in _BYTES}
+    return values | {name: values[name].hex() for name in _BYTES if values[name] is not None}
 
 
 def _seal_of(values: Any) -> Seal:
     try:
-        return Seal(**(values | {name: bytes.fromhex(values[name]) for name in _BYTES}))
+        texts = {name: bytes.fromhex(values[name]) for name in _BYTES if values.get(name) is not None}
+        return Seal(**(values | texts))
     except (TypeError, KeyError, ValueError) as error:
         raise InvalidInput(f"the file has a seal that is none: {error}", code="invalid_audit_file") from error
 

@@ -72,7 +72,7 @@ class Audit:
             check.add(block)
             if progress is not None:
                 progress(check.seals, check.events)
-        return check.end(self._caller.run(self._caller.verbs.unsealed(check.last)))
+        return check.end(self._caller.run(self._caller.verbs.tail(check.last)))
 
     def verify_some(
         self, most: int, *, anchors: Sequence[Anchor | str] = (), begin: int = 1
@@ -87,7 +87,7 @@ class Audit:
                 break
             check.add(block)
         if not more:
-            return check.end(self._caller.run(self._caller.verbs.unsealed(check.last))), None
+            return check.end(self._caller.run(self._caller.verbs.tail(check.last))), None
         following = begin if check.last is None else check.last.number + 1
         return check.part(), following
 

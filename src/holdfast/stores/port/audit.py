@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from holdfast.domain.audit import Action, Seal, Sealed
-from holdfast.domain.audit_check import Block
+from holdfast.domain.audit_check import Block, Tail
 from holdfast.domain.job import Event
 from holdfast.stores.flow import Flow
 
@@ -62,8 +62,8 @@ class AuditVerbs(Protocol):
         """The seal behind this one with the rows in its place; None when there is none."""
         ...
 
-    def unsealed(self, after: Seal | None) -> Flow[int]:
-        """How many events and actions wait to be sealed."""
+    def tail(self, after: Seal | None) -> Flow[Tail]:
+        """What waits to be sealed behind this one, and rows that belong to no job."""
         ...
 
     def sealed(self, job_id: str, tenant: str) -> Flow[list[Sealed]]:

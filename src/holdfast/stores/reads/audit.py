@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, ClassVar, Literal
 
-from holdfast.domain.audit import Action, Item, Ranges, Seal, digest_of, leaves
-from holdfast.domain.audit_check import Block
+from holdfast.domain.audit import Action, Item, Purged, Ranges, Seal, content_digest, digest_of, is_envelope, leaves
+from holdfast.domain.audit_check import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.domain.ids import parse_id
 from holdfast.domain.job import Event
 from holdfast.stores.codecs import Record
@@ -19,6 +22,42 @@ EVERY = "*"
 LOWEST = -(2**63)
 LOOKED_AT = 50_000
 """Numbers of the ledger that one page looks through."""
+STRAYS = 100
+"""Rows without the rows they belong to, of each sort, that are named."""
+# The histories of the jobs whose first event is in a range, whole: one statement, so that they fit the states.
+_TRAILS = (
+    "select e.job_id, s.state, e.seq, e.verb, e.from_state, e.to_state,"
+    " s.tenant = e.tenant and s.kind = e.kind and j.tenant = e.tenant and j.kind = e.kind"
+    " and (e.verb <> 'enqueue' or j.enqueued_by = e.actor)"
+    " from {event} e left join {job_state} s on s.id = e.job_id left join {job} j on j.id = e.job_id"
+    " where e.job_id in (select b.job_id from {event} b where b.seq > :low and b.seq <= :high"
+    " and not exists (select 1 from {event} p where p.job_id = b.job_id and p.seq < b.seq))"
+    " order by e.job_id, e.seq"
+)
+PAYLOADS = (
+    "select e.seq, e.job_id, s.state, cast(j.payload as text) from {event} e left join {job} j on j.id = e.job_id"
+    " left join {job_state} s on s.id = e.job_id where e.verb = 'enqueue' and e.seq "
+)
+_RESULTS = (
+    "select e.seq, e.job_id, s.state, cast(r.value as text), r.ref from {event} e"
+    " left join {result} r on r.job_id = e.job_id and r.tenant = e.tenant"
+    " left join {job_state} s on s.id = e.job_id where e.verb = 'succeed' and e.seq "
+)
+_STRAYS = {
+    "has a state and no event": "select s.id from {job_state} s"
+    " where not exists (select 1 from {event} e where e.job_id = s.id)",
+    "has a state and was never asked for": "select s.id from {job_state} s"
+    " where not exists (select 1 from {job} j where j.id = s.id)",
+    "was asked for and has no state": "select j.id from {job} j"
+    " where not exists (select 1 from {job_state} s where s.id = j.id)",
+    "has a result and has not succeeded": "select r.job_id from {result} r"
+    " where not exists (select 1 from {job_state} s where s.id = r.job_id and s.state = 'succeeded')",
+}
+_ALIVE = " union ".join(
+    f"select {column} from {{{table}}} where {column} {{among}}"
+    for table, column in (("job", "id"), ("job_state", "id"), ("event", "job_id"), ("result", "job_id"))
+)
+_RESEALED = "select a.changed from {action} a where a.verb = 'reseal' and a.name = :name order by a.seq"
 
 
 class AuditReads(Reader):
@@ -27,6 +66,8 @@ class AuditReads(Reader):
     _action_fields: ClassVar[str]
     _sealed_at: ClassVar[str]
     _among: ClassVar[str]
+    _jobs: ClassVar[str]
+    """The condition that a job is in the list ``jobs``."""
     _newest: ClassVar[str]
 
     @staticmethod
@@ -53,10 +94,15 @@ class AuditReads(Reader):
         there = {item[0] for item in events}
         missing = [each for each, _ in leaves(seal.events) if each not in there]
         purges = (yield from self._purges(missing[0], missing[-1])) if missing else []
-        return Block(seal, events, actions, purges)
+        trails = yield from self._trails(floor, seal.floor)
+        contents: list[Content] = []
+        if seal.contents is not None:
+            contents = yield from self._contents([str(item[0]) for item in events if item[4] in ("enqueue", "succeed")])
+        proofs = yield from self._proofs(actions)
+        return Block(seal, events, actions, purges, trails, contents, proofs)
 
     @flow(writes=False)
-    def unsealed(self, after: Seal | None) -> Steps[int]:
+    def tail(self, after: Seal | None) -> Steps[Tail]:
         text = (
             "select (select count(*) from {event} where seq > :floor)"
             " + (select count(*) from {action} where seq > :action_floor)"
@@ -65,7 +111,17 @@ class AuditReads(Reader):
         if after is not None:
             floors = {"floor": after.floor, "action_floor": after.action_floor}
         rows = yield from self._ask(EVERY, text, **floors)
-        return int(rows[0][0])
+        count = int(rows[0][0])
+        text = (
+            f"select {self._action_fields} from {{action}} e where e.verb = 'purge' and e.seq > :floor order by e.seq"
+        )
+        rows = yield from self._ask(EVERY, text, floor=floors["action_floor"])
+        purges = [self._item(row) for row in rows]
+        strays: list[Stray] = []
+        for says, text in _STRAYS.items():
+            rows = yield from self._ask(EVERY, f"{text} limit {STRAYS:d}")
+            strays += [Stray(self.dialect.codec.id(row[0]), says) for row in rows]
+        return Tail(count, purges, (yield from self._proofs(purges)), strays)
 
     @flow(writes=False)
     def fingerprints(self, job_id: str, tenant: str) -> Steps[dict[int, str]]:
@@ -151,3 +207,78 @@ class AuditReads(Reader):
         )
         rows = yield from self._ask(EVERY, text, low=low, high=high)
         return [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
+
+    def _trails(self, low: int, high: int) -> Steps[list[Trail]]:
+        rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)
+        found = []
+        for job, those in groupby(rows, itemgetter(0, 1)):
+            steps = list(those)
+            alike = all(row[6] for row in steps)
+            found.append(Trail(self.dialect.codec.id(job[0]), job[1], [tuple(row[2:6]) for row in steps], alike))
+        return found
+
+    def _contents(self, numbers: Sequence[str]) -> Steps[list[Content]]:
+        """What the jobs of these events carry now. A part at a time: payloads may be large."""
+        found: list[Content] = []
+        payloads = (yield from self._payloads()) if numbers else ""
+        for start in range(0, len(numbers), 200):
+            late = self.dialect.listed(numbers[start : start + 200])
+            texts: dict[Literal["payload", "result"], str] = {"payload": payloads, "result": _RESULTS + self._among}
+            for what, text in texts.items():
+                rows = yield from self._ask(EVERY, text, late=late)
+                for row in rows:
+                    content = yield from self._content(what, row[0], row[1], row[2], row[3:])
+                    found.append(content)
+        return found
+
+    def _payloads(self) -> Steps[str]:
+        """The statement that reads the payloads that the events in ``late`` brought."""
+        yield from ()  # other stores have to ask
+        return PAYLOADS + self._among
+
+    def _content(
+        self, what: Literal["payload", "result"], seq: int, job: Any, state: str, texts: Row
+    ) -> Steps[Content]:
+        job_id = self.dialect.codec.id(job)
+        if all(text is None for text in texts):
+            return Content(seq, what, job_id, state, None)
+        digest, resealed = content_digest(what, job_id, *texts), []
+        if is_envelope(texts[0]):
+            rows = yield from self._ask(EVERY, _RESEALED, name=job_id)
+            said = [self.dialect.codec.json(row[0]) for row in rows]
+            resealed = [str(each.get(what)) for each in said if isinstance(each, dict)]
+        return Content(seq, what, job_id, state, digest, resealed)
+
+    def _proofs(self, actions: Iterable[Item]) -> Steps[dict[int, Proof]]:
+        """What the chain and the tables say about the purges among these actions."""
+        found: dict[int, Proof] = {}
+        for action in actions:
+            if action[4] != "purge":
+                continue
+            purged = Purged.of(action)
+            cleaned = purged.cleaned
+            sealed = yield from self._sealed_with(int(item[0] or 0) for item in cleaned.values())
+            # Of a job whose cleaning was never sealed nothing may have been.
+            lost = [item for item in cleaned.values() if int(item[0] or 0) not in sealed]
+            doubted = {each for item in lost for each in Purged.listed(item) or ()} | purged.unlisted
+            sealed |= yield from self._sealed_with(doubted)
+            alive: frozenset[str] = frozenset()
+            if cleaned:
+                text = _ALIVE.replace("{among}", self._jobs)
+                rows = yield from self._ask(EVERY, text, jobs=self.dialect.listed(list(cleaned)))
+                alive = frozenset(self.dialect.codec.id(row[0]) for row in rows)
+            found[int(action[0] or 0)] = Proof(sealed, alive)
+        return found
+
+    def _sealed_with(self, numbers: Iterable[int]) -> Steps[dict[int, bytes]]:
+        """The digests that seals keep for these events; nothing for those that no seal has."""
+        found: dict[int, bytes] = {}
+        wanted = sorted(set(numbers))
+        text = "select s.events from {seal} s where s.last_seq >= :seq and s.first_seq <= :seq order by s.number"
+        for number in wanted:
+            if number not in found:
+                rows = yield from self._ask(EVERY, text, seq=number)
+                for row in rows:
+                    kept = dict(leaves(bytes(row[0])))
+                    found |= {each: kept[each] for each in wanted if each in kept}
+        return found

@@ -86,6 +86,12 @@ return now_is = wanted and same and odd = 0
     and retries >= 0 and retries <= max_retries and max_retries <= 100
     and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100;
 
+-- The numbers of a job's events. The event that says a job was cleaned lists them, and a purge is checked against that list.
+create or replace function events_of(p_job uuid) returns text
+language sql stable set search_path from current set enable_seqscan = off as $$
+    select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
+$$;
+
 drop function if exists refuse_transition(job_state, job_state);
 
 -- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each
@@ -109,11 +115,74 @@ begin
     elsif was is not null and broken is not null then
         perform refuse_row('job_state', broken);
     end if;
-    raise exception 'job %: id, tenant, kind, agent and crash limit never change', id using errcode = 'ZH002';
+    raise exception 'job %: id, tenant, kind, agent and crash limit, queue and deadline never change', id using errcode = 'ZH002';
 end $$;
 
 create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$
 begin
     raise exception 'new row for relation "%" violates "%"', p_table, p_rule
         using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();
+end $$;
+
+-- --- changes that are no step ---
+--
+-- What decides how a job is run may not change without a row of the ledger that says so. An update that keeps the state writes
+-- one only if a job was moved or rescheduled; otherwise nothing but what holds a waiting job back may change. A step has its row,
+-- which does not tell the counts: they change as steps change them, and in no other way.
+
+-- Whether there is something in an update that refuse_quiet has to look at.
+create or replace function quiet(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
+                                 counted boolean, due boolean, started boolean, ended boolean)
+returns boolean language sql immutable
+return ranked or placed or counted
+    or case when was = now_is then due or started or ended else started and now_is <> 'in_progress' end;
+
+create or replace function refuse_quiet(old job_state, new job_state, p_moved boolean, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_same   boolean := new.state = old.state;
+    v_moved  boolean := v_same and coalesce(new.note ? 'moved' and new.note -> 'moved' is distinct from old.note -> 'moved', false);
+    v_timed  boolean := new.state = 'queued' and coalesce(new.note ? 'rescheduled' and new.note is distinct from old.note, false);
+    v_anew   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
+    v_before job_state;
+    v_what   text;
+begin
+    if new.priority <> old.priority and not v_moved then
+        v_what := 'priority';
+    elsif new.position <> old.position and not p_moved then   -- those beside the job that is moved make room
+        v_what := 'position';
+    elsif (new.started_at is distinct from old.started_at) and (v_same or new.state <> 'in_progress') then
+        v_what := 'started_at';
+    elsif v_same and (old.finished_at, old.settled_by, old.error_code, old.error_message)
+                     is distinct from (new.finished_at, new.settled_by, new.error_code, new.error_message) then
+        v_what := 'the end of an attempt';
+    elsif v_same and new.due_at is distinct from old.due_at and not v_timed and not coalesce(
+              -- Held back, by something that is named.
+              new.note ->> 'held' = 'parents' and new.workflow_id is not null
+              or new.note ->> 'held' = 'agent_disabled' and new.agent is not null and isfinite(new.due_at)
+              or new.note ->> 'held' = 'limit' and new.held_by = new.note ->> 'by'
+              -- Let go again, or its time has come.
+              or new.due_at is null and (old.due_at <= p_now or old.held_by is not null or old.note ? 'held')
+              or old.note ->> 'held' = 'parents', false) then
+        v_what := 'due_at';
+    elsif (new.retries, new.crashes, new.max_retries) <> (old.retries, old.crashes, old.max_retries)
+          and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
+          and (new.max_retries <> old.max_retries and not v_timed
+               or new.retries <> old.retries
+                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_anew))
+               or new.crashes <> old.crashes
+                  and not (new.crashes = old.crashes + 1
+                           and (old.state = 'in_progress' and new.state = 'failed'
+                                or old.state = 'failed' and (not v_same or v_anew)))) then
+        -- A retry that is a job of its own goes on with the counts of the one before.
+        select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
+        if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(
+               (new.retries, new.crashes, new.max_retries) = (v_before.retries, v_before.crashes, v_before.max_retries), false)) then
+            v_what := 'retries, crashes or max_retries';
+        end if;
+    end if;
+    if v_what is not null then
+        raise exception 'job %: % does not change without a step that says so', new.id, v_what
+            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which are recorded.';
+    end if;
 end $$;

@@ -26,7 +26,9 @@ begin
     if v_state in ('in_progress', 'succeeded') then
         select count(*) = count(*) filter (where plain(
                    v_state, o.state, n.state, v_lease, o.lease, n.lease, n.settled_by, n.finished_at, n.attempt - o.attempt,
-                   o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes, n.retries, n.max_retries,
+                   o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes and o.max_retries = n.max_retries
+                       and o.retries = n.retries and o.crashes = n.crashes and o.priority = n.priority and o.position = n.position
+                       and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at, n.retries, n.max_retries,
                    n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
                -- Who takes a job shows a live lease.
@@ -54,7 +56,8 @@ begin
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
-                   bool_or(n.lease is not null) as held,
+                   bool_or(n.lease is not null) as held, bool_or(hidden(n.tenant, tg_relid)) as hidden,
+                   bool_or(n.note ? 'moved') as moved,
                    bool_or(n.error_code = 'worker_lost' and n.state = 'failed') as lost
               from new_rows n) n,
            (select bool_or(o.state = 'waiting_for_approval') as asked, bool_or(o.state = 'failed') as failed,
@@ -82,6 +85,7 @@ begin
                 when n.state = 'retry_waiting' then
                     coalesce(n.note, '{}') || jsonb_build_object('due_at',
                         to_char(n.due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+                when n.state = 'cleaned' then coalesce(n.note, '{}') || jsonb_build_object('events', events_of(n.id))
                 else n.note end
       from new_rows n left join old_rows o on o.id = n.id
      where case
@@ -90,7 +94,8 @@ begin
              or unfenced(o.state, n.state, o.lease, n.settled_by, n.error_code)
              or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
              or n.lease <> o.lease or o.tenant <> n.tenant or o.kind <> n.kind or o.max_crashes <> n.max_crashes
-             or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id
+             or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id or o.queue <> n.queue
+             or o.deadline_at is distinct from n.deadline_at
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
@@ -105,6 +110,20 @@ begin
                  and n.note -> 'moved' is distinct from o.note -> 'moved')
         end;
 
+    if v_seen.hidden then
+        raise exception 'job_state: the tenant was changed while the statement ran'
+            using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
+    end if;
+    perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
+                select from old_rows a join new_rows b on b.id = a.id
+                 where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'), false), v_now) from old_rows o join new_rows n on n.id = o.id
+      where quiet(o.state, n.state, o.note, n.note,
+                  o.priority <> n.priority, o.position <> n.position,
+                  o.retries <> n.retries or o.crashes <> n.crashes or o.max_retries <> n.max_retries,
+                  o.due_at is distinct from n.due_at,
+                  o.started_at is distinct from n.started_at,
+                  o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by
+                      or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message);
     if v_seen.asked then
         perform leave_gate(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
     end if;

@@ -13,6 +13,13 @@ return sha256(convert_to(
     || audit_field((extract(epoch from e.at) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
     || audit_field(e.xid::text), 'UTF8'));
 
+-- The digest of what a job carries, with the number of the event that brought it; negative if it is encrypted.
+create or replace function content_leaf(p_seq bigint, p_what text, p_job uuid, p_text text, p_pair boolean, p_ref text) returns bytea
+language sql stable
+return int8send(case when p_text like '{"$holdfast"%' and position('"key"' in p_text) > 0 then -p_seq else p_seq end)
+    || sha256(convert_to(audit_field(p_what) || audit_field(p_job::text) || audit_field(p_text)
+                         || case when p_pair then audit_field(p_ref) else '' end, 'UTF8'));
+
 create or replace function action_digest(a action) returns bytea language sql stable
 return sha256(convert_to(
     '6:action' || audit_field(a.seq::text) || audit_field(a.tenant) || audit_field((extract(epoch from a.at) * 1000000)::bigint::text)

@@ -168,6 +168,13 @@ begin
      order by j.id limit want;
 end $$;
 
+-- The seals over the ledger have the digest of what was there before. The digest of what is there now is kept as an action.
+create or replace function note_resealed(p_tenant text, p_job uuid, p_what text, p_leaf bytea) returns void
+language sql set search_path from current as $$
+    select note_action(p_tenant, 'reseal', 'job', p_job::text,
+                       jsonb_build_object(p_what, encode(substring(p_leaf from 9), 'hex')));
+$$;
+
 -- Put what was sealed anew in the place of what was there; answers whether it was still what was read.
 create or replace function reseal(job uuid, was text, becomes text, actor text default null, for_tenant text default null)
 returns boolean
@@ -192,13 +199,19 @@ begin
                actor(), clock_now()
           from resealed r where r.job_id = v_job.id;
         update job j set payload = becomes::json where j.id = v_job.id;
+        perform note_resealed(v_job.tenant, v_job.id, 'payload', content_leaf(0, 'payload', v_job.id, becomes, false, null));
         return true;
     end if;
     update result r set value = becomes::json,
            ref = case when r.ref like 'artifact://%' then coalesce(becomes::json -> '$holdfast' ->> 'stored', r.ref) else r.ref end
      where r.job_id = v_job.id and r.value::text = was and r.value -> '$holdfast' ->> 'key' is not null
        and becomes::json -> '$holdfast' ->> 'key' is not null;
-    return found;
+    if not found then
+        return false;
+    end if;
+    perform note_resealed(v_job.tenant, v_job.id, 'result', content_leaf(0, 'result', v_job.id, r.value::text, true, r.ref))
+       from result r where r.job_id = v_job.id;
+    return true;
 end $$;
 
 -- What handlers have kept on their way: results of steps and checkpoints, a page at a time, in the order of their places.

@@ -190,7 +190,8 @@ create or replace function judge_dispatch() returns trigger language plpgsql set
 begin
     if tg_op <> 'UPDATE' then
         raise exception 'dispatch has one row' using errcode = 'ZH002';
-    elsif exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
+    elsif hidden('*', 'job_limit')   -- what other tenants have is not to be seen from here (59_judge_scope.sql)
+          or exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
           or exists (select from switch) then
         raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
     end if;

@@ -77,11 +77,11 @@ begin
     end if;
 
     if settle_under.details is not null then
-        insert into result as r (job_id, tenant, value, ref)
+        insert into result (job_id, tenant, value, ref)
         select o.id, o.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
           from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
          where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
-        on conflict (job_id) do update set value = excluded.value, ref = excluded.ref;
+        on conflict (job_id) do nothing;   -- a job succeeds once; what was put there before is found by `audit verify`
 
         if v_outcomes && array['retry', 'crash'] then
             v_anew := retry_anew(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)

@@ -52,14 +52,20 @@ begin
     v_low := greatest(v_low, v_new.base);
     v_near := v_last.floor - v_low < 20000;
     with fresh as (
-        (select e.seq, event_digest(e) as digest from event e
+        (select e.seq, e.verb, e.job_id, event_digest(e) as digest from event e
           where e.seq > v_last.floor order by e.seq limit seal_ledger.want)
         union all
-        (select e.seq, event_digest(e) from event e
+        (select e.seq, e.verb, e.job_id, event_digest(e) from event e
           where v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq <= v_last.floor and e.seq > v_low)
         union all
-        (select e.seq, event_digest(e) from event e
+        (select e.seq, e.verb, e.job_id, event_digest(e) from event e
           where not v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 <= v_last.floor and e.seq + 0 > v_low)
+    ), brought as (
+        select f.seq, content_leaf(f.seq, 'payload', f.job_id, j.payload::text, false, null) as leaf
+          from fresh f join job j on j.id = f.job_id where f.verb = 'enqueue'
+        union all
+        select f.seq, content_leaf(f.seq, 'result', f.job_id, r.value::text, true, r.ref)
+          from fresh f join result r on r.job_id = f.job_id where f.verb = 'succeed'
     ), done as (
         (select a.seq, action_digest(a) as digest from action a
           where a.seq > v_last.action_floor order by a.seq limit seal_ledger.want)
@@ -71,9 +77,12 @@ begin
            min(f.seq), max(f.seq), greatest(v_last.floor, max(f.seq)),
            (select coalesce(string_agg(int8send(d.seq) || d.digest, '' order by d.seq), '') from done d),
            (select count(*)::integer from done d), greatest(v_last.action_floor, (select max(d.seq) from done d)),
-           pg_current_snapshot()::text
+           pg_current_snapshot()::text,
+           (select coalesce(string_agg(b.leaf, '' order by b.seq), '') from brought b),
+           (count(*) filter (where f.seq > v_last.floor) >= seal_ledger.want)::integer
       into v_new.events, v_new.event_count, v_new.first_seq, v_new.last_seq, v_new.floor,
-           v_new.actions, v_new.action_count, v_new.action_floor, v_new.snapshot
+           v_new.actions, v_new.action_count, v_new.action_floor, v_new.snapshot,
+           v_new.contents, v_new.cut
       from fresh f;
     if v_new.event_count + v_new.action_count = 0 then
         return 0;
@@ -89,7 +98,9 @@ begin
         || audit_field(v_new.action_count::text) || audit_field(v_new.floor::text) || audit_field(v_new.action_floor::text)
         || audit_field(v_new.base::text) || audit_field(v_new.snapshot)
         || audit_field((extract(epoch from v_new.sealed_at) * 1000000)::bigint::text) || audit_field(v_new.version)
-        || audit_field(v_new.xid::text), 'UTF8') || v_new.events || v_new.actions), 'hex');
+        || audit_field(v_new.xid::text), 'UTF8') || v_new.events || v_new.actions
+        || convert_to('8:contents' || audit_field((octet_length(v_new.contents) / 40)::text) || audit_field(v_new.cut::text), 'UTF8')
+        || v_new.contents), 'hex');
     insert into seal select (v_new).*;
     return v_new.event_count + v_new.action_count;
 end $$;
@@ -138,9 +149,10 @@ begin
     return 0;
 end $$;
 
--- For whoever purges jobs with their events, just before it deletes them: their numbers are kept in the trail, so that the chain
--- holds without them, and one that is missing without this is missed. One line for each tenant, with the number through which
--- whoever follows its events by a place of his own must have read (`events_gone`). Answers how many events that were.
+-- For a purge, just before it deletes jobs with their events. The action keeps the numbers of the events, so that the chain holds
+-- without them, and for each job the event that says it was cleaned: a check compares it with its seal. One action for each
+-- tenant, with the number through which consumers that keep their own place must have read (`events_gone`). Answers how many
+-- events there were.
 create or replace function record_removed(p_jobs uuid[]) returns integer
 language plpgsql set search_path from current as $$
 declare
@@ -157,12 +169,28 @@ begin
         select r.tenant, sum(r.many)::integer as many, min(r.low) as low, max(r.high) as high, coalesce(max(r.through), 0) as through,
                string_agg(case when r.low = r.high then r.low::text else r.low || '-' || r.high end, ',' order by r.low) as events
           from ranges r group by r.tenant
+    ), cleaned as (
+        select e.tenant, count(distinct e.job_id) as jobs, jsonb_object_agg(e.job_id::text, jsonb_build_array(
+                   e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, e.xid)) as told
+          from event e where e.job_id = any (p_jobs) and e.verb = 'clean' group by e.tenant
     ), written as (
         insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)
-        select n.tenant, clock_now(), actor(), 'purge', 'ledger',
-               (select count(distinct e.job_id) from numbers e where e.tenant = n.tenant) || ' jobs',
-               jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through), n.low, n.high
-          from noted n)
+        select n.tenant, clock_now(), actor(), 'purge', 'ledger', c.jobs || ' jobs',
+               jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through, 'jobs', c.told), n.low, n.high
+          from noted n join cleaned c on c.tenant = n.tenant)
     select sum(n.many)::integer into v_count from noted n;
     return coalesce(v_count, 0);
+end $$;
+
+-- The payloads that these events brought, for a check by somebody who may read every tenant's events and no payloads.
+create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter('*');
+begin
+    return query
+    select e.seq, e.job_id, s.state::text, j.payload::text
+      from event e left join job j on j.id = e.job_id left join job_state s on s.id = e.job_id
+     where e.verb = 'enqueue' and e.seq = any (brought_payloads.numbers);
 end $$;

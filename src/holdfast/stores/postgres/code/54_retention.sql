@@ -89,6 +89,12 @@ begin
      where e.job_id = any (p_jobs) and pg_visible_in_snapshot(e.xid::text::xid8, r.seen) is not true
        and not (r.name = 'usage' and e.to_state = 'cleaned')
      order by e.job_id, r.name;
+    -- Nor is the chain: if a seal has events of a job, it has to have all of them. The last one lists the others, and without it
+    -- nobody could tell a purge from a deletion.
+    return query
+    select e.job_id, 'seal' from event e, (select s.floor, s.base, s.snapshot::pg_snapshot as seen from seal s order by s.number desc limit 1) l,
+           lateral (select e.seq <= l.base or e.seq <= l.floor and pg_visible_in_snapshot(e.xid::text::xid8, l.seen) as sealed) k
+     where e.job_id = any (p_jobs) group by e.job_id having bool_or(k.sealed) and not bool_and(k.sealed);
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
 
@@ -238,7 +244,8 @@ begin
         perform clean_jobs(v_due);
     elsif v_due is not null then
         select array_agg(d) filter (where u.id is null), count(u.id), min(u.reader) into v_go, held, held_by
-          from unnest(v_due) d left join unread_of(v_due) u on u.id = d;
+          from unnest(v_due) d
+          left join (select r.id, min(r.reader) as reader from unread_of(v_due) r group by r.id) u on u.id = d;
         if v_go is not null then
             perform purge_jobs(v_go);
         end if;

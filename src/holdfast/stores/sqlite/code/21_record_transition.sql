@@ -46,5 +46,8 @@ BEGIN
                     json_set(coalesce(NEW.note, '{}'), '$.error_code', NEW.error_code, '$.error_message', NEW.error_message)
                 WHEN NEW.state = 'retry_waiting' THEN json_set(coalesce(NEW.note, '{}'), '$.due_at',
                     strftime('%Y-%m-%dT%H:%M:%S', NEW.due_at / 1000000, 'unixepoch') || printf('.%03dZ', NEW.due_at / 1000 % 1000))
+                -- A purge is checked against this list.
+                WHEN NEW.state = 'cleaned' THEN json_set(coalesce(NEW.note, '{}'), '$.events',
+                    (SELECT group_concat(e.seq) FROM event e WHERE e.job_id = NEW.id))
                 ELSE NEW.note END);
 END;

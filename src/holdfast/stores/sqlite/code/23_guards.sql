@@ -131,3 +131,90 @@ CREATE TRIGGER refuse_clock_delete BEFORE DELETE ON clock
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the clock has one row');
 END;
+
+-- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is encrypted may be encrypted
+-- with another key. Nothing else.
+DROP TRIGGER IF EXISTS judge_result_insert;
+CREATE TRIGGER judge_result_insert BEFORE INSERT ON result
+WHEN NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'succeeded')
+     OR ((SELECT now FROM clock) IS NULL AND EXISTS (SELECT 1 FROM result r WHERE r.job_id = NEW.job_id))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a result is written once, when its job succeeds');
+END;
+
+DROP TRIGGER IF EXISTS judge_result_update;
+CREATE TRIGGER judge_result_update BEFORE UPDATE ON result
+WHEN NEW.job_id IS NOT OLD.job_id OR NEW.tenant IS NOT OLD.tenant OR NOT coalesce(
+        json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
+        AND json_remove(NEW.value, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
+        AND (json_extract(OLD.value, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.value, '$."$holdfast".stored') IS NULL)
+        AND length(json_extract(OLD.value, '$."$holdfast".sealed')) IS length(json_extract(NEW.value, '$."$holdfast".sealed'))
+        AND NEW.ref IS CASE WHEN OLD.ref LIKE 'artifact://%' THEN coalesce(json_extract(NEW.value, '$."$holdfast".stored'), OLD.ref)
+                            ELSE OLD.ref END, 0)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a result never changes');
+END;
+
+DROP TRIGGER IF EXISTS judge_result_delete;
+CREATE TRIGGER judge_result_delete BEFORE DELETE ON result
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: only retention takes results away, from cleaned jobs');
+END;
+
+-- A lease is renewed, ended once and swept when no job names it. What it was opened as never changes; one that has ended
+-- stays ended; and it is not taken away under the jobs it holds.
+DROP TRIGGER IF EXISTS judge_lease_replace;
+CREATE TRIGGER judge_lease_replace BEFORE INSERT ON lease WHEN EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is a lease with this id');
+END;
+
+DROP TRIGGER IF EXISTS judge_lease_update;
+CREATE TRIGGER judge_lease_update BEFORE UPDATE ON lease
+WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT OLD.holder OR NEW.opened_at IS NOT OLD.opened_at
+     OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_why IS NOT OLD.ended_why
+                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at))
+     OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
+     OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
+     OR NEW.until < OLD.until OR NEW.renewed_at < OLD.renewed_at
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a lease was opened as and its end never change, and its time only grows');
+END;
+
+DROP TRIGGER IF EXISTS judge_lease_delete;
+CREATE TRIGGER judge_lease_delete BEFORE DELETE ON lease WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: jobs are held under this lease');
+END;
+
+-- What decides how a job is run does not change without a row of the ledger that says so. Operations are trusted, and are
+-- recorded as what they are; this is for SQL by hand. An update that keeps the state writes a row only if a job was moved or
+-- rescheduled; otherwise nothing but what holds a waiting job back may change. A step changes the counts as steps do.
+DROP TRIGGER IF EXISTS judge_quiet;
+CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_retries, due_at, deadline_at, started_at,
+    finished_at, settled_by, error_code, error_message ON job_state
+WHEN (SELECT now FROM clock) IS NULL AND (
+     NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
+     OR ((NEW.priority <> OLD.priority OR NEW.position <> OLD.position)
+         AND (json_extract(NEW.note, '$.moved') IS NULL OR json_extract(NEW.note, '$.moved') IS json_extract(OLD.note, '$.moved')))
+     OR (NEW.started_at IS NOT OLD.started_at AND (NEW.state = OLD.state OR NEW.state <> 'in_progress'))
+     OR (NEW.state = OLD.state AND (NEW.finished_at IS NOT OLD.finished_at OR NEW.settled_by IS NOT OLD.settled_by
+                                    OR NEW.error_code IS NOT OLD.error_code OR NEW.error_message IS NOT OLD.error_message))
+     OR (NEW.state = OLD.state AND NEW.due_at IS NOT OLD.due_at
+         AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL)
+         AND NOT coalesce(
+             json_extract(NEW.note, '$.held') = 'parents' AND NEW.workflow_id IS NOT NULL
+             OR json_extract(NEW.note, '$.held') = 'agent_disabled' AND NEW.agent IS NOT NULL AND NEW.due_at < 9223372036854775807
+             OR json_extract(NEW.note, '$.held') = 'limit' AND NEW.held_by = json_extract(NEW.note, '$.by')
+             OR NEW.due_at IS NULL AND (OLD.due_at <= (SELECT now FROM present) OR OLD.held_by IS NOT NULL
+                                        OR json_extract(OLD.note, '$.held') IS NOT NULL)
+             OR json_extract(OLD.note, '$.held') = 'parents', 0))
+     OR (NOT (OLD.state = 'dead_letter' AND NEW.state = 'queued') AND (
+         (NEW.max_retries <> OLD.max_retries AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL))
+         OR (NEW.retries <> OLD.retries AND NOT (NEW.retries = OLD.retries + 1 AND OLD.state = 'failed' AND NEW.state = 'retry_waiting'))
+         OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
+             AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: limits, counts, times and places of a job do not change without a step that says so');
+END;

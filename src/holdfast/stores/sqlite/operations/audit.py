@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -15,7 +15,9 @@ from holdfast.domain.audit import (
     Ranges,
     Seal,
     Sealed,
+    content_digest,
     digest_of,
+    is_envelope,
     leaf,
     leaves,
     normal,
@@ -35,6 +37,18 @@ _ADD = (
     f"INSERT INTO seal ({Record.columns(Seal)}) SELECT {', '.join(':' + name for name in Seal.__slots__)}"
     " WHERE coalesce((SELECT max(number) FROM seal), 0) = :number - 1 RETURNING 1"
 )
+_PAYLOADS = (
+    "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN event e ON e.seq = w.value"
+    " JOIN job j ON j.id = e.job_id WHERE e.verb = 'enqueue'"
+)
+_RESULTS = (
+    "SELECT e.seq, e.job_id, r.value, r.ref FROM json_each(?) w JOIN event e ON e.seq = w.value"
+    " JOIN result r ON r.job_id = e.job_id WHERE e.verb = 'succeed'"
+)
+_CLEANED = (
+    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM event e"
+    " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.verb = 'clean' ORDER BY e.job_id, e.seq"
+)
 _HOLDING = (
     "SELECT number, sealed_at, events FROM seal WHERE last_seq >= :seq AND first_seq <= :seq ORDER BY last_seq LIMIT 1"
 )
@@ -46,6 +60,7 @@ class AuditVerbs(AuditReads):
     _sealed_at = "s.sealed_at"
     _newest = "SELECT max(e.seq) FROM {event} e"
     _among = "IN (SELECT CAST(value AS INTEGER) FROM json_each(:late))"
+    _jobs = "IN (SELECT value FROM json_each(:jobs))"
 
     @staticmethod
     def _item(row: Row) -> Item:
@@ -76,6 +91,7 @@ class AuditVerbs(AuditReads):
         actions = yield Statement(_FRESH.format(fields=_ACTION, table="action"), (action_floor, want))
         if not events and not actions:
             return []
+        contents = yield from self._sealed_contents([row[0] for row in events if row[4] in ("enqueue", "succeed")])
         ((now,),) = yield Statement("SELECT now FROM present")
         seal = Seal(
             number=number + 1,
@@ -94,8 +110,21 @@ class AuditVerbs(AuditReads):
             sealed_at=now,
             version=version,
             xid=None,
+            contents=contents,
+            cut=int(len(events) >= want),
         )
         return [seal.sealed()]
+
+    def _sealed_contents(self, numbers: Sequence[int]) -> Steps[bytes]:
+        """The digests of what the jobs of these events carry. A part at a time: payloads may be large."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(numbers), 200):
+            some = json.dumps(numbers[start : start + 200])
+            for text, what in ((_PAYLOADS, "payload"), (_RESULTS, "result")):
+                for seq, job_id, *texts in (yield Statement(text, (some,))):
+                    digest = content_digest(what, job_id, *texts)
+                    found[seq] = leaf(-seq if is_envelope(texts[0]) else seq, digest)
+        return b"".join(found[seq] for seq in sorted(found))
 
     def _leaves(self, what: str, rows: Sequence[Row]) -> bytes:
         return b"".join([leaf(row[0], digest_of(what, self._item(row))) for row in rows])
@@ -119,20 +148,23 @@ class AuditVerbs(AuditReads):
 _DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): ACTION_FIELDS.index("changed")}
 
 
-def record_removed(job_ids: Iterable[str]) -> Steps[int]:
-    """For whoever purges jobs with their events, just before it deletes them, in a flow that has signed: their numbers
-    are kept in the trail, so that the chain holds without them. One line for each tenant, with the number through
-    which whoever follows its events by a place of his own must have read. Answers how many events that were."""
+def record_removed(job_ids: Sequence[str]) -> Steps[int]:
+    """For a purge, just before it deletes jobs with their events, in a flow that has signed. The action keeps the
+    numbers of the events, so that the chain holds without them, and for each job the event that says it was cleaned: a
+    check compares it with its seal. One action for each tenant, with the number through which consumers that keep their
+    own place must have read. Answers how many events there were."""
     rows = yield Statement(
         "SELECT tenant, seq, verb, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
         " ORDER BY tenant, seq",
         (ids_json(job_ids),),
     )
+    cleaned = {row[0]: [*row[1:7], normal(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))}
     for tenant, those in groupby(rows, itemgetter(0)):
         events = list(those)
         numbers = [seq for _, seq, _, _ in events]
         through = max((seq for _, seq, verb, _ in events if verb != "clean"), default=0)
-        changed = json.dumps({"events": Ranges.text(numbers), "count": len(numbers), "through": through})
-        jobs = len({job for *_, job in events})
-        yield from note_action(tenant, "purge", "ledger", f"{jobs} jobs", changed, (numbers[0], numbers[-1]))
+        jobs = {job: cleaned[job] for *_, job in events}
+        told = {"events": Ranges.text(numbers), "count": len(numbers), "through": through, "jobs": jobs}
+        name = f"{len(jobs)} jobs"
+        yield from note_action(tenant, "purge", "ledger", name, json.dumps(told), (numbers[0], numbers[-1]))
     return len(rows)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from holdfast.domain.audit import content_digest
 from holdfast.domain.job import JobSpec
 from holdfast.domain.rules import Effective, PayloadRule, RuleDraft, effective
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+from holdfast.stores.sqlite.operations.writer import any_tenant, note_action, sign, unsign
 
 _COLUMNS = Record.columns(PayloadRule)
 _PUT = (
@@ -56,7 +57,7 @@ _RESEAL_RESULT = (
     "UPDATE result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
     " THEN coalesce(json_extract(:becomes, '$.\"$holdfast\".stored'), ref) ELSE ref END"
     " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
-    f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant"
+    f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant, ref"
 )
 _SEALED_PARTS = (
     "SELECT job_id, tenant, what, place, value FROM ("
@@ -117,9 +118,13 @@ class PayloadVerbs:
         if rows:
             yield Statement(_WRITE_DOWN, names | {"tenant": rows[0][0]})
             yield Statement(_RESEAL, names)
+            told = {"payload": content_digest("payload", job_id, becomes).hex()}
         else:
             rows = yield Statement(_RESEAL_RESULT, names | scope)
+            told = {"result": content_digest("result", job_id, becomes, rows[0][1]).hex()} if rows else {}
         if rows:
+            # The seals over the ledger have the digest of what was there before.
+            yield from note_action(rows[0][0], "reseal", "job", job_id, json.dumps(told))
             yield Statement(_LEAVE, names | {"tenant": rows[0][0]})
         yield from unsign()
         return bool(rows)

@@ -97,6 +97,11 @@ _UNREAD = (
     " GROUP BY e.job_id"
     f" UNION ALL SELECT job_id, '{NEWEST}' FROM event WHERE seq = (SELECT max(seq) FROM event)"
     " AND job_id IN (SELECT value FROM json_each(:ids))"
+    # If a seal has events of a job, it has to have all of them. The last one lists the others, and without it nobody
+    # could tell a purge from a deletion.
+    " UNION ALL SELECT e.job_id, 'seal' FROM event e, (SELECT max(floor) AS floor FROM seal) l"
+    " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) GROUP BY e.job_id"
+    " HAVING min(e.seq) <= l.floor AND max(e.seq) > l.floor"
 )
 
 

@@ -1,0 +1,126 @@
+"""What a statement sets while it runs changes no judge's mind (PostgreSQL).
+
+Every guarded table, every operation and every setting of ours, found in the catalogue and in the SQL. A statement that
+is refused as it is must be refused, or find no row, when it also changes a setting: in its condition, in what it
+returns, or before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import files
+
+import psycopg
+import pytest
+
+from holdfast.stores.open import open_store
+from tests.contract.test_attacks import _populate
+from tests.support.by_hand import PostgresByHand
+
+pytestmark = pytest.mark.req("CX-3", "CX-4", "JF-2", "HF-4")
+
+VALUES = {"holdfast.tenant": ("nobody", ""), "holdfast.actor": ("retention",), "holdfast.notify": ("off",)}
+
+
+def settings() -> list[tuple[str, str]]:
+    """Each setting that the SQL reads, with values that might make a difference."""
+    folder = files("holdfast.stores.postgres") / "code"
+    text = "\n".join(each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".sql"))
+    names = sorted(set(re.findall(r"current_setting\('(holdfast\.\w+)'", text)))
+    assert {"holdfast.tenant", "holdfast.actor"} <= set(names)
+    return [(name, value) for name in names for value in VALUES.get(name, ("on",))]
+
+
+def guarded(owner: PostgresByHand) -> list[str]:
+    rows = owner.execute(
+        "select distinct c.relname from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        f" where c.relnamespace = '{owner.schema}'::regnamespace and not t.tgisinternal order by 1"
+    )
+    return [row[0] for row in rows]
+
+
+def statements(owner: PostgresByHand, table: str) -> Iterator[str]:
+    """Statements that do something to every row; WHERE and RETURNING are filled in later."""
+    rows = owner.execute(
+        "select attname, format_type(atttypid, null) from pg_attribute"
+        f" where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped"
+    )
+    yield f"delete from {table} where WHERE RETURNING"
+    for column, kind in rows:
+        yield f"update {table} set {column} = {other(column, kind)} where WHERE RETURNING"
+    names = ", ".join(name for name, _ in rows)
+    values = ", ".join("gen_random_uuid()" if kind == "uuid" and name == "id" else name for name, kind in rows)
+    yield f"insert into {table} ({names}) select {values} from {table} where WHERE RETURNING"
+
+
+def other(column: str, kind: str) -> str:
+    if kind == "uuid":
+        return "gen_random_uuid()"
+    if kind == "boolean":
+        return f"not {column}"
+    if kind.startswith("timestamp"):
+        return f"case when {column} is null then now() end"
+    if kind in ("integer", "bigint", "smallint", "double precision"):
+        return f"coalesce({column}, 0) + 1"
+    if kind == "json" or kind == "jsonb":
+        return """'{"other": 1}'"""
+    if kind.endswith("[]"):
+        return f"'{{other}}'::{kind}"
+    if kind == "text" or kind.endswith("state"):
+        return f"coalesce({column}, '') || 'x'"
+    return "null"
+
+
+def written(statement: str, where: str = "true", returning: str = "") -> str:
+    return statement.replace("WHERE", where).replace("RETURNING", returning)
+
+
+class Attempts:
+    def __init__(self, owner: PostgresByHand) -> None:
+        self.connection = owner.connection
+
+    def answer(self, statement: str, before: tuple[str, str] | None = None) -> str | None:
+        """The refusal, or None; nothing of it stays. That no row was found is a refusal as well."""
+        with self.connection.transaction(force_rollback=True):
+            try:
+                if before is not None:
+                    self.connection.execute("select set_config(%s, %s, true)", before)
+                found = self.connection.execute(statement)
+                self.connection.execute("set constraints all immediate")
+            except psycopg.Error as error:
+                return str(error)
+            return None if found.rowcount else "no row"
+
+
+def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
+    found = settings()
+    with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
+        _populate(store, owner)
+        store.run(store.verbs.seal_ledger("tests"))
+        attempts, refused, let_through = Attempts(owner), 0, list[str]()
+        constant: set[str] = set()
+        for table in guarded(owner):
+            for statement in statements(owner, table):
+                plain = written(statement)
+                refusal = attempts.answer(plain)
+                if refusal is None or "duplicate key" in refusal:
+                    continue
+                refused += 1
+                if "never changed (update refused)" in refusal:  # whatever the column: one is enough
+                    if table in constant:
+                        continue
+                    constant.add(table)
+                for name, value in found:
+                    change = f"set_config('{name}', '{value}', true)"
+                    tries: list[tuple[str, tuple[str, str] | None]] = [
+                        (written(statement, f"{change} = '{value}'"), None),
+                        (written(statement, returning=f"returning {change}"), None),
+                        (plain, (name, value)),
+                    ]
+                    for text, before in tries if value == "nobody" else tries[:1]:
+                        if attempts.answer(text, before) is None:
+                            let_through.append(f"{before}: {text}")
+        assert not let_through
+        assert refused > 150
