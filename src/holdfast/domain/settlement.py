@@ -106,6 +106,12 @@ def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:
     return Snoozed(0.0, "worker_stopped")
 
 
+def unreadable(claim: Claim) -> Failed:
+    """What becomes of a job whose row cannot be read, or names a kind that was not asked for."""
+    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not ask for"
+    return Failed("unreadable_job", f"the job cannot be read: {why}", final=True)
+
+
 def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
     again = not failure.final and claim.retries < claim.max_retries
     delay = 0.0

@@ -24,7 +24,7 @@ from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.domain.queues import drawn_order
-from holdfast.domain.settlement import Ending, Settlement, hand_back
+from holdfast.domain.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
@@ -163,12 +163,18 @@ class Tick:
         )
         claims = await self._write(self._store.verbs.claim(request))
         self._starved = len(claims) < want
+        bad: list[Settlement] = []
         for claim in claims:
             self._taken.append(claim.id)
-            handler = self._handlers[claim.kind]
+            handler = self._handlers.get(claim.kind)
+            if handler is None or claim.unreadable is not None:
+                log.error("job %s is not run: %s", claim.id, unreadable(claim).message)
+                bad.append(settlement_of(claim, unreadable(claim), 0.0))
+                continue
             stop = Stop(handler.timeout, claim.deadline_at)
             task = asyncio.create_task(execute(handler, claim, stop))
             self._running[task], self._stops[task] = claim, stop
+        await self._settle(bad)
 
     def _ended(self, done: Set[object]) -> list[Settlement]:
         """What has ended of what is ours still: a lease that was lost has taken all of it away."""
