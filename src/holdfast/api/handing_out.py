@@ -36,6 +36,7 @@ from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.runtime.ending import Suspended
 from holdfast.runtime.execution import Handler, unpacked
 from holdfast.runtime.failures import failure
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest
@@ -66,9 +67,18 @@ class HandingOut:
         """Up to so many jobs, as they are handed out."""
         if self._attends:
             await self._attend(request.tenant)
-        claims = await self.client.arun(self.client.verbs.claim(request))
+        claims = await self._claimed(request)
         ready = [await self._prepared(claim, request.tenant) for claim in claims]
         return [job for job in ready if job is not None]
+
+    async def _claimed(self, request: ClaimRequest) -> list[Claim]:
+        try:
+            return await self.client.arun(self.client.verbs.claim(request))
+        except Exception as error:
+            where = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self.client.store, error, request.tenant, *where):
+                raise
+        return await self.client.arun(self.client.verbs.claim(request))
 
     @contextlib.contextmanager
     def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:

@@ -31,6 +31,7 @@ from holdfast.runtime.duties import Duty, standard_duties
 from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.refusals import is_refusal, settle_singly, settlement_of
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.aside import aside
@@ -161,7 +162,13 @@ class Tick:
             kinds=tuple(self._handlers),
             tenant=options.tenant,
         )
-        claims = await self._write(self._store.verbs.claim(request))
+        try:
+            claims = await self._write(self._store.verbs.claim(request))
+        except Exception as error:
+            where = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self._store, error, request.tenant, *where):
+                raise
+            claims = await self._write(self._store.verbs.claim(request))
         self._starved = len(claims) < want
         bad: list[Settlement] = []
         for claim in claims:

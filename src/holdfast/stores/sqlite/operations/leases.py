@@ -25,6 +25,7 @@ from holdfast.stores.sqlite.operations.admission import (
 )
 from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.fair import Share, move_on, pick_fairly, share_of
+from holdfast.stores.sqlite.operations.passed_over import PASSED_OVER
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
 _OPEN = (
@@ -51,6 +52,7 @@ _CLAIMABLE = (
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
+    f" AND s.id {PASSED_OVER}"
 )
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _COLUMNS = (
