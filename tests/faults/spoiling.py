@@ -63,6 +63,8 @@ class Spoiler(ABC):
 
     def fresh(self, column: Column, value: Any, number: int) -> Any:
         """Another key like this one."""
+        if column.name == "hash":
+            return f"{number:064x}"
         if column.type == "uuid" or (isinstance(value, str) and len(value) == 36 and value.count("-") == 4):
             return str(uuid.UUID(int=uuid.UUID(str(value)).int + number))
         if isinstance(value, int) and not isinstance(value, bool):
@@ -81,6 +83,7 @@ class SqliteSpoiler(Spoiler):
     def __init__(self, url: str) -> None:
         self._connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = lambda data: data.decode(errors="replace")
 
     @override
     def columns(self) -> list[Column]:
