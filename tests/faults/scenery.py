@@ -107,15 +107,15 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
         if len(str(gate["id"])) == 36:
             yield "votes", verbs.votes(gate["id"], all_of)
             yield "gate", verbs.gate(gate["id"], all_of)
-    for flow in rows.get("workflow", []):
-        if len(str(flow["id"])) == 36:
-            yield "graph", verbs.graph(flow["id"], all_of)
-    for one in rows.get("schedule", []):
-        if len(str(one["id"])) == 36:
-            yield "fires", verbs.fires(one["id"], all_of)
-    for one in rows.get("endpoint", []):
-        if len(str(one["id"])) == 36:
-            yield "endpoint_deliveries", verbs.endpoint_deliveries(one["id"], all_of, 100)
-    for one in rows.get("subscription", []):
-        if len(str(one["id"])) == 36:
-            yield "deliveries", verbs.deliveries(one["id"], all_of, False, 100)
+    for row in rows.get("workflow", []):
+        if len(str(row["id"])) == 36:
+            yield "graph", verbs.graph(row["id"], all_of)
+    for row in rows.get("schedule", []):
+        if len(str(row["id"])) == 36:
+            yield "fires", verbs.fires(row["id"], all_of)
+    for row in rows.get("endpoint", []):
+        if len(str(row["id"])) == 36:
+            yield "endpoint_deliveries", verbs.endpoint_deliveries(row["id"], all_of, 100)
+    for row in rows.get("subscription", []):
+        if len(str(row["id"])) == 36:
+            yield "deliveries", verbs.deliveries(row["id"], all_of, False, 100)

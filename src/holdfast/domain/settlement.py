@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
@@ -143,7 +143,11 @@ def _backoff(claim: Claim) -> Backoff:
 
 def storable(text: str | None) -> str | None:
     """Why somebody did something to a job, as every store can keep it."""
-    return None if text is None else safe_text(text, MESSAGE_LIMIT)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidInput(f"a reason or a note is text, not {type(text).__name__}", code="invalid_input")
+    return safe_text(text, MESSAGE_LIMIT)
 
 
 def _spread(asked: float, random01: float) -> float:
