@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.handle import Handle
 from holdfast.kind import Prepared
@@ -24,7 +24,7 @@ LONGEST = 3600.0
 
 def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
     """All in one transaction a tenant, or none; the answers are in the order of the calls."""
-    rest = iter(calls)
+    rest = _prepared(calls)
     first = list(islice(rest, PART))
     if _shared(first, connection) is not None:
         first += rest
@@ -39,11 +39,29 @@ def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: objec
 async def aenqueue_many(
     client: Client, calls: Iterable[Prepared[R]], connection: object | None = None
 ) -> list[Handle[R]]:
-    gathered = list(calls)
+    gathered = list(_prepared(calls))
     on = _shared(gathered, connection)
     groups = _groups(gathered).items()
     answers = {tenant: iter(await client.aadd(specs, tenant, on)) for tenant, specs in groups}
     return _handles(client, gathered, answers)
+
+
+def _prepared(calls: Iterable[Prepared[R]]) -> Iterator[Prepared[R]]:
+    """Each of them, if it is a prepared call."""
+    if not isinstance(calls, Iterable):
+        raise _not_prepared(calls)
+    for call in calls:
+        if not isinstance(call, Prepared):
+            raise _not_prepared(call)
+        yield call
+
+
+def _not_prepared(what: object) -> InvalidInput:
+    return InvalidInput(
+        f"enqueue_many takes prepared calls, not {type(what).__name__}",
+        code="invalid_input",
+        fix="For example app.enqueue_many(send.prepare(n) for n in range(10)).",
+    )
 
 
 def _all_at_once(client: Client, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.domain.ids import id_texts
 from holdfast.domain.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
 from holdfast.domain.keys import check_name
 from holdfast.domain.order import Move
@@ -237,7 +238,9 @@ class Client:
     ) -> list[Verdict]:
         """Cancel, redrive (with a new limit, if one is given) or discard; one verdict an id."""
         limit = retry_limit(max_attempts)
-        return self.run(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant, limit))
+        return self.run(
+            self.verbs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant, limit)
+        )
 
     def redrive(
         self,
@@ -252,12 +255,14 @@ class Client:
         if from_step is None:
             return self.operate("redrive", ids, reason, tenant=tenant, max_attempts=max_attempts)
         place, limit, whose = check_from_step(from_step), retry_limit(max_attempts), tenant or self.tenant
-        return self.run(redriving(self.verbs, ids, place, reason, self.actor, whose, limit))
+        return self.run(redriving(self.verbs, id_texts(ids), place, reason, self.actor, whose, limit))
 
     async def aoperate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
-        return await self.arun(self.verbs.operate(verb, ids, storable(reason), self.actor, tenant or self.tenant))
+        return await self.arun(
+            self.verbs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant)
+        )
 
     async def aredrive(
         self,
@@ -270,20 +275,24 @@ class Client:
     ) -> list[Verdict]:
         limit, whose = retry_limit(max_attempts), tenant or self.tenant
         if from_step is None:
-            return await self.arun(self.verbs.operate("redrive", ids, storable(reason), self.actor, whose, limit))
+            return await self.arun(
+                self.verbs.operate("redrive", id_texts(ids), storable(reason), self.actor, whose, limit)
+            )
         place = check_from_step(from_step)
-        return await self.arun(redriving(self.verbs, ids, place, reason, self.actor, whose, limit))
+        return await self.arun(redriving(self.verbs, id_texts(ids), place, reason, self.actor, whose, limit))
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         """Give waiting jobs another time; one verdict an id."""
-        return self.run(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
+        return self.run(self.verbs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant))
 
     async def areschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
-        return await self.arun(self.verbs.reschedule(ids, when, storable(reason), self.actor, tenant or self.tenant))
+        return await self.arun(
+            self.verbs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
+        )
 
     def move(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
         """Give a waiting job another place in its queue."""

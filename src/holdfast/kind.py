@@ -22,6 +22,7 @@ from holdfast.domain.order import check_priority
 from holdfast.domain.payload import decode
 from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.domain.rules import NO_RULE, Effective
+from holdfast.domain.times import instant_or_none
 from holdfast.domain.trace import Trace, retagged
 from holdfast.durable.approvals import Asking
 from holdfast.handle import Handle
@@ -195,8 +196,8 @@ def make_spec(
         queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
         priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
-        process_after=_moment(options.get("run_at"), "run_at"),
-        deadline_at=_moment(options.get("deadline"), "deadline"),
+        process_after=instant_or_none(options.get("run_at"), "run_at"),
+        deadline_at=instant_or_none(options.get("deadline"), "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),
@@ -236,18 +237,6 @@ def check_retry_as(value: object) -> str | None:
 
 def _without(spec: JobSpec, *names: str) -> dict[str, Any]:
     return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name not in names}
-
-
-def _moment(value: object, what: str) -> datetime | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidSetting(
-            f"{what} must be a datetime with a time zone",
-            code="invalid_time",
-            fix="For example datetime.now(UTC) + timedelta(minutes=5).",
-        )
-    return value
 
 
 def _tags(values: object) -> tuple[str, ...]:

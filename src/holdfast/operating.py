@@ -10,7 +10,7 @@ from holdfast import config
 from holdfast.client import Client
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import Refused
-from holdfast.domain.health import USUAL, Health, Thresholds, with_concerns
+from holdfast.domain.health import USUAL, Health, Thresholds, check_thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
 from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
@@ -63,11 +63,11 @@ class Operating:
 
     def health(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
         """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
-        found = self.client.run(self.client.verbs.health(tenant or self.client.tenant, when))
+        found = self.client.run(self.client.verbs.health(tenant or self.client.tenant, check_thresholds(when)))
         return with_concerns(found, self.client.store.conditions(when))
 
     async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
-        found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, when))
+        found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, check_thresholds(when)))
         return with_concerns(found, await self.client.store.aconditions(when))
 
     def check_role(self) -> None:

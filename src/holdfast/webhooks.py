@@ -10,6 +10,7 @@ What is wrong with a message is a ``HoldfastError``: answer it with 400, and not
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from holdfast.domain import webhooks as standard
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.webhooks import TOLERANCE, Headers, Message
 
 __all__ = ["TOLERANCE", "Message", "Seen", "new_secret", "sign", "verify"]
@@ -35,21 +36,28 @@ def verify(
 
     ``body`` is the bytes as they came: JSON that was read and written again has another signature.
     """
-    return standard.verify(headers, body, secrets, now=time.time() if now is None else now, tolerance=tolerance)
+    moment, span = _seconds(time.time() if now is None else now), _seconds(tolerance)
+    return standard.verify(headers, body, secrets, now=moment, tolerance=span)
 
 
 def sign(secrets: str | Sequence[str], id: str, body: bytes, *, now: float | None = None) -> dict[str, str]:
     """The three headers of a message, for those who send some themselves, or test a receiver."""
-    return standard.sign(secrets, id, int(time.time() if now is None else now), body)
+    return standard.sign(secrets, id, int(_seconds(time.time() if now is None else now)), body)
 
 
 def new_secret(size: int = 32) -> str:
     """A secret of so many random bytes, to be put where programs find it by name; it is not stored anywhere."""
-    if not standard.LEAST_KEY <= size <= standard.MOST_KEY:
+    if not isinstance(size, int) or not standard.LEAST_KEY <= size <= standard.MOST_KEY:
         raise InvalidSetting(
             f"a secret for webhooks has {standard.LEAST_KEY} to {standard.MOST_KEY} bytes", code="webhook_secret"
         )
     return standard.secret_of(os.urandom(size))
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidInput("a time or a tolerance is a number of seconds", code="invalid_input")
+    return value
 
 
 class Seen:

@@ -21,6 +21,7 @@ from holdfast.app import App
 from holdfast.calling import ask_first, chain_of
 from holdfast.client import Client
 from holdfast.domain.control import Reject
+from holdfast.domain.errors import InvalidPayload
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Failed, Outcome
 from holdfast.domain.payload import decode
@@ -28,13 +29,14 @@ from holdfast.domain.policies import as_policy
 from holdfast.domain.progress import RESERVED
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.rules import NO_RULE
-from holdfast.domain.settlement import MESSAGE_LIMIT, decide
+from holdfast.domain.settlement import MESSAGE_LIMIT, decide, unreadable
 from holdfast.durable.approvals import Asking
 from holdfast.kind import Kind
 from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.runtime.ending import Suspended
 from holdfast.runtime.execution import Handler, unpacked
 from holdfast.runtime.failures import failure
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.base import ClaimRequest
@@ -65,9 +67,18 @@ class HandingOut:
         """Up to so many jobs, as they are handed out."""
         if self._attends:
             await self._attend(request.tenant)
-        claims = await self.client.arun(self.client.verbs.claim(request))
+        claims = await self._claimed(request)
         ready = [await self._prepared(claim, request.tenant) for claim in claims]
         return [job for job in ready if job is not None]
+
+    async def _claimed(self, request: ClaimRequest) -> list[Claim]:
+        try:
+            return await self.client.arun(self.client.verbs.claim(request))
+        except Exception as error:
+            where = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self.client.store, error, request.tenant, *where):
+                raise
+        return await self.client.arun(self.client.verbs.claim(request))
 
     @contextlib.contextmanager
     def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
@@ -114,17 +125,21 @@ class HandingOut:
     async def _prepared(self, claim: Claim, scope: str) -> dict[str, Any] | None:
         handler = await self.handler_for(claim)
         outcome: Outcome | None = None
-        kept: dict[str, Any] = {}
+        handed_out: dict[str, Any] | None = None
         try:
-            if handler.at_most_once and (claim.retries or claim.crashes):
+            if claim.unreadable is not None:
+                outcome = unreadable(claim)
+            elif handler.at_most_once and (claim.retries or claim.crashes):
                 outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
             else:
                 if is_packed(claim.payload):
                     claim = await unpacked(handler, claim)
                 await self._asked(claim, scope)
-                kept = await self._kept(claim)
+                handed_out = _handed_out(claim, await self._kept(claim))
         except Suspended as wait:
             outcome = wait.outcome
+        except InvalidPayload as error:  # it will not be JSON next time either
+            outcome = Failed(error.code, error.message, final=True)
         except Reject as error:
             outcome = Failed(error.code, handler.redactor(claim)(str(error), MESSAGE_LIMIT), final=True)
         except Exception as error:  # a key or a blob that is not here: tried again, and told
@@ -133,7 +148,7 @@ class HandingOut:
             settlement = decide(claim, outcome, random.random())
             await self.client.arun(self.client.verbs.settle(claim.lease, [settlement], scope))
             return None
-        return _handed_out(claim, kept)
+        return handed_out
 
     async def _asked(self, claim: Claim, scope: str) -> None:
         declared = self._app.kinds.get(claim.kind)

@@ -230,7 +230,7 @@ def normal(text: str | None) -> str | None:
         return text
     try:
         return _rendered(json.loads(text, object_pairs_hook=_Pairs, parse_float=Decimal, parse_constant=str))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

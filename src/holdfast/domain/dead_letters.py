@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from holdfast.domain.errors import InvalidInput, InvalidSetting
+from holdfast.domain.times import instant_or_none
 
 Order = Literal["last", "count"]
 ORDERS: Final = ("last", "count")
@@ -63,8 +64,7 @@ class GroupFilter:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise InvalidSetting(f"groups are ordered by {' or '.join(ORDERS)}, not {self.order!r}")
-        if self.since is not None and self.since.tzinfo is None:
-            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
+        instant_or_none(self.since, "since")
         self.place()
 
     def place(self) -> tuple[float, int, str] | None:

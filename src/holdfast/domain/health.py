@@ -91,6 +91,12 @@ class Thresholds:
 USUAL: Final = Thresholds()
 
 
+def check_thresholds(when: object) -> Thresholds:
+    if not isinstance(when, Thresholds):
+        raise InvalidSetting(f"when must be Thresholds, not {type(when).__name__}", code="invalid_setting")
+    return when
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """What was counted, each up to ``CAP`` (``capped``: there is more of something), and what is to be said of it."""

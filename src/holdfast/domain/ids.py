@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, count, islice
 from typing import Final
 
@@ -108,3 +108,12 @@ def created_ms(id: str) -> int:
     if text[14] != "7":
         raise InvalidInput(f"{text} carries no time: it is not a UUIDv7", code="invalid_id")
     return int(text[:8] + text[9:13], 16)
+
+
+def id_texts(ids: Iterable[object]) -> list[str]:
+    """Ids as somebody gave them; whether they are known is for the store to say."""
+    found = list(ids)
+    for each in found:
+        if not isinstance(each, str):
+            raise InvalidInput(f"an id is text, not {type(each).__name__}", code="invalid_id")
+    return found  # type: ignore[return-value]

@@ -127,6 +127,8 @@ class Claim:
     workflow_id: str | None
     agent: str | None
     tags: tuple[str, ...]
+    unreadable: str | None = None
+    """Which columns of its row cannot be read, and why. Such a job is not run: it becomes a dead letter."""
 
     @property
     def trace(self) -> Trace | None:
@@ -215,6 +217,8 @@ class Job:
     """The job before it, of which this one is a retry."""
     depth: int | None = None
     """How many subscriptions lie behind it; None for none."""
+    unreadable: str | None = None
+    """Which columns of its row cannot be read, and why; None when all can, as nearly always."""
 
     @property
     def trace(self) -> Trace | None:

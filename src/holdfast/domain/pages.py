@@ -34,6 +34,13 @@ class Place(NamedTuple):
         raise unknown_place()
 
 
+def page_size(limit: object) -> int:
+    """How many at most; ``InvalidInput`` for what is no number."""
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise InvalidInput(f"limit must be a whole number, not {type(limit).__name__}", code="invalid_input")
+    return limit
+
+
 class Paging(TypedDict, total=False):
     """Which part of a list: those after a place, at most so many. Nothing said, all of it."""
 

@@ -96,10 +96,48 @@ def decode(text: str | bytes) -> JsonValue:
     return value
 
 
+class Unreadable(dict[str, Any]):
+    """Stands in a record where the database holds a document that cannot be read: ``{"unreadable": why}``."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(unreadable=why)
+
+    @property
+    def why(self) -> str:
+        return str(self["unreadable"])
+
+
 def look_at(text: str | bytes) -> Any:
-    """Read JSON that is only to be shown, whatever somebody has put into the database: nothing in it is refused, and a
-    number with more digits than Python converts stays text."""
-    return _LENIENT.decode(text if isinstance(text, str) else str(text, "utf-8"))
+    """Read JSON that is only to be shown, whatever was written into the database. Never raises: a number with more
+    digits than Python converts stays text, and what cannot be read at all, or not be written again, is ``Unreadable``.
+    """
+    try:
+        source = text if isinstance(text, str) else str(text, "utf-8")
+        value = _LENIENT.decode(source)
+        if _ESCAPED_SURROGATE.search(source):  # it may be half of a pair, which no answer can carry
+            value = json.loads(_LOOSE.encode(value).encode("utf-8", "replace"))
+    except RecursionError:
+        return Unreadable(_DEEP)
+    except (ValueError, TypeError) as error:
+        return Unreadable(f"not JSON: {error}")
+    if len(source) > 2 * MAX_DEPTH and source.count("[") + source.count("{") > MAX_DEPTH and _is_too_deep(value):
+        return Unreadable(_DEEP)
+    return value
+
+
+def _is_too_deep(value: object) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for box in level
+            if isinstance(box, dict | list)
+            for item in (box.values() if isinstance(box, dict) else box)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _digits(digits: str) -> int | str:
@@ -276,3 +314,5 @@ _decode: Final[Callable[[str], JsonValue]] = _READER.decode
 _SHORT: Final = json.JSONDecoder(parse_float=_read_float, parse_constant=_read_float)
 _scan_short: Final[Callable[[str, int], tuple[JsonValue, int]]] = _SHORT.scan_once  # type: ignore[attr-defined]
 _LENIENT: Final = json.JSONDecoder(parse_int=_digits)
+_LOOSE: Final = json.JSONEncoder(ensure_ascii=False)
+_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")

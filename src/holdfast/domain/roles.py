@@ -46,6 +46,11 @@ ROLES: Final[Mapping[Role, frozenset[Scope]]] = {
 
 def scopes_of(roles: Iterable[str], only: Iterable[str] = ()) -> frozenset[Scope]:
     """What these roles allow together; with ``only``, of that no more than this."""
+    for given in (roles, only):
+        if not isinstance(given, Iterable) or isinstance(given, bytes):
+            raise InvalidSetting(
+                f"roles and scopes are lists of names, not {type(given).__name__}", code="unknown_role"
+            )
     try:
         allowed = frozenset[Scope]().union(*(ROLES[Role(role)] for role in roles))
         narrowed = frozenset(Scope(scope) for scope in only)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
@@ -106,6 +106,12 @@ def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:
     return Snoozed(0.0, "worker_stopped")
 
 
+def unreadable(claim: Claim) -> Failed:
+    """What becomes of a job whose row cannot be read, or names a kind that was not asked for."""
+    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not ask for"
+    return Failed("unreadable_job", f"the job cannot be read: {why}", final=True)
+
+
 def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
     again = not failure.final and claim.retries < claim.max_retries
     delay = 0.0
@@ -137,7 +143,11 @@ def _backoff(claim: Claim) -> Backoff:
 
 def storable(text: str | None) -> str | None:
     """Why somebody did something to a job, as every store can keep it."""
-    return None if text is None else safe_text(text, MESSAGE_LIMIT)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidInput(f"a reason or a note is text, not {type(text).__name__}", code="invalid_input")
+    return safe_text(text, MESSAGE_LIMIT)
 
 
 def _spread(asked: float, random01: float) -> float:

@@ -27,6 +27,21 @@ class State(StrEnum):
         return self in ACTIVE
 
 
+def unknown_state(stored: str) -> State:
+    """For a row that holds a word that is no state: it is shown as it is, and equals none of them."""
+    unknown = str.__new__(State, stored)
+    unknown._name_, unknown._value_ = "UNKNOWN", stored
+    return unknown
+
+
+def state_of(stored: str) -> State:
+    """The state that a row names; ``unknown_state`` for a word that is none."""
+    try:
+        return State(stored)
+    except ValueError:
+        return unknown_state(stored)
+
+
 ACTIVE = frozenset({State.QUEUED, State.LEASED, State.IN_PROGRESS, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 FINISHED = frozenset(State) - ACTIVE
 HELD = frozenset({State.LEASED, State.IN_PROGRESS})

@@ -16,6 +16,7 @@ from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.keys import check_name
 from holdfast.domain.limits import EACH
 from holdfast.domain.settlement import storable
+from holdfast.domain.times import instant
 
 NAME_LIMIT: Final = 255
 SHORTEST: Final = 0.001
@@ -102,9 +103,7 @@ class Pausing:
             if lasting is not None and lasting < SHORTEST:
                 raise InvalidSetting("a pause lasts at least a millisecond", code="invalid_duration")
             return cls(tenant, scope, name, why, None, lasting, refuse_enqueue)
-        if until.tzinfo is None:
-            raise InvalidSetting("until must be a datetime with a time zone", code="invalid_time")
-        return cls(tenant, scope, name, why, until, None, refuse_enqueue)
+        return cls(tenant, scope, name, why, instant(until, "until"), None, refuse_enqueue)
 
 
 class Named(TypedDict, total=False):

@@ -224,7 +224,12 @@ def _single(said: str, zone: str) -> datetime:
         moment = datetime.fromisoformat(said)
     except ValueError:
         raise _invalid(f"{said!r} is no time") from None
-    return moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
+    try:
+        found = moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
+        found.astimezone(zone_of(zone))  # in which it is shown
+    except OverflowError:
+        raise _invalid(f"{said!r} is outside of the years 1 to 9999") from None
+    return found
 
 
 def _span(span: timedelta) -> str:

@@ -21,6 +21,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.keys import check_name
 from holdfast.domain.roles import Role, Scope, scopes_of
+from holdfast.domain.times import instant
 
 PREFIX: Final = "hf_"
 SESSION_PREFIX: Final = "hfs_"
@@ -139,9 +140,7 @@ def _until(expires: datetime | Duration | None) -> tuple[datetime | None, float 
     if expires is None:
         return None, None
     if isinstance(expires, datetime):
-        if expires.tzinfo is None:
-            raise InvalidSetting("expires must be a datetime with a time zone", code="invalid_time")
-        return expires, None
+        return instant(expires, "expires"), None
     lasting = seconds(expires, "expires")
     if not SHORTEST <= lasting <= LONGEST:
         raise InvalidSetting("a token lasts from a second to twenty years", code="invalid_duration")

@@ -8,6 +8,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Final, Literal
 
 from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.times import instant
 
 By = Literal["day", "kind", "tenant"]
 GROUPS: Final[tuple[By, ...]] = ("tenant", "kind", "day")
@@ -56,7 +57,7 @@ def check_day(value: object, today: datetime) -> date | None:
     if value is None:
         return None
     if isinstance(value, datetime):
-        return value.astimezone(today.tzinfo).date()
+        return instant(value, "the day").date()
     if isinstance(value, date):
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 36_600:

@@ -80,6 +80,10 @@ def secret_of(key: bytes) -> str:
 
 
 def keys_of(secrets: str | Sequence[str]) -> list[bytes]:
+    if not isinstance(secrets, str) and (not isinstance(secrets, Iterable) or isinstance(secrets, bytes)):
+        raise _bad_secret(
+            f"a secret for webhooks is text, or there are several in a list; not {type(secrets).__name__}"
+        )
     given = [secrets] if isinstance(secrets, str) else list(secrets)
     if not 1 <= len(given) <= MOST_SECRETS:
         raise _bad_secret(f"there are 1 to {MOST_SECRETS} secrets, not {len(given)}")
@@ -93,7 +97,9 @@ def signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
 
 def sign(secrets: str | Sequence[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """The three headers of a message, with one signature a secret, in their order."""
-    if not _ID.fullmatch(id):
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise _malformed("the body is signed as it is sent, in bytes")
+    if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidInput("the id of a message is plain text without a full stop", code="webhook_malformed")
     if not 0 <= timestamp < 10**12:
         raise InvalidInput("the time of a message is in seconds since 1970", code="webhook_malformed")

@@ -17,6 +17,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.keys import check_name
 from holdfast.domain.policies import Retry
 from holdfast.domain.steps import BEFORE_ALL, check_match, check_step_name
+from holdfast.domain.times import instant
 from holdfast.durable import script
 from holdfast.durable.approvals import Asking, decision, question
 from holdfast.durable.drivers import Durable
@@ -57,8 +58,8 @@ class Plan:
         return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
 
     def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> Durably:
-        if delay is None and (not isinstance(until, datetime) or until.tzinfo is None):
-            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
+        if delay is None:
+            until = instant(until, "the time")
         span = None if delay is None else seconds(delay, "delay")
         return script.sleep(self.durable.script, self._place(), check_step_name(name), span, until)
 

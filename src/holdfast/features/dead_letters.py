@@ -10,6 +10,7 @@ from holdfast.domain.dead_letters import NOTE_LIMIT, DeadLetterGroup, GroupFilte
 from holdfast.domain.errors import Conflict, InvalidInput, NotFound
 from holdfast.domain.job import Enqueued, Job, JobSpec
 from holdfast.domain.operations import Operation
+from holdfast.domain.pages import page_size
 from holdfast.domain.payload import safe_text
 from holdfast.domain.settlement import storable
 from holdfast.stores.base import Caller, JobFilter
@@ -81,10 +82,10 @@ class DeadLetters:
 
     def jobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
         """The open dead letters of a group, newest first."""
-        return self._caller.run(self._jobs(fingerprint, limit, before))
+        return self._caller.run(self._jobs(fingerprint, page_size(limit), before))
 
     async def ajobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
-        return await self._caller.arun(self._jobs(fingerprint, limit, before))
+        return await self._caller.arun(self._jobs(fingerprint, page_size(limit), before))
 
     def note(self, fingerprint: str, note: str | None) -> DeadLetterGroup:
         """Write down what is known about a group; None takes it away. It stays while more of them come."""
@@ -152,6 +153,8 @@ class DeadLetters:
 
     @flow()
     def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
+        if note is not None and not isinstance(note, str):
+            raise InvalidInput(f"a note is text, not {type(note).__name__}", code="invalid_note")
         caller, text = self._caller, None if note is None else safe_text(note, NOTE_LIMIT + 1)
         if text is not None and (not text.strip() or len(text) > NOTE_LIMIT):
             raise InvalidInput(f"a note is text of at most {NOTE_LIMIT:,} characters", code="invalid_note")

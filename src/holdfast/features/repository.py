@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, StaleLease, StoreUnavailable
+from holdfast.domain.errors import Conflict, NotFound, StaleLease, StoreUnavailable
 from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
 from holdfast.domain.keys import check_name
 from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.payload import decode, encode, own
 from holdfast.domain.redaction import Redactor
 from holdfast.domain.settlement import MESSAGE_LIMIT, decide
+from holdfast.domain.times import instant_or_none
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.vault import EMPTY, Vault
 
@@ -59,15 +60,13 @@ class JobRepository:
 
     def enqueue(self, kind: str, payload: Any = None, *, run_at: datetime | None = None, key: str | None = None) -> str:
         """The id of the job; with a key that is known already, that of the first one."""
-        if run_at is not None and run_at.tzinfo is None:
-            raise InvalidSetting("run_at must be a datetime with a time zone", code="invalid_time")
         spec = JobSpec(
             id=self._new_id(),
             kind=check_name(kind, "kind"),
             payload=own(encode({} if payload is None else payload)),
             enqueued_by=self._owner,
             source_system="repository",
-            process_after=run_at,
+            process_after=instant_or_none(run_at, "run_at"),
             key=None if key is None else check_name(key, "key", limit=255),
         )
         answer = self._store.run(self._store.verbs.enqueue([spec], self._tenant))[0]

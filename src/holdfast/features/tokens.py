@@ -12,6 +12,7 @@ from datetime import datetime
 from holdfast.domain.durations import Duration
 from holdfast.domain.errors import NotFound
 from holdfast.domain.job import EVERY_TENANT
+from holdfast.domain.pages import page_size
 from holdfast.domain.tokens import ApiToken, Issuing, new_token, token_tenant
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
@@ -70,12 +71,12 @@ class Tokens:
         self, *, sessions: bool = False, before: str | None = None, limit: int = 50, tenant: str | None = None
     ) -> _Tokens:
         """Newest first, also those that are over; with ``sessions`` the browsers that were logged in too."""
-        return self._caller.run(self._list(sessions, before, limit, tenant))
+        return self._caller.run(self._list(sessions, before, page_size(limit), tenant))
 
     async def alist(
         self, *, sessions: bool = False, before: str | None = None, limit: int = 50, tenant: str | None = None
     ) -> _Tokens:
-        return await self._caller.arun(self._list(sessions, before, limit, tenant))
+        return await self._caller.arun(self._list(sessions, before, page_size(limit), tenant))
 
     def revoke(self, token_id: str, *, tenant: str | None = None) -> ApiToken:
         """From now on it opens nothing, nor do its sessions. (A server may go by what it saw two seconds ago.)"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.errors import Conflict, NotFound
+from holdfast.domain.pages import page_size
 from holdfast.domain.settlement import storable
 from holdfast.domain.workflows import Graph, Swept, Workflow
 from holdfast.stores.base import Caller
@@ -28,12 +29,12 @@ class Workflows:
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> _Workflows:
         """A page, newest first: all, those that are over, or the active ones. ``before`` is the last id of a page."""
-        return self._caller.run(self._caller.verbs.workflows(self._tenant, kind, over, before, limit))
+        return self._caller.run(self._caller.verbs.workflows(self._tenant, kind, over, before, page_size(limit)))
 
     async def alist(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> _Workflows:
-        return await self._caller.arun(self._caller.verbs.workflows(self._tenant, kind, over, before, limit))
+        return await self._caller.arun(self._caller.verbs.workflows(self._tenant, kind, over, before, page_size(limit)))
 
     def show(self, id: str, *, limit: int | None = None) -> Graph:
         """A workflow with its jobs and who waits for whom; with a limit the first of its jobs."""

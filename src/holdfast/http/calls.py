@@ -14,6 +14,7 @@ from holdfast.domain.job import Dedupe
 from holdfast.domain.keys import check_name
 from holdfast.domain.payload import encode
 from holdfast.domain.policies import Retry, as_stored_policy
+from holdfast.domain.times import instant_or_none
 from holdfast.http.wire import given
 from holdfast.kind import PAYLOAD_LIMIT
 
@@ -79,8 +80,7 @@ def new_key() -> str:
 
 
 def aware(moment: object, what: str) -> None:
-    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-        raise InvalidSetting(f"{what} must be a datetime with a time zone", code="invalid_time")
+    instant_or_none(moment, what)
 
 
 def another_time(

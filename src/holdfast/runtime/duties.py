@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from holdfast.domain.job import Sweep
+from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.runtime.feeding import feed
 from holdfast.runtime.operating import work_off
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.sealing import Sealing
 from holdfast.runtime.sweeping import SLICES, sweep
 from holdfast.stores.base import Store
@@ -37,6 +38,7 @@ class Duty:
     full: int = BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
     then: Duty | None = None
+    tenant: str = EVERY_TENANT
     readies: bool = True
     """Whether it may make jobs ready to be taken: a burst waits for those that do to have looked."""
 
@@ -49,12 +51,13 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, se
     following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
     limits = Duty("limits", promote_every, lambda store: store.verbs.attend_limits(BATCH, tenant), then=following)
     aging = Duty("aging", sweep_every, lambda store: store.verbs.age_queues(BATCH, tenant))
+    due = Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant), tenant=tenant)
     last = Duty("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
     return (
-        Duty("promote", promote_every, lambda store: store.verbs.promote_due(BATCH, tenant), then=limits),
-        Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant), then=last),
+        replace(due, then=limits),
+        Duty("expire", sweep_every, lambda store: store.verbs.expire_overdue(BATCH, tenant), then=last, tenant=tenant),
         Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(BATCH, tenant), then=aging),
-        Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed),
+        Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(BATCH, tenant), _freed, tenant=tenant),
         # By itself: it goes slowly, so that others may work beside it.
         Duty(
             "retention",
@@ -79,7 +82,10 @@ async def run_once(duty: Duty, store: Store) -> int:
         return total
     except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)
-        return total
+        found = False
+        with contextlib.suppress(Exception):
+            found = await set_aside(store, error, duty.tenant)
+        return total + (await run_once(duty, store) if found else 0)  # the others need not wait for the next time
 
 
 async def attend(

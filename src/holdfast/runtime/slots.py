@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from holdfast.domain.job import Claim
+from holdfast.domain.job import Claim, log_fields
 from holdfast.domain.outcome import WELL, Outcome, Settled
-from holdfast.domain.settlement import Settlement, hand_back
+from holdfast.domain.settlement import Settlement, hand_back, unreadable
 from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.hands import Hands
 from holdfast.runtime.refusals import settlement_of, unusable
@@ -62,9 +62,20 @@ class Slots:
     def start(self, claims: Iterable[Claim]) -> None:
         runs = []
         for claim in claims:
-            run = self.running[claim.id] = Run(claim, self._handlers[claim.kind])
+            handler = self._handlers.get(claim.kind)
+            if handler is None or claim.unreadable is not None:
+                self._bury(claim)
+                continue
+            run = self.running[claim.id] = Run(claim, handler)
             runs.append(run)
         self._hands.take(runs)
+
+    def _bury(self, claim: Claim) -> None:
+        """A row that nothing can be made of ends as a dead letter, and holds up no other."""
+        outcome = unreadable(claim)
+        log.error("job %s is not run: %s", claim.id, outcome.message, extra=log_fields(claim))
+        self.ended.append(settlement_of(claim, outcome, 0.0))
+        self._call()
 
     def decline(self, taken: Iterable[tuple[str, int]]) -> None:
         """Hand back jobs, each with its attempt, that were taken and never begun: another will take them."""

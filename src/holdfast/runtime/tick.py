@@ -24,13 +24,14 @@ from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
 from holdfast.domain.job import Claim
 from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.domain.queues import drawn_order
-from holdfast.domain.settlement import Ending, Settlement, hand_back
+from holdfast.domain.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
 from holdfast.runtime.duties import Duty, standard_duties
 from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.holdings import held_under, taken_away
 from holdfast.runtime.lease import Heartbeat
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.refusals import is_refusal, settle_singly, settlement_of
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.aside import aside
@@ -161,14 +162,26 @@ class Tick:
             kinds=tuple(self._handlers),
             tenant=options.tenant,
         )
-        claims = await self._write(self._store.verbs.claim(request))
+        try:
+            claims = await self._write(self._store.verbs.claim(request))
+        except Exception as error:
+            where = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self._store, error, request.tenant, *where):
+                raise
+            claims = await self._write(self._store.verbs.claim(request))
         self._starved = len(claims) < want
+        bad: list[Settlement] = []
         for claim in claims:
             self._taken.append(claim.id)
-            handler = self._handlers[claim.kind]
+            handler = self._handlers.get(claim.kind)
+            if handler is None or claim.unreadable is not None:
+                log.error("job %s is not run: %s", claim.id, unreadable(claim).message)
+                bad.append(settlement_of(claim, unreadable(claim), 0.0))
+                continue
             stop = Stop(handler.timeout, claim.deadline_at)
             task = asyncio.create_task(execute(handler, claim, stop))
             self._running[task], self._stops[task] = claim, stop
+        await self._settle(bad)
 
     def _ended(self, done: Set[object]) -> list[Settlement]:
         """What has ended of what is ours still: a lease that was lost has taken all of it away."""

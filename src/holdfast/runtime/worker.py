@@ -25,6 +25,7 @@ from holdfast.runtime.holdings import compare
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.options import WorkerOptions
 from holdfast.runtime.parting import LET_GO, Parting
+from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.recalls import Recalls
 from holdfast.runtime.refusals import is_refusal, settle_singly
 from holdfast.runtime.search import Search
@@ -306,6 +307,8 @@ class Worker:
         if isinstance(error, StaleLease):
             self._keeper.lost = True
             return
+        if not ended and await self._set_aside(lease, error):
+            return
         if isinstance(error, Refused) and error.code == "executor_refused":
             # Taken off the list of those who may execute: what runs may end, and there is nothing else to be done.
             log.error("the worker takes nothing more: %s", error)
@@ -314,6 +317,15 @@ class Worker:
         known = isinstance(error, HoldfastError)
         log.warning("the store cannot be used, trying again: %s", error, exc_info=None if known else error)
         await asyncio.sleep(random.uniform(0.1, 0.5))
+
+    async def _set_aside(self, lease: str, error: Exception) -> bool:
+        """Whether the turn failed for rows that are passed over now: then the next one brings the others."""
+        try:
+            options = self.options
+            return await set_aside(self.store, error, options.tenant, lease, options.queues, tuple(self.handlers))
+        except Exception as trouble:
+            log.warning("the rows that were refused cannot be found: %s", trouble)
+            return False
 
     def _turn_over(self, turn: asyncio.Task[None]) -> None:
         self._turns.discard(turn)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import datetime
 from typing import Any
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.states import State
+from holdfast.domain.times import instant
 from holdfast.stores.base import JobFilter
 
 _PAGE = frozenset({"before", "limit", "payloads"})
@@ -34,9 +34,8 @@ def _checked(wanted: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]
         raise InvalidSetting(f"jobs are not chosen by {', '.join(sorted(unknown))}", code="unknown_option")
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in ("since", "until"):
-        moment = given.get(name)
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
+        if name in given:
+            given[name] = instant(given[name], name)
     if "state" in given:
         given["state"] = _state(given["state"])
     return given

@@ -1,19 +1,29 @@
-"""Values between Python and a database: one small codec a store, one decoder a record, shared by all reads."""
+"""Values between Python and a database: one small codec a store, one decoder a record, shared by all reads.
+
+A decoder never raises: whatever is in a row, the other rows of its page, its claim or its maintenance task must be
+read. A value that cannot be read is replaced (a time by the first or last that there is, a document by ``Unreadable``,
+a list by the texts in it), and a record with a field ``unreadable`` says there which columns were and why.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from holdfast.domain.states import State
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+from holdfast.domain.payload import Unreadable
+from holdfast.domain.states import State, unknown_state
+from holdfast.domain.times import EPOCH as EPOCH
+from holdfast.domain.times import FIRST, clamped, instant
+from holdfast.domain.times import MICROSECOND as MICROSECOND
 
 R = TypeVar("R")
+
+NOTED = "unreadable"
+"""The field of a record that says what of its row cannot be read. It is no column."""
 
 
 class Codec(Protocol):
@@ -33,8 +43,8 @@ class Codec(Protocol):
 
 
 def micros(moment: datetime) -> int:
-    """An aware datetime as microseconds since 1970."""
-    return (moment - EPOCH) // MICROSECOND
+    """An aware datetime as microseconds since 1970; one that could not be read again is refused."""
+    return (instant(moment, "a time") - EPOCH) // MICROSECOND
 
 
 def in_micros(seconds: float) -> int:
@@ -43,7 +53,28 @@ def in_micros(seconds: float) -> int:
 
 
 def from_micros(value: int) -> datetime:
-    return EPOCH + timedelta(microseconds=value)
+    return clamped(value)
+
+
+def texts(values: Any) -> tuple[str, ...]:
+    """A list of texts; ``ValueError`` for anything else."""
+    if not isinstance(values, list) or not all(type(each) is str for each in values):
+        raise ValueError("not a list of texts")
+    return tuple(values)
+
+
+def reason(error: Exception) -> str:
+    """Why a value could not be read, in a few words."""
+    return str(error)[:200] or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    index: int
+    name: str
+    convert: Callable[[Any], Any]
+    instead: Callable[[Any, str], Any]
+    """What stands for a value that cannot be read, and why it cannot."""
 
 
 class Record:
@@ -77,8 +108,11 @@ class Record:
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
-        names = [field.name for field in dataclasses.fields(record) if field.name not in skip]
-        return ", ".join(prefix + name for name in names)
+        return ", ".join(prefix + name for name in cls._names(record, skip))
+
+    @staticmethod
+    def _names(record: type[Any], skip: Sequence[str]) -> list[str]:
+        return [each.name for each in dataclasses.fields(record) if each.name not in skip and each.name != NOTED]
 
     @classmethod
     def decoder(
@@ -96,36 +130,107 @@ class Record:
         cls, record: type[R], codec: Codec, raw: Sequence[str], skip: Sequence[str]
     ) -> Callable[[Sequence[Any]], R]:
         hints = get_type_hints(record)
-        names = [f.name for f in dataclasses.fields(record) if f.name not in skip]  # type: ignore[arg-type]
-        wanted: list[tuple[int, Callable[[Any], Any]]] = []
-        for index, name in enumerate(names):
-            if name in raw:
-                continue
-            if name in cls.ids:
-                if not codec.ids_are_text:
-                    wanted.append((index, codec.id))
-            elif name in cls.lists:
-                wanted.append((index, codec.tags))
-            elif name in cls.documents:
-                wanted.append((index, codec.json))
-            elif name in cls.texts:
-                wanted.append((index, json.loads))
-            elif hints[name] in (State, State | None):
-                wanted.append((index, State))
-            elif name.endswith("_at") or name in ("at", "since", "until", "process_after", "now"):
-                wanted.append((index, codec.time))
-            elif hints[name] in (bool, bool | None):
-                wanted.append((index, bool))
-
-        meta = names.index("meta") if "meta" in names else None
+        names = cls._names(record, skip)
+        wanted = [
+            found
+            for index, name in enumerate(names)
+            if name not in raw and (found := cls._column(index, name, hints[name], codec)) is not None
+        ]
+        converted = [(column.index, column.convert) for column in wanted]
+        required: list[tuple[int, Any]] = [
+            (index, {} if name == "meta" else () if name in cls.lists else Unreadable("there is none"))
+            for index, name in enumerate(names)
+            if name not in raw and name in cls.documents | cls.lists and _is_required(hints[name])
+        ]
+        documents = [column for column in wanted if column.name in cls.documents | cls.texts]
+        notes = any(each.name == NOTED for each in dataclasses.fields(record))  # type: ignore[arg-type]
 
         def decode(row: Sequence[Any]) -> R:
             values = list(row)
-            for index, convert in wanted:
-                if values[index] is not None:
-                    values[index] = convert(values[index])
-            if meta is not None and values[meta] is None:
-                values[meta] = {}
-            return record(*values)
+            trouble: list[str] = []
+            try:
+                for index, convert in converted:
+                    if values[index] is not None:
+                        values[index] = convert(values[index])
+            except Exception:
+                values, trouble = one_by_one(row)
+            for index, nothing in required:
+                if values[index] is None:
+                    values[index] = nothing
+            if notes:
+                found = ((column.name, values[column.index]) for column in documents)
+                trouble += [f"{name}: {value.why}" for name, value in found if type(value) is Unreadable]
+                if trouble:
+                    return made({**dict(zip(names, values, strict=True)), NOTED: "; ".join(dict.fromkeys(trouble))})
+            try:
+                return record(*values)
+            except Exception:
+                return made(dict(zip(names, values, strict=True)))
+
+        def one_by_one(row: Sequence[Any]) -> tuple[list[Any], list[str]]:
+            values, trouble = list(row), []
+            for column in wanted:
+                value = values[column.index]
+                if value is not None:
+                    try:
+                        values[column.index] = column.convert(value)
+                    except Exception as error:
+                        why = reason(error)
+                        values[column.index] = column.instead(value, why)
+                        trouble.append(f"{column.name}: {why}")
+            return values, trouble
+
+        def made(values: dict[str, Any]) -> R:
+            """As it is, also where the record itself would refuse it."""
+            try:
+                return record(**values)
+            except Exception:
+                one = object.__new__(record)
+                for each in dataclasses.fields(record):  # type: ignore[arg-type]
+                    object.__setattr__(one, each.name, values.get(each.name, _default(each)))
+                return one
 
         return decode
+
+    @classmethod
+    def _column(cls, index: int, name: str, hint: Any, codec: Codec) -> _Column | None:
+        """How a column is read; None for one that is taken as it is."""
+        if name in cls.ids:
+            return None if codec.ids_are_text else _Column(index, name, codec.id, lambda value, why: repr(value))
+        if name in cls.lists:
+            return _Column(index, name, codec.tags, lambda value, why: ())
+        if name in cls.documents or name in cls.texts:
+            read = json.loads if name in cls.texts else codec.json
+            convert = _as_object(read) if _is_object(hint) else read
+            return _Column(index, name, convert, lambda value, why: Unreadable(why))
+        if hint in (State, State | None):
+            return _Column(index, name, State, lambda value, why: unknown_state(str(value)))
+        if name.endswith("_at") or name in ("at", "since", "until", "process_after", "now"):
+            return _Column(index, name, codec.time, lambda value, why: FIRST)
+        if hint in (bool, bool | None):
+            return _Column(index, name, bool, lambda value, why: False)
+        return None
+
+
+def _as_object(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A document that must be an object: whoever asks it for a name must get an answer."""
+
+    def convert(value: Any) -> Any:
+        found = read(value)
+        return found if isinstance(found, dict) else Unreadable(f"a {type(found).__name__} instead of an object")
+
+    return convert
+
+
+def _is_object(hint: Any) -> bool:
+    return any(get_origin(each) is dict for each in (hint, *get_args(hint)))
+
+
+def _is_required(hint: Any) -> bool:
+    return type(None) not in get_args(hint) and (get_origin(hint) or hint) in (dict, tuple)
+
+
+def _default(each: dataclasses.Field[Any]) -> Any:
+    if each.default is not dataclasses.MISSING:
+        return each.default
+    return None if each.default_factory is dataclasses.MISSING else each.default_factory()

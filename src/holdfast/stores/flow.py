@@ -111,14 +111,16 @@ class Binding:
 
 
 def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
-    """Run an operation to its end in this thread."""
+    """Run an operation to its end in this thread. An error is raised where the operation has yielded the statement."""
     try:
         statement = next(steps)
         while True:
-            if statement.beside:
-                statement = steps.send([execute(each) for each in statement.beside])
+            try:
+                rows: Any = [execute(each) for each in statement.beside] if statement.beside else execute(statement)
+            except Exception as error:
+                statement = steps.throw(error)
             else:
-                statement = steps.send(execute(statement))
+                statement = steps.send(rows)
     except StopIteration as end:
         result: T = end.value
         return result

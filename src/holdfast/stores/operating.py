@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.operations import COUNTED, WINDOW, Operation
-from holdfast.domain.states import ACTIVE, State
+from holdfast.domain.states import ACTIVE, State, state_of
 from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Steps
 from holdfast.stores.reads import Reads
@@ -68,7 +68,7 @@ class Operating(Reads):
         wanted = _filter(found, most if _narrow(found) else WINDOW)
         text, params = page("page.id, s.state", wanted)
         rows = yield from self._ask(found.tenant, text, **params)
-        return [(self.dialect.codec.id(row[0]), State(row[1])) for row in rows]
+        return [(self.dialect.codec.id(row[0]), state_of(row[1])) for row in rows]
 
     def _count(self, wanted: JobFilter) -> Steps[int]:
         """How many there are, up to one more than is counted."""

@@ -13,6 +13,7 @@ from holdfast.domain.durations import Duration, seconds
 from holdfast.domain.errors import Conflict, InvalidSetting
 from holdfast.domain.gates import Gate, GateState
 from holdfast.domain.job import EVERY_TENANT, Event, Job
+from holdfast.domain.times import instant
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.base import JobFilter
@@ -252,6 +253,4 @@ def _is_running() -> bool:
 
 
 def _zoned(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
-    return moment
+    return instant(moment, "the time")

@@ -12,6 +12,7 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.policies import retry_limit
 from holdfast.domain.states import State
+from holdfast.domain.times import instant_or_none
 
 OperatorVerb = Literal["cancel", "redrive", "discard"]
 
@@ -46,10 +47,9 @@ class Reschedule:
         """As people say it, checked."""
         if at is not None and delay is not None:
             raise InvalidSetting("give a time or a delay, not both", code="conflicting_options")
-        if at is not None and at.tzinfo is None:
-            raise InvalidSetting("the time must be a datetime with a time zone", code="invalid_time")
         limit = retry_limit(max_attempts)
-        return cls(at=at, delay=None if delay is None else seconds(delay, "delay"), max_retries=limit)
+        span = None if delay is None else seconds(delay, "delay")
+        return cls(at=instant_or_none(at, "the time"), delay=span, max_retries=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,3 +72,14 @@ class WorkVerbs(Protocol):
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...
+    def set_aside(
+        self,
+        lease: str | None,
+        queues: Sequence[str],
+        kinds: Sequence[str] | None = None,
+        want: int = 1000,
+        tenant: str = EVERY_TENANT,
+    ) -> Flow[list[str]]:
+        """After a claim or a maintenance task was refused: find the jobs whose rows the database will not move, and
+        pass them over for ten minutes. Answers their ids. Without a lease, those of maintenance only."""
+        ...

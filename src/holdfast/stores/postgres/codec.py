@@ -11,7 +11,9 @@ from typing import Any
 
 from holdfast.domain.job import DEFAULT_RETRY, Enqueued, JobSpec
 from holdfast.domain.policies import EXPONENTIAL
-from holdfast.domain.states import State
+from holdfast.domain.states import state_of
+from holdfast.domain.times import FIRST, LAST
+from holdfast.stores.codecs import texts
 from holdfast.stores.flow import Row
 
 
@@ -22,7 +24,10 @@ class PostgresCodec:
     ids_are_text = False
 
     def time(self, value: datetime) -> datetime:
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            return FIRST if value.year == 1 else LAST
 
     def moment(self, value: datetime) -> datetime:
         return value
@@ -34,7 +39,7 @@ class PostgresCodec:
         return str(value)
 
     def tags(self, value: Sequence[str]) -> tuple[str, ...]:
-        return tuple(value)
+        return texts(value) if value else ()
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +81,7 @@ def enqueue_document(specs: Sequence[JobSpec]) -> str:
 def enqueued(rows: Sequence[Row]) -> list[Enqueued]:
     """What ``enqueue_many`` and its like answer, a row a job."""
     return [
-        Enqueued(str(job_id) if job_id else None, created, reason, State(state) if state else None, detail)
+        Enqueued(str(job_id) if job_id else None, created, reason, state_of(state) if state else None, detail)
         for job_id, state, created, reason, detail in rows
     ]
 

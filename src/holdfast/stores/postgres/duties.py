@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
@@ -22,3 +24,17 @@ class DutyVerbs(Calls):
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
         return Sweep(*rows[0])
+
+    @flow()
+    def set_aside(
+        self,
+        lease: str | None,
+        queues: Sequence[str],
+        kinds: Sequence[str] | None = None,
+        want: int = 1000,
+        tenant: str = EVERY_TENANT,
+    ) -> Steps[list[str]]:
+        known = None if kinds is None else list(kinds)
+        call = "%s::uuid, %s::text[], %s::text[], %s, %s"
+        rows = yield self._call("set_aside", call, lease, list(queues), known, want, tenant)
+        return [str(row[0]) for row in rows]

@@ -7,6 +7,8 @@ from holdfast.domain.errors import (
     HoldfastError,
     IllegalTransition,
     InvalidInput,
+    InvalidPayload,
+    InvalidSetting,
     Refused,
     SchemaMismatch,
     StaleLease,
@@ -40,6 +42,8 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH064": (Refused, "secret_in_settings"),
     "ZH067": (Refused, "tenant_unregistered"),
     "ZH070": (Conflict, "sealing_blocked"),
+    "ZH090": (InvalidSetting, "invalid_time"),
+    "ZH091": (InvalidPayload, "payload_too_deep"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.job import Verdict
 from holdfast.domain.order import Move
-from holdfast.domain.states import State
+from holdfast.domain.states import state_of
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.postgres.calls import Calls
@@ -68,4 +68,4 @@ class OperatorVerbs(Calls):
 
 def _verdict(row: Row) -> Verdict:
     job_id, state, refused, why = row
-    return Verdict(str(job_id), State(state) if state else None, refused, why)
+    return Verdict(str(job_id), state_of(state) if state else None, refused, why)

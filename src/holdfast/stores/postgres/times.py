@@ -4,18 +4,17 @@ read: it becomes the last day Python knows, or the first."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from psycopg import DataError, adapters
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
+from holdfast.domain.times import FIRST, LAST
+
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer
-
-# A day within what there is: it may be shown in some other time zone.
-FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class TimeLoader(Loader):

@@ -9,9 +9,10 @@ from typing import Any
 from holdfast.domain.job import Claim, Turn
 from holdfast.domain.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
-from holdfast.stores.codecs import Record
+from holdfast.stores.codecs import Record, texts
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.codec import PostgresCodec
 from holdfast.stores.postgres.settle import endings
 
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
@@ -47,8 +48,11 @@ class TurnVerbs(Calls):
         lease = request.lease
         claims: list[Any] = rows
         # In its place: each row goes as its claim comes, so the collector has half as many to look at.
-        for place, row in enumerate(rows):
-            claims[place] = _claim(row, lease, -4)
+        try:
+            for place, row in enumerate(rows):
+                claims[place] = _claim(row, lease, -4)
+        except Exception:
+            claims = [each if isinstance(each, Claim) else _readable(each[:-3], lease) for each in claims]
         return Turn(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
 
     @flow(single=True)
@@ -58,10 +62,24 @@ class TurnVerbs(Calls):
             f"select {CLAIM_COLUMNS} from {self._s}claim_many(%s, %s, %s, %s, %s, %s) c",
             (request.lease, list(request.queues), request.want, request.begin, kinds, request.tenant),
         )
-        return [_claim(row, request.lease) for row in rows]
+        try:
+            return [_claim(row, request.lease) for row in rows]
+        except Exception:
+            return [_readable(row, request.lease) for row in rows]
+
+
+def _readable(row: Row, lease: str) -> Claim:
+    """Of a batch in which one cannot be read: that one says so, the others are as ever."""
+    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
 
 
 def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
     """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
-    facts: Any = (row[0], lease, *row[1:tags], tuple(row[tags]))
+    backoff = row[_BACKOFF]
+    if backoff is not None and type(backoff) is not dict:
+        raise ValueError("not a backoff")
+    facts: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
     return Claim(*facts)
+
+
+_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")

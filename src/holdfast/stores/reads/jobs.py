@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.stores.reads.dialect import Dialect, within
 from holdfast.stores.reads.pages import page
 from holdfast.stores.reads.spoken import spoken
 
+_WHY = "(select q.why from {quarantine} q, {present} p where q.job_id = j.id and q.until > p.now)"
 JOB_COLUMNS = Record.columns(Job, "j.")
 STATE_COLUMNS = frozenset(
     {
@@ -50,17 +52,25 @@ class JobReads(Reader):
     def _job(self) -> Callable[[Row], Job]:
         return Record.decoder(Job, self.dialect.codec)
 
+    def _told(self, row: Row) -> Job:
+        """A row whose last column says why the job is passed over, if it is (``set_aside``)."""
+        *facts, why = row
+        job = self._job(facts)
+        if why is None:
+            return job
+        return replace(job, unreadable="; ".join(filter(None, (job.unreadable, f"passed over: {why}"))))
+
     @flow(writes=False)
     def get(self, job_id: str, tenant: str) -> Steps[Job | None]:
-        text = f"select {JOB_COLUMNS} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
+        text = f"select {JOB_COLUMNS}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        return self._job(rows[0]) if rows else None
+        return self._told(rows[0]) if rows else None
 
     @flow(writes=False)
     def list_jobs(self, wanted: JobFilter) -> Steps[list[Job]]:
-        text, params = page(LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS, wanted)
+        text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
         rows = yield from self._ask(wanted.tenant, text, **params)
-        return [self._job(row) for row in rows]
+        return [self._told(row) for row in rows]
 
     @flow(writes=False)
     def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:

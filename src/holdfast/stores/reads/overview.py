@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from holdfast.domain.states import State
+from holdfast.domain.states import State, state_of
 from holdfast.stores.base import Counted, JobFilter
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within
@@ -20,7 +20,7 @@ class OverviewReads(Reader):
     def counts(self, tenant: str) -> Steps[dict[State, int]]:
         text = f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
         rows = yield from self._ask(tenant, text)
-        return {State(state): count for state, count in rows}
+        return {state_of(state): count for state, count in rows}
 
     @flow(writes=False)
     def capped_counts(self, wanted: JobFilter, most: int) -> Steps[Counted]:
@@ -34,12 +34,12 @@ class OverviewReads(Reader):
                 parts.append(f"select '{state}', count(*) from ({found.replace(':state', f':{name}')}) {name}")
                 params[name] = given["state"]
             rows = yield from self._ask(wanted.tenant, " union all ".join(parts), **params)
-            counts = {State(state): int(count) for state, count in rows}
+            counts = {state_of(state): int(count) for state, count in rows}
             return Counted(counts, most, None)
         found, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
         text = f"select s.state, count(*) from ({found}) c join {{job_state}} s on s.id = c.id group by s.state"
         rows = yield from self._ask(wanted.tenant, text, **params)
-        seen = {State(state): int(count) for state, count in rows}
+        seen = {state_of(state): int(count) for state, count in rows}
         looked_at = sum(seen.values())
         counts = {state: min(most, seen.get(state, 0)) for state in State}
         return Counted(counts, most, WINDOW if looked_at >= WINDOW else None)

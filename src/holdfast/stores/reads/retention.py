@@ -13,7 +13,11 @@ from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within
 from holdfast.stores.reads.jobs import Reader
 
-_SUMS = ", ".join(f"sum(u.{name})" for name in (*COUNTS, "run_time", "wait_time", "cost"))
+_SUMMED = (*COUNTS, "run_time", "wait_time", "cost")
+_SUMS = ", ".join(f"sum(u.{name})" for name in _SUMMED)
+# SQLite adds up in 64 bits, and fails where that is not enough: no number counts for more than this.
+_MOST = 10**15
+_BOUNDED_SUMS = ", ".join(f"sum(max(-{_MOST}, min({_MOST}, u.{name})))" for name in _SUMMED)
 
 
 class RetentionReads(Reader):
@@ -50,7 +54,8 @@ class RetentionReads(Reader):
         groups = ", ".join(f"u.{group}" for group in by)
         chosen = ", ".join(f"u.{group}" if group in by else "null" for group in GROUPS)
         ending = f" group by {groups} order by {groups}" if by else " having count(*) > 0"
-        text = f"select {chosen}, {_SUMS} from {{usage}} u where {' and '.join(wanted)}{ending}"
+        sums = _SUMS if self.dialect.percent else _BOUNDED_SUMS
+        text = f"select {chosen}, {sums} from {{usage}} u where {' and '.join(wanted)}{ending}"
         rows = yield from self._ask(tenant, text, **params)
         return [_usage(row) for row in rows]
 
@@ -58,5 +63,8 @@ class RetentionReads(Reader):
 def _usage(row: Row) -> Usage:
     tenant, kind, day, *sums = row
     counts, times = sums[: len(COUNTS)], sums[len(COUNTS) :]
-    at = date.fromisoformat(day) if isinstance(day, str) else day
+    try:
+        at = date.fromisoformat(day) if isinstance(day, str) else day
+    except ValueError:
+        at = date.min
     return Usage(tenant, kind, at, *map(int, counts), *(int(each) / MILLION for each in times))

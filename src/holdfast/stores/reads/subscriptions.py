@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
@@ -16,6 +17,9 @@ from holdfast.stores.reads.jobs import Reader
 COLUMNS = Record.columns(Subscription, "s.")
 COUNTED = 10_000
 """How far a consumer is behind is counted up to here."""
+
+
+_CURSOR = re.compile(r"a?[0-9;:,]{0,100000}")
 
 
 class SubscriptionReads(Reader):
@@ -70,6 +74,8 @@ class SubscriptionReads(Reader):
         return found
 
     def _past(self, cursor: str | None, of_ledger: bool, most: int, tenant: str) -> Steps[int]:
+        if not _CURSOR.fullmatch(cursor or ""):
+            return most  # nobody knows: as if it had read nothing
         if self.dialect.percent:  # a server whose cursors only it can read
             function = "events_after" if of_ledger else "app_events_after"
             text = f"select count(*) from {{{function}}}(:cursor, :most, :scope)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.domain.ids import parse_id
-from holdfast.domain.states import State
+from holdfast.domain.states import state_of
 from holdfast.domain.workflows import Edge, Graph, Node, ParentResult, Workflow
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
@@ -89,7 +89,7 @@ class WorkflowReads(Reader):
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         codec = self.dialect.codec
         return [
-            ParentResult(codec.id(i), name, kind, State(state), None if value is None else codec.json(value), ref)
+            ParentResult(codec.id(i), name, kind, state_of(state), None if value is None else codec.json(value), ref)
             for i, name, kind, state, value, ref in rows
         ]
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domain.job import JobSpec
 from holdfast.domain.payload import look_at
 from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
-from holdfast.stores.codecs import from_micros, in_micros, micros
+from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
 
 
@@ -32,7 +32,7 @@ class SqliteCodec:
         return value
 
     def tags(self, value: str) -> tuple[str, ...]:
-        return tuple(json.loads(value)) if value != "[]" else ()
+        return texts(json.loads(value)) if value != "[]" else ()
 
 
 def _backoff(retry: RetryPolicy) -> str | None:

@@ -8,6 +8,8 @@ from holdfast.domain.errors import (
     Conflict,
     IllegalTransition,
     InvalidInput,
+    InvalidPayload,
+    InvalidSetting,
     Refused,
     SchemaMismatch,
     StaleLease,
@@ -62,6 +64,10 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="tenant_full")
     if message.startswith("secret in settings"):
         return Refused(message, code="secret_in_settings")
+    if message.startswith("time out of range"):
+        return InvalidSetting(message, code="invalid_time")
+    if message.startswith("payload too deep"):
+        return InvalidPayload(message, code="payload_too_deep")
     if message.startswith("executor"):
         return Refused(message, code="executor_refused")
     if message.startswith(("CHECK constraint", "NOT NULL constraint")):

@@ -170,8 +170,24 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
-    """Run a flow in a transaction of its own; one that writes takes the write lock first, so that it never has
-    to give up half-way because somebody else wrote in between."""
+    """Run a flow in a transaction of its own. Text that is not UTF-8 must not keep the rest from being read: the flow
+    is run again, and what is wrong with the text is replaced."""
+    try:
+        return _run_on(connection, flow)
+    except sqlite3.OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error):
+            raise
+    usual = connection.text_factory
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    try:
+        return _run_on(connection, flow)
+    finally:
+        connection.text_factory = usual
+
+
+def _run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
+    """One that writes takes the write lock first, so that it never has to give up half-way because somebody else wrote
+    in between."""
 
     def execute(statement: Statement) -> Rows:
         if statement.many:

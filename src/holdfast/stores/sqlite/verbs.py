@@ -26,6 +26,7 @@ from holdfast.stores.sqlite.operations.limits import LimitVerbs
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs
 from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.payloads import PayloadVerbs
+from holdfast.stores.sqlite.operations.quarantine import QuarantineVerb
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
@@ -48,6 +49,7 @@ class SqliteVerbs(
     StepVerbs,
     GateVerbs,
     DutyVerbs,
+    QuarantineVerb,
     WorkflowVerbs,
     OperatorVerbs,
     OrderVerb,

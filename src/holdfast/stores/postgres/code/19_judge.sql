@@ -2,9 +2,45 @@
 -- that write the ledger have as part of their plan. The pairs are those of domain/transitions.py: a test tries every
 -- ordered pair.
 
+-- Whether a time is outside of the UTC years 1 to 9999, which is what every client can hold (domain/times.py).
+create or replace function out_of_time(p_time timestamptz) returns boolean language sql immutable
+return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
+
+create or replace function refuse_time(p_what text) returns void language plpgsql as $$
+begin
+    raise exception '% is out of range', p_what using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
+end $$;
+
+-- Whether JSON is nested more than 100 deep, as domain/payload.py counts. Short text, or text with few brackets, is not.
+-- What is left of the rest without its strings is brackets; taking away the innermost pairs 100 times leaves what is deeper.
+create or replace function too_deep(p_json text) returns boolean language plpgsql immutable as $$
+declare
+    v_left text;
+begin
+    if length(p_json) <= 200 or length(p_json) - length(translate(p_json, '[{', '')) <= 100 then
+        return false;
+    end if;
+    v_left := regexp_replace(p_json, '"([^"\\]|\\.)*"', '', 'g');
+    v_left := translate(regexp_replace(v_left, '[^][{}]', '', 'g'), '{}', '[]');
+    for v_level in 1 .. 100 loop
+        v_left := replace(v_left, '[]', '');
+        exit when v_left = '';
+    end loop;
+    return v_left <> '';
+end $$;
+
+create or replace function refuse_deep(p_job uuid) returns void language plpgsql as $$
+begin
+    raise exception 'the payload of job % is nested more than 100 deep', p_job
+        using errcode = 'ZH091', hint = 'Make it flatter, or store it elsewhere and send a reference.';
+end $$;
+
 -- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
+drop function if exists broken_fact(text, text, text, text, text, smallint, smallint, text[], text, smallint);
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
-                                       max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint)
+                                       max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
+                                       tags text[] default null, process_after timestamptz default null,
+                                       deadline_at timestamptz default null, backoff jsonb default null)
 returns text language sql stable   -- as array_to_string is: or it would be called, not read
 return case
     when ascii(kind) <= 32 or length(kind) > 100 then 'kind_named'
@@ -18,6 +54,9 @@ return case
                                or length(array_to_string(uses, '')) > 4000) then 'uses_named'
     when retry_as <> 'new_job' then 'retry_as_known'
     when depth < 1 or depth > 1000 then 'depth_counted'
+    when tags <> '{}' and (array_ndims(tags) > 1 or array_position(tags, null) is not null) then 'tags_named'
+    when out_of_time(process_after) or out_of_time(deadline_at) then 'time_in_range'
+    when jsonb_typeof(backoff) <> 'object' or too_deep(backoff::text) then 'backoff_object'
 end;
 
 -- Whether one of the first of these rules might be broken. What it asks of a few functions for the names and numbers
@@ -120,6 +159,9 @@ end $$;
 
 create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$
 begin
+    if p_rule = 'time_in_range' then
+        perform refuse_time('process_after or deadline_at');
+    end if;
     raise exception 'new row for relation "%" violates "%"', p_table, p_rule
         using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();
 end $$;

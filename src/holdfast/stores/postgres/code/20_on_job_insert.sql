@@ -15,6 +15,7 @@ declare
     v_ruled   boolean;
     v_broken boolean;
     v_later  boolean;
+    v_long   boolean;
     v_count  bigint;
     v_queue  text;
     v_told   text;
@@ -30,9 +31,12 @@ begin
            bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
-                   or a.retry_of is not null or a.process_after is not null),
-           min(a.queue)
-      into v_ruled, v_key, v_now, v_special, v_queue from added a;
+                   or a.retry_of is not null or a.process_after is not null or a.deadline_at is not null or a.backoff is not null),
+           min(a.queue), bool_or(length(a.payload::text) > 200)
+      into v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
+    if v_long then   -- shorter ones cannot be deep
+        perform refuse_deep(a.id) from added a where length(a.payload::text) > 200 and too_deep(a.payload::text);
+    end if;
     if v_ruled then
         if (select d.registered from dispatch d) then
             perform refuse_unregistered(a.tenant, a.kind) from added a
@@ -54,11 +58,12 @@ begin
         select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
                bool_or(a.retry_of is not null), bool_or(a.process_after is not null),
                bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
-                                   a.uses, a.retry_as, a.depth) is not null)
+                                   a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at, a.backoff) is not null)
           into v_tagged, v_agented, v_flowing, v_retried, v_later, v_broken from added a;
         if v_broken then
             perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
-                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth) as b(rule) where b.rule is not null;
+                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at,
+                    a.backoff) as b(rule) where b.rule is not null;
         end if;
     end if;
     if v_ruled then

@@ -14,6 +14,9 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(issue_token.for_tenant, issue_token.actor);
 begin
+    if out_of_time(issue_token.expires_at) then
+        perform refuse_time('expires_at');
+    end if;
     return query
     insert into api_token as t (id, tenant, name, roles, scopes, hash, prefix, created_at, created_by, expires_at)
     values (issue_token.id, v_scope, issue_token.name, issue_token.roles, issue_token.scopes, issue_token.hash, issue_token.prefix,

@@ -78,6 +78,9 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(pause.for_tenant, pause.actor);
 begin
+    if out_of_time(pause.until) then
+        perform refuse_time('until');
+    end if;
     begin
         perform stop_dispatch();
     exception when lock_not_available then

@@ -137,6 +137,7 @@ begin
                    and (p_kinds is null or s.kind = any (p_kinds))
                    and (p_barred is null or s.tenant <> all (p_barred))
                    and s.ctid <> all (picked)
+                   and not exists (select from quarantine q where q.job_id = s.id and q.until > p_now)
                  order by s.tenant, s.priority desc, s.position, s.id
                  limit t.quota for update skip locked) p
              limit p_want - cardinality(picked)) f;

@@ -52,14 +52,16 @@ declare
     v_rest     integer;
     v_mine     boolean;
     v_walked   bigint;
+    v_aside    uuid[];             -- what the database refuses to move (45_quarantine.sql)
 begin
     -- Whoever changes limits waits until all have gone that did not know of them (38_limits.sql).
     -- The table is empty: this locks it in row share mode, as LOCK TABLE would, without the 20 microseconds of a command.
     perform from lock_dispatch where false for share;
     select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
            -- As executes(l.name) says: here without a call.
-           not exists (select from executor) or exists (select from executor e where e.label = l.name and e.role = 'executor')
-      into v_limited, v_fair, v_holder, v_label, live, v_may
+           not exists (select from executor) or exists (select from executor e where e.label = l.name and e.role = 'executor'),
+           (select array_agg(q.job_id) from quarantine q where q.until > v_now)
+      into v_limited, v_fair, v_holder, v_label, live, v_may, v_aside
       from dispatch d left join lease l on l.id = turn.lease and l.tenant = v_scope;
     if v_holder is null then
         raise exception 'lease % is not known here', turn.lease
@@ -123,6 +125,7 @@ begin
                        and (turn.kinds is null or s.kind = any (turn.kinds))
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
+                       and (v_aside is null or s.id <> all (v_aside))
                      order by s.priority desc, s.position, s.id
                      limit v_most + v_extra for update skip locked) p;
             else
@@ -135,6 +138,7 @@ begin
                        and (turn.kinds is null or s.kind = any (turn.kinds))
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_barred is null or s.tenant <> all (v_barred))
+                       and (v_aside is null or s.id <> all (v_aside))
                      order by s.priority desc, s.position, s.id
                      limit v_most + v_extra for update skip locked) p;
                 if coalesce(cardinality(v_rows), 0) < v_most + v_extra then
@@ -146,6 +150,7 @@ begin
                            and (turn.kinds is null or s.kind = any (turn.kinds))
                            and (v_scope = '*' or s.tenant = v_scope)
                            and (v_barred is null or s.tenant <> all (v_barred))
+                           and (v_aside is null or s.id <> all (v_aside))
                          order by s.priority desc, s.position, s.id
                          limit v_most + v_extra - coalesce(cardinality(v_rows), 0) for update skip locked) p;
                     v_rows := v_rows || v_more;

@@ -20,6 +20,7 @@ begin
         select s.id from job_state s
          where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
            and (v_scope = '*' or s.tenant = v_scope)
+           and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
          order by s.due_at limit promote_due.want for update skip locked
     ), promoted as (
         update job_state s set state = 'queued', due_at = null, note = null from due where s.id = due.id
@@ -52,6 +53,7 @@ begin
          where s.deadline_at <= v_now and s.deadline_at is not null
            and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
            and (v_scope = '*' or s.tenant = v_scope)
+           and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
          order by s.deadline_at limit expire_overdue.want for update skip locked
     )
     update job_state s
@@ -60,6 +62,35 @@ begin
       from overdue where s.id = overdue.id;
     get diagnostics v_count = row_count;
     return v_count;
+end $$;
+
+-- Take jobs from leases that have ended: claimed ones go back at no cost; begun ones count as a crash.
+create or replace function free_jobs(p_jobs uuid[], p_now timestamptz, out requeued integer, out crashed integer)
+language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    v_anew uuid[];
+begin
+    update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
+     where s.id = any (p_jobs) and s.state = 'leased';
+    get diagnostics requeued = row_count;
+    update job_state s
+       set state = 'failed', lease = null, finished_at = p_now, note = null,
+           error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
+     where s.id = any (p_jobs) and s.state = 'in_progress';
+    get diagnostics crashed = row_count;
+    if crashed > 0 then
+        v_anew := retry_anew(array_agg(s.id), array_agg('loss'::text), array_agg(0::float8), p_now) from job_state s
+                where s.id = any (p_jobs) and s.state = 'failed' and s.crashes < s.max_crashes;
+    end if;
+    update job_state s
+       set state = case when s.crashes < s.max_crashes then 'retry_waiting' else 'dead_letter' end::state,
+           crashes = least(s.crashes, 32766) + 1,
+           due_at = case when s.crashes < s.max_crashes then p_now end,
+           finished_at = case when s.crashes < s.max_crashes then null else p_now end,
+           note = case when s.crashes >= s.max_crashes
+                       then jsonb_build_object('fingerprint', fingerprint(s.kind, s.error_code, s.error_message)) end
+     where s.id = any (p_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
 end $$;
 
 -- End leases that lapsed and free what ended leases held (DP-8): claimed jobs go back at no cost; begun ones count
@@ -75,7 +106,6 @@ declare
     v_scope text := enter(reap_lapsed.for_tenant, 'reaper');
     v_lost  uuid[];
     v_jobs  uuid[];
-    v_anew  uuid[];
 begin
     leases := 0;
     requeued := 0;
@@ -104,27 +134,9 @@ begin
 
     select array_agg(h.id) into v_jobs from (
         select s.id from job_state s where s.lease = any (v_lost) and s.state in ('leased', 'in_progress')
+           and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
          order by s.id limit reap_lapsed.want for update skip locked) h;
-    update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
-     where s.id = any (v_jobs) and s.state = 'leased';
-    get diagnostics requeued = row_count;
-    update job_state s
-       set state = 'failed', lease = null, finished_at = v_now, note = null,
-           error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
-     where s.id = any (v_jobs) and s.state = 'in_progress';
-    get diagnostics crashed = row_count;
-    if crashed > 0 then
-        v_anew := retry_anew(array_agg(s.id), array_agg('loss'::text), array_agg(0::float8), v_now) from job_state s
-                where s.id = any (v_jobs) and s.state = 'failed' and s.crashes < s.max_crashes;
-    end if;
-    update job_state s
-       set state = case when s.crashes < s.max_crashes then 'retry_waiting' else 'dead_letter' end::state,
-           crashes = s.crashes + 1,
-           due_at = case when s.crashes < s.max_crashes then v_now end,
-           finished_at = case when s.crashes < s.max_crashes then null else v_now end,
-           note = case when s.crashes >= s.max_crashes
-                       then jsonb_build_object('fingerprint', fingerprint(s.kind, s.error_code, s.error_message)) end
-     where s.id = any (v_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
+    select f.requeued, f.crashed into requeued, crashed from free_jobs(v_jobs, v_now) f;
 
     delete from recall r where r.lease = any (v_lost);
     update lease l set swept_at = v_now

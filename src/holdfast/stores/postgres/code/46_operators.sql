@@ -102,6 +102,9 @@ declare
     v_note  jsonb;
     v_done  uuid[];
 begin
+    if out_of_time(v_due) then
+        perform refuse_time('the time');
+    end if;
     perform check_limit(reschedule_many.max_retries);
     v_due := case when v_due > v_now then v_due end;
     v_note := jsonb_strip_nulls(jsonb_build_object(

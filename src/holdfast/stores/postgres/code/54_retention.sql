@@ -153,6 +153,7 @@ begin
     delete from redriven_as r where r.new_id = any (p_jobs);
     delete from reference r where r.job_id = any (p_jobs);
     delete from resealed r where r.job_id = any (p_jobs);
+    delete from quarantine q where q.job_id = any (p_jobs);
     if v_gates <> '{}' then
         delete from gate g where g.id = any (v_gates);
         delete from vote v where v.gate_id = any (v_gates);

@@ -29,7 +29,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
-                              'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'backoff_delay',
+                              'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
@@ -83,7 +83,7 @@ begin
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery,'
-            ' connector to %I', v_role);
+            ' connector, quarantine to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);

@@ -4,6 +4,26 @@
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
+    -- What Python refuses before it comes here: times outside of the UTC years 1 to 9999, lists and objects that are none,
+    -- documents nested more than 100 deep (each level is opened by a bracket; SQLite itself reads no more than 1,000).
+    SELECT CASE
+        WHEN NEW.process_after NOT BETWEEN -62135596800000000 AND 253402300799999999
+             OR NEW.deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+             OR NEW.created_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        THEN RAISE(ABORT, 'time out of range: use the years 1 to 9999, in UTC')
+        WHEN NEW.tags <> '[]' AND (NOT json_valid(NEW.tags) OR json_type(NEW.tags) <> 'array')
+             OR NEW.backoff IS NOT NULL AND (NOT json_valid(NEW.backoff) OR json_type(NEW.backoff) <> 'object')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts, a backoff is an object')
+        WHEN NEW.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(NEW.tags) WHERE type <> 'text')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts')
+        WHEN length(NEW.payload) > 200 AND length(NEW.payload) - length(replace(replace(NEW.payload, '[', ''), '{', '')) > 100
+             AND EXISTS (WITH RECURSIVE level(value, depth) AS (
+                     SELECT NEW.payload, 1 UNION ALL
+                     SELECT e.value, level.depth + 1 FROM level, json_each(level.value) e
+                      WHERE e.type IN ('object', 'array') AND level.depth <= 100)
+                 SELECT 1 FROM level WHERE depth > 100)
+        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 deep')
+    END;
     -- The verb has looked, and answers with the words; this is for whoever inserts by hand.
     SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL

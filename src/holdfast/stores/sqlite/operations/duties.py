@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.domain.fingerprint import fingerprint
 from holdfast.domain.job import EVERY_TENANT, Sweep
-from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.flow import Row, Statement, Steps
+from holdfast.stores.sqlite.operations.passed_over import PASSED_OVER
 from holdfast.stores.sqlite.operations.retry_as import retry_anew
 from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
@@ -15,15 +16,15 @@ from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign,
 _PROMOTE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
     "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
-    " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
 )
 _IS_DUE = (
     "SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting') LIMIT 1"
+    f" AND state IN ('queued', 'retry_waiting') AND id {PASSED_OVER} LIMIT 1"
 )
 _IS_OVERDUE = (
     "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') LIMIT 1"
+    f" AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND id {PASSED_OVER} LIMIT 1"
 )
 _IS_LAPSED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
@@ -33,7 +34,8 @@ _EXPIRE = (
     "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
     " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
     "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND (:any OR tenant = :tenant)"
+    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
+    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
 )
 _LAPSE = (
@@ -47,7 +49,8 @@ _UNSWEPT = (
 )
 _HELD = (
     "SELECT n, state FROM job_state"
-    " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?"
+    " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(:leases))"
+    f" AND id {PASSED_OVER} ORDER BY id LIMIT :want"
 )
 _REQUEUE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
@@ -59,14 +62,14 @@ _CRASH = (
     f" error_code = '{_LOST}', error_message = '{_LOST_HOW}' WHERE n IN (SELECT value FROM json_each(?))"
 )
 _RESCUE = (
-    "UPDATE job_state SET state = 'retry_waiting', crashes = crashes + 1, due_at = :now, finished_at = NULL,"
-    " note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
+    "UPDATE job_state SET state = 'retry_waiting', crashes = min(crashes, 32766) + 1, due_at = :now,"
+    " finished_at = NULL, note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
 )
 _LAST = (
     "SELECT n, kind FROM job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
 )
 _BURY = (
-    "UPDATE job_state SET state = 'dead_letter', crashes = crashes + 1, due_at = NULL, finished_at = :now,"
+    "UPDATE job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL, finished_at = :now,"
     " note = json_object('fingerprint', :group) WHERE n = :n"
 )
 _ANEW = (
@@ -115,23 +118,29 @@ class DutyVerbs:
         begun: list[int] = []
         if unswept:
             leases = ids_json(row[0] for row in unswept)
-            held = yield Statement(_HELD, (leases, want))
-            leased = [number for number, state in held if state == "leased"]
-            begun = [number for number, state in held if state == "in_progress"]
-            if leased:
-                yield Statement(_REQUEUE, (ids_json(leased),))
-            if begun:
-                yield Statement(_CRASH, (now, ids_json(begun)))
-                rows = yield Statement(_ANEW, (ids_json(begun),))
-                anew: dict[int, str] = {row[0]: row[1] for row in rows}
-                for job_id in anew.values():
-                    yield from retry_anew(job_id, now, None, lost=1)
-                others = ids_json(n for n in begun if n not in anew)
-                last = yield Statement(_LAST, (others,))
-                yield Statement(_RESCUE, {"now": now, "numbers": others})
-                for n, kind in last:
-                    yield Statement(_BURY, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
+            held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
+            leased, begun = yield from free(held, now)
             yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
             yield Statement(_SWEPT, (now, leases))
         yield from unsign()
         return Sweep(len(lapsed), len(leased), len(begun))
+
+
+def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
+    """Take jobs, each with its number and state, from leases that have ended: back into the queue, or a crash."""
+    leased = [number for number, state in held if state == "leased"]
+    begun = [number for number, state in held if state == "in_progress"]
+    if leased:
+        yield Statement(_REQUEUE, (ids_json(leased),))
+    if begun:
+        yield Statement(_CRASH, (now, ids_json(begun)))
+        rows = yield Statement(_ANEW, (ids_json(begun),))
+        anew: dict[int, str] = {row[0]: row[1] for row in rows}
+        for job_id in anew.values():
+            yield from retry_anew(job_id, now, None, lost=1)
+        others = ids_json(n for n in begun if n not in anew)
+        last = yield Statement(_LAST, (others,))
+        yield Statement(_RESCUE, {"now": now, "numbers": others})
+        for n, kind in last:
+            yield Statement(_BURY, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
+    return leased, begun

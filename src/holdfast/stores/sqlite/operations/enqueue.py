@@ -10,7 +10,7 @@ from dataclasses import astuple
 from holdfast.domain.agents import objection, under
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.payload import canonical, decode
-from holdfast.domain.states import ACTIVE, State
+from holdfast.domain.states import ACTIVE, State, state_of
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs
@@ -136,4 +136,4 @@ def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bo
 
 
 def _state(value: str | None) -> State:
-    return State(value) if value else State.QUEUED
+    return state_of(value) if value else State.QUEUED

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.domain.errors import Refused, StaleLease
 from holdfast.domain.job import Claim, Holding, Lease
 from holdfast.stores.base import ClaimRequest
-from holdfast.stores.codecs import from_micros, in_micros
+from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.admission import (
@@ -25,6 +25,7 @@ from holdfast.stores.sqlite.operations.admission import (
 )
 from holdfast.stores.sqlite.operations.agents import hold_back
 from holdfast.stores.sqlite.operations.fair import Share, move_on, pick_fairly, share_of
+from holdfast.stores.sqlite.operations.passed_over import PASSED_OVER
 from holdfast.stores.sqlite.operations.writer import act_under, any_tenant, ids_json, sign, unsign
 
 _OPEN = (
@@ -51,6 +52,7 @@ _CLAIMABLE = (
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
+    f" AND s.id {PASSED_OVER}"
 )
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _COLUMNS = (
@@ -203,10 +205,21 @@ def _claim(row: Row) -> Claim:
     facts[_CREATED] = from_micros(facts[_CREATED])
     facts[_TAGS] = _CODEC.tags(facts[_TAGS])
     if facts[_BACKOFF] is not None:
-        facts[_BACKOFF] = _CODEC.json(facts[_BACKOFF])
+        facts[_BACKOFF] = found = _CODEC.json(facts[_BACKOFF])
+        if type(found) is not dict:
+            raise ValueError("not a backoff")
     if facts[_DEADLINE] is not None:
         facts[_DEADLINE] = from_micros(facts[_DEADLINE])
     return Claim(*facts)
+
+
+def claims_of(picked: Sequence[Row]) -> list[Claim]:
+    """All at once; row by row where one of them cannot be read."""
+    try:
+        return list(map(_claim, picked))
+    except Exception:
+        decode = Record.decoder(Claim, _CODEC, raw=("payload",))
+        return [decode(row[1:]) for row in picked]
 
 
 _CODEC = SqliteCodec()
@@ -279,7 +292,7 @@ class LeaseVerbs:
                 yield Statement(_TAKE, (request.lease, now, numbers))
             else:
                 yield Statement(_CLAIM, (request.lease, numbers))
-        return list(map(_claim, picked))
+        return claims_of(picked)
 
     @flow(writes=False)
     def recalls(self, lease: str, tenant: str) -> Steps[int | None]:

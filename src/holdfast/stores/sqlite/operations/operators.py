@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Verdict
-from holdfast.domain.states import ACTIVE, State
+from holdfast.domain.states import ACTIVE, State, state_of
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.codecs import in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
@@ -64,7 +64,7 @@ class OperatorVerbs:
         if verb == "discard" and any(verdict.refused for verdict in verdicts):
             # What was skipped behind a dead letter of a workflow may have been cancelled with it.
             scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-            now_is = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
+            now_is = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
             verdicts = [replace(each, state=now_is.get(each.id, each.state)) for each in verdicts]
         return verdicts
 
@@ -75,7 +75,7 @@ class OperatorVerbs:
         _check_limit(when.max_retries)
         now = yield from sign(actor)
         scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-        found = {row[0]: (State(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
+        found = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
         refusals = {job_id: _reason_against(*waits, when) for job_id, waits in found.items()}
         due = micros(when.at) if when.at is not None else now + in_micros(when.delay or 0.0)
         params = {
@@ -105,7 +105,7 @@ def apply(
 ) -> Steps[list[Verdict]]:
     """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
     scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-    found = {str(row[0]): State(row[1]) for row in (yield Statement(_FIND, scope))}
+    found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
     open_to = ACTIVE if verb == "cancel" else {State.DEAD_LETTER}
     willing = [job_id for job_id, state in found.items() if state in open_to]
     said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.domain.job import Verdict
 from holdfast.domain.order import GAP, WINDOW, Move, needed
-from holdfast.domain.states import State
+from holdfast.domain.states import State, state_of
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
@@ -166,7 +166,7 @@ def _find(job_id: str, tenant: str) -> Steps[Stand | None]:
     if not rows:
         return None
     n, position, queue, priority, state = rows[0]
-    return Stand(n, position, queue, priority, State(state))
+    return Stand(n, position, queue, priority, state_of(state))
 
 
 def _reason_against(job: Stand, other: Stand | None, move: Move) -> str | None:

@@ -32,7 +32,7 @@ _KEYS = (
     "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
     f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
 )
-_OTHERS = ("place", "delivery", "redriven_as", "reference", "resealed")
+_OTHERS = ("place", "delivery", "redriven_as", "reference", "resealed", "quarantine")
 _FIRES = (
     "SELECT f.schedule_id, f.due_at, f.manual FROM made_from m JOIN fire f ON f.schedule_id = m.schedule_id"
     f" AND f.due_at = m.due_at AND f.job_id = m.job_id WHERE m.job_id {_THESE}"

@@ -32,6 +32,7 @@ _SET = (
     " AND (retention.clean_after, retention.purge_after, retention.declared)"
     " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
 )
+_FORGET = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
 _ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
 _DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
 # Policies have changed: each has its passes, and they begin at the first job.
@@ -151,7 +152,10 @@ class RetentionVerbs:
         found = []
         for walk in (yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})):
             key, verb = walk[:3], walk[3]
-            rule = _decode((yield Statement(_ONE, key))[0])
+            found_rule = yield Statement(_ONE, key)
+            if not found_rule:  # a pass without its policy has nothing to say
+                continue
+            rule = _decode(found_rule[0])
             cutoff = _cutoff(rule, verb, now)
             ids = yield from _next(rule, "", _first_id(cutoff), most)
             due = yield from _due(rule, verb, ids, cutoff, most)
@@ -190,7 +194,11 @@ def _prune(want: int, now: int) -> Steps[Swept]:
 def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     tenant, kind, state, verb, reached, walked, restart, held, held_by = turn
     place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "verb": verb}
-    rule = _decode((yield Statement(_ONE, (tenant, kind, state)))[0])
+    rows = yield Statement(_ONE, (tenant, kind, state))
+    if not rows:  # a pass without its policy would keep the others from theirs
+        yield Statement(_FORGET, place)
+        return Swept(verb, 0, 0, 0, None, True)
+    rule = _decode(rows[0])
     if restart is not None and restart <= now:
         reached, walked, restart, held, held_by = "", 0, None, 0, None
     cutoff = _cutoff(rule, verb, now)

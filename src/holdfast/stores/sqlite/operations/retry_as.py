@@ -12,7 +12,7 @@ from holdfast.stores.flow import Statement, Steps
 _new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 
 _NOTE = (
-    "UPDATE job_state SET retries = retries + :retried, crashes = crashes + :lost, note = :note"
+    "UPDATE job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
     " WHERE id = :old AND state = 'failed'"
 )
 SAME = (

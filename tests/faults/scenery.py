@@ -1,0 +1,121 @@
+"""One row at least of every table, made by real work: what `spoiling` copies and spoils; and every read of the port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast import App, Context, Retry
+from holdfast.domain.dead_letters import GroupFilter
+from holdfast.domain.gates import GateFilter
+from holdfast.insights import story, why
+from holdfast.stores.base import JobFilter
+from holdfast.stores.flow import Flow
+from holdfast.stores.port.audit import ActionFilter, EventFilter
+from tests.app.running import work_off
+from tests.faults.spoiling import Row
+
+URL = "https://hooks.example/in"
+
+
+def furnish(app: App) -> None:
+    @app.job("rich", retry=Retry(max_attempts=1))
+    async def rich(ctx: Context, n: int) -> dict[str, int]:
+        await ctx.checkpoint.save(3, "half")
+        await ctx.step("one", lambda: 1)
+        await ctx.aartifact("file", "s3://bucket/file")
+        ctx.progress(0.5, "half")
+        if n == 2:
+            raise ValueError("broken")
+        if n == 3:
+            await ctx.approval("gate", summary="May it?", expires_in="10d", remind_every="1d")
+        if n == 4:
+            await ctx.sleep("10d")
+        return {"n": n}
+
+    kind = app.kinds["rich"].kind
+    using = {"tags": ["red"], "key": "k", "source_ref": "s3://in", "agent": "planner", "correlation_id": "order"}
+    app.agents.register("planner", kind="rich")
+    app.enqueue("rich", {"n": 1}, **using)  # type: ignore[arg-type]
+    for n in (2, 3, 4):
+        kind.enqueue(n)
+    flow = app.workflow("publish")
+    first = flow.add(kind, 5, name="first")
+    flow.add(kind, 6, after=first, name="last")
+    flow.start()
+    app.subscriptions.create("follow", "job.succeeded", "elsewhere")
+    app.endpoints.add("hook", URL, secrets="HOOK", wants=["job.dead_letter"])
+    app.connectors.set("http.request", hosts=["api.example"])
+    app.templates.put("letter", "elsewhere", {"n": 1})
+    app.schedules.create("daily", "0 9 * * *", kind="elsewhere", payload={"n": 1})
+    app.limits.set(queue="mail", concurrency=3, rate="5/s")
+    app.pause(queue="shut", reason="closed", tenant="default")
+    app.payload_rules.set("mail", max_bytes=1_000_000)
+    app.retention.set(kind="mail", clean_after="900d")
+    app.tenants.set("acme", title="Acme", max_pending=1000)
+    app.tokens.issue("ci", roles=["viewer"])
+    app.reservations.ask("00000000-0000-7000-8000-000000000001", queue="private", ttl="1h", reason="mine")
+    app.send_event("paid", {"order": 7}, key="once")
+    work_off(app, queues=("default",))
+    for _ in zip(range(101), app.events("reader", page=1), strict=False):
+        pass
+    (gate,) = app.approvals.list()
+    app.approvals.token(gate.id, person="ada", expires_in="1h")
+    app.schedules.run("daily")
+    (group,) = app.dead_letters.groups()
+    (dead,) = app.dead_letters.jobs(group.fingerprint)
+    app.dead_letters.redrive_as(dead.id, {"n": 1})
+    app.operations.start("redrive", reason="again", kind="rich", state="dead_letter")
+    app.store.run(app.store.verbs.count_usage(1000, True))
+    app.audit.seal()
+    app.enqueue("rich", {"n": 9}, queue="mail")
+
+
+def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]]]:
+    """Everything that can be read, of each thing that is in the rows."""
+    verbs, all_of = app.store.verbs, "*"
+    for one in ("switches", "limits", "connectors", "consumers", "endpoints", "subscriptions", "payload_rules"):
+        yield one, getattr(verbs, one)(all_of)
+    for one in ("schedules", "templates", "agents", "workflows", "reservations", "operations", "retentions", "tokens"):
+        yield one, getattr(verbs, one)(all_of)
+    for one in ("tenants", "health", "hour", "standing", "counts", "active_subscriptions", "queue_settings", "pulse"):
+        yield one, getattr(verbs, one)(all_of)
+    yield "executors", verbs.executors()
+    yield "gates", verbs.gates(GateFilter(tenant=all_of, state=None))
+    yield "actions", verbs.actions(ActionFilter(tenant=all_of))
+    yield "recent_events", verbs.recent_events(EventFilter(tenant=all_of))
+    yield "dead_letter_groups", verbs.dead_letter_groups(GroupFilter(tenant=all_of, resolved=True))
+    yield "events_after", verbs.events_after(None, 1000, all_of)
+    yield "app_events_after", verbs.app_events_after(None, 1000, all_of)
+    yield "usage", verbs.usage(("tenant",), all_of)
+    yield "preview_retention", verbs.preview_retention(all_of)
+    yield "due_schedules", verbs.due_schedules(("rich",), 100, all_of)
+    yield "next_operation", verbs.next_operation(all_of)
+    yield "list_jobs", verbs.list_jobs(JobFilter(tenant=all_of, limit=1000))
+    yield "notes", verbs.notes(JobFilter(tenant=all_of, limit=1000))
+    yield "seal", verbs.seal()
+    jobs = {str(row["job_id"]) for table in rows.values() for row in table if row.get("job_id")}
+    for job in sorted(jobs):
+        if len(job) == 36:
+            for name in ("get", "history", "attempts", "artifacts", "checkpoints", "result", "steps", "references"):
+                yield name, getattr(verbs, name)(job, all_of)
+            for name in ("made_from", "chain", "circumstances", "group_of", "remade", "parent_results", "turn_of"):
+                yield name, getattr(verbs, name)(job, all_of)
+            yield "story", story(verbs, job, all_of)
+            yield "why", why(verbs, job, all_of)
+    for gate in rows.get("gate", []):
+        if len(str(gate["id"])) == 36:
+            yield "votes", verbs.votes(gate["id"], all_of)
+            yield "gate", verbs.gate(gate["id"], all_of)
+    for row in rows.get("workflow", []):
+        if len(str(row["id"])) == 36:
+            yield "graph", verbs.graph(row["id"], all_of)
+    for row in rows.get("schedule", []):
+        if len(str(row["id"])) == 36:
+            yield "fires", verbs.fires(row["id"], all_of)
+    for row in rows.get("endpoint", []):
+        if len(str(row["id"])) == 36:
+            yield "endpoint_deliveries", verbs.endpoint_deliveries(row["id"], all_of, 100)
+    for row in rows.get("subscription", []):
+        if len(str(row["id"])) == 36:
+            yield "deliveries", verbs.deliveries(row["id"], all_of, False, 100)

@@ -1,0 +1,133 @@
+"""Fault 51: a row holds nonsense in some column. That job is dead-lettered or shown as unreadable; all others go on.
+
+Every column of every table is tried, with every nonsense that fits its type and that the table accepts. The columns
+come from the catalogue of each store, so one that is added later is tried as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from itertools import groupby
+
+import pytest
+
+from holdfast import App, HoldfastError, Job, State
+from holdfast.stores.base import JobFilter
+from tests.app.running import work_off
+from tests.faults.scenery import furnish, reads
+from tests.faults.spoiling import Column, Spoiler, open_spoiler, spoil
+from tests.support.stores import claim, forward, open_lease, put, spec
+
+pytestmark = pytest.mark.req("CX-1", "CX-15", "DP-8", "DP-15")
+
+# A row with another key is another row, or nobody's: nothing is asked of it but that it stops no other.
+IDENTITY = {"id", "n", "tenant"}
+# Who asks for another kind or queue may still take it.
+ELSEWHERE = {"kind", "queue", "state"}
+# The engine's own registers, one row each: what time it is, what is switched on. There is no other row to go on with.
+REGISTERS = {"clock", "dispatch", "migration", "upkeep", "usage_place", "round", "moved", "ready"}
+# Have a test of their own below.
+JOBS = {"job", "job_state"}
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    with closing(App(url, name="tests", enqueued_by="tester")) as app:
+
+        @app.job("work")
+        async def work() -> None: ...
+
+        app.store.migrate()
+        yield app
+
+
+@pytest.fixture
+def spoiler(app: App, url: str) -> Iterator[Spoiler]:
+    with closing(open_spoiler(url)) as spoiler:
+        yield spoiler
+
+
+class Crowd:
+    """Good jobs in every state that workers and maintenance look at, and between them as many as are to be spoilt."""
+
+    def __init__(self, app: App, bad: int) -> None:
+        self._app = app
+        self.good: list[str] = []
+        self.bad: list[list[str]] = []
+        store = app.store
+        lease = open_lease(store, ttl=60.0)
+        later = store.run(store.verbs.now()) + timedelta(seconds=1.0)
+        self._add(bad, priority=100)
+        claim(store, lease, bad + 2)
+        self._add(bad, priority=100)
+        claim(store, lease, bad + 2, begin=False)
+        self._add(bad, process_after=later)
+        self._add(bad)
+        store.run(store.verbs.end_lease(lease, "closed", "*"))
+        forward(store, 2.0)
+
+    def _add(self, bad: int, **fields: object) -> None:
+        first, *between, last = put(self._app.store, *(spec("work", **fields) for _ in range(bad + 2)))
+        self.good += [first, last]
+        self.bad.append(between)
+
+
+@pytest.mark.parametrize("table", sorted(JOBS))
+def test_no_job_stops_the_others(app: App, spoiler: Spoiler, table: str) -> None:
+    tried = [(c, v) for c in spoiler.columns() if c.table == table for v in spoiler.nonsense(c)]
+    crowd = Crowd(app, len(tried))
+    spoilt: dict[str, Column] = {}
+    with spoiler.unguarded():
+        for ids in crowd.bad:
+            for job_id, (column, value) in zip(ids, tried, strict=True):
+                if spoiler.update(column, value, "id", job_id):
+                    spoilt[job_id] = column
+    assert len({column.name for column in spoilt.values()}) > 20
+    work_off(app, lease_ttl=2.0)
+    jobs = {job.id: job for job in listed(app)}
+    assert {jobs[job_id].state for job_id in crowd.good} == {State.SUCCEEDED}
+    for job_id, column in spoilt.items():
+        if column.name not in IDENTITY:
+            found = app.get(job_id)
+            assert found is not None, (column, "is lost")
+            ended = found.state.finished or found.unreadable or found.due_at is not None
+            assert ended or column.name in ELSEWHERE, (column, found.state)
+
+
+def listed(app: App) -> list[Job]:
+    found: list[Job] = []
+    before = None
+    while page := app.store.run(app.store.verbs.list_jobs(JobFilter(tenant="*", limit=200, before=before))):
+        found += page
+        before = page[-1].id
+    return found
+
+
+def test_no_other_row_stops_anything(app: App, spoiler: Spoiler, caplog: pytest.LogCaptureFixture) -> None:
+    furnish(app)
+    tables = {name: list(columns) for name, columns in groupby(spoiler.columns(), lambda column: column.table)}
+    spoilt: dict[str, set[str]] = {}
+    with spoiler.unguarded():
+        for table, columns in tables.items():
+            if table not in REGISTERS | JOBS:
+                spoilt[table] = spoil(spoiler, table, columns)
+    assert sum(map(len, spoilt.values())) > 150, spoilt
+    failed = []
+    for name, flow in reads(app, {table: spoiler.rows(table) for table in spoilt}):
+        try:
+            app.store.run(flow)
+        except HoldfastError as error:
+            if error.code != "not_found":
+                failed.append(f"{name}: {error}")
+        except Exception as error:
+            failed.append(f"{name}: {error!r}")
+    assert failed == []
+    good = put(app.store, *(spec("work") for _ in range(5)))
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        work_off(app)
+    assert {app.handle(job_id).state for job_id in good} == {State.SUCCEEDED}
+    said = [record.getMessage()[:200] for record in caplog.records if record.getMessage().startswith("duty")]
+    assert said == []
