@@ -174,7 +174,7 @@ class PostgresServer(Databases):
         self._dir = make_private_dir(self._account)
         self._data = make_private_dir(self._account, in_memory=self._in_memory)
         self._copies_files = self._data.is_relative_to(MEMORY)  # there may have been no room
-        self._bin = install_dir(self.version, self._account, self._dir) / "bin"
+        self._bin = self._install_dir(self._account, self._dir) / "bin"
         password_file = self._dir / "password"
         password_file.write_text(self.password)
         self._account.own(password_file)
@@ -183,13 +183,19 @@ class PostgresServer(Databases):
             *("--encoding", "UTF8", "--no-locale", "--auth-local", "trust", "--auth-host", "password"),
             # --no-sync: a crash of the machine during initdb ends the tests anyway
             *("--pwfile", str(password_file), "--no-instructions", "--no-sync"),
-            *("--set", f"scram_iterations={self._settings['scram_iterations']}"),
+            *self._initdb_settings(),
         ]
         made = subprocess.run(
             command, cwd=self._dir, capture_output=True, text=True, check=False, **self._account.popen_args()
         )
         if made.returncode != 0:
             raise ServerError(f"initdb failed:\n{made.stdout}{made.stderr}")
+
+    def _install_dir(self, account: Account, private_dir: Path) -> Path:
+        return install_dir(self.version, account, private_dir)
+
+    def _initdb_settings(self) -> list[str]:
+        return ["--set", f"scram_iterations={self._settings['scram_iterations']}"]
 
     def _launch(self) -> None:
         assert self._bin is not None

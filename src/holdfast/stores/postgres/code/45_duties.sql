@@ -5,7 +5,7 @@
 create or replace function promote_due(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -34,7 +34,7 @@ end $$;
 create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -65,7 +65,7 @@ end $$;
 create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
 returns table (leases integer, requeued integer, crashed integer)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
