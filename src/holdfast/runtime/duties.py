@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import Sweep
 from holdfast.runtime.feeding import feed
 from holdfast.runtime.operating import work_off
@@ -76,6 +77,9 @@ async def run_once(duty: Duty, store: Store) -> int:
             total += done
             if done < duty.full:
                 break
+        return total
+    except StoreUnavailable as error:
+        store.outage.failed(error)
         return total
     except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)

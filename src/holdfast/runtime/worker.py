@@ -16,7 +16,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
-from holdfast.domain.errors import HoldfastError, Refused, StaleLease
+from holdfast.domain.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
 from holdfast.domain.settlement import Settlement
 from holdfast.runtime.duties import Duty, attend
 from holdfast.runtime.execution import Handler
@@ -38,8 +38,18 @@ log = logging.getLogger("holdfast.worker")
 
 # A worker that starts beside a backlog begins with that. Whatever else it does waits until it rests, but no longer.
 LATEST_REST = 1.0
+# After the second failure in a row, in seconds, doubling up to the longest. After the first there is no pause.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait before the database is asked again, after so many failures in a row. One lost connection says
+    nothing about the server, so the first time there is no pause; from then on they are spread."""
+    if failures < 2:
+        return 0.0
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 10)) * random.uniform(0.5, 1.0)
 
 
 class Worker:
@@ -75,6 +85,7 @@ class Worker:
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
         self._refused = False  # it may have been for one of the outcomes in it
         self._failing = False  # the last turn did
+        self._failures = 0  # in a row, without an exchange that came through
         self._unlooked: set[str] = set()  # duties that have not yet looked whether there is something to do
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -186,6 +197,9 @@ class Worker:
             if self._stopping and self._slots.running and self._grace.is_over():
                 await self._slots.hand_back()
             if self._doubt and not self._turns and not self._gives_up():
+                self._failures += 1  # here, not for each exchange: one loss may have ended several of them
+                if pause := pause_after(self._failures):
+                    await asyncio.sleep(pause)
                 await self._compare()
             while len(self._turns) < self.store.lanes and self._begin_turn():
                 pass
@@ -210,8 +224,7 @@ class Worker:
         except StaleLease:
             self._keeper.lost = True
         except Exception as error:
-            log.warning("the store cannot be used, trying again: %s", error)
-            await asyncio.sleep(random.uniform(0.1, 0.5))
+            self._report(error)
 
     async def _settle_singly(self) -> None:
         ended = self._slots.take_ended(LARGEST_TURN)
@@ -264,12 +277,13 @@ class Worker:
             flow = self.store.verbs.turn(ended, request)
             turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
-            await self._turn_failed(ended, lease, error)
+            self._turn_failed(ended, lease, error)
             return
         finally:
             self._asked -= want
             self._settling -= len(ended)
-        self._failing = False
+        self._failing, self._failures = False, 0
+        self.store.outage.answered()
         for job_id in turn.stale:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
         if lease != self._keeper.lease:
@@ -289,7 +303,7 @@ class Worker:
         if not turn.live and await self._keeper.revive():
             self._call()
 
-    async def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
+    def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
         """What has ended is kept, and settled when the store is back, if the lease still holds."""
         if lease != self._keeper.lease:
             return
@@ -304,9 +318,14 @@ class Worker:
             log.error("the worker takes nothing more: %s", error)
             self.stop()
             return
+        self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            self.store.outage.failed(error)
+            return
         known = isinstance(error, HoldfastError)
-        log.warning("the store cannot be used, trying again: %s", error, exc_info=None if known else error)
-        await asyncio.sleep(random.uniform(0.1, 0.5))
+        log.warning("An exchange with the database failed, retrying: %s", error, exc_info=None if known else error)
 
     def _turn_over(self, turn: asyncio.Task[None]) -> None:
         self._turns.discard(turn)

@@ -16,6 +16,7 @@ from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.stores.flow import Flow
+from holdfast.stores.outage import Outage
 from holdfast.stores.port.audit import AuditVerbs
 from holdfast.stores.port.connectors import ConnectorVerbs
 from holdfast.stores.port.dead_letters import DeadLetterVerbs
@@ -126,6 +127,11 @@ class Store(Protocol):
     @property
     def lanes(self) -> int:
         """How many turns of one worker make sense at the same time."""
+        ...
+
+    @property
+    def outage(self) -> Outage:
+        """Where a failure to use the database is reported, and logged once."""
         ...
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:

@@ -82,7 +82,7 @@ def diagnose(
     return findings
 
 
-# Settings that slow workers down or make their statements fail: a name, what is harmless, and what follows from the rest.
+# Settings that slow workers down or make statements fail: a name, which values are harmless, the effect of others.
 HURTFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     ("autovacuum", "on".__eq__, "nobody removes dead rows, and claims get slower and slower"),
     ("track_counts", "on".__eq__, "autovacuum does not run, and claims get slower and slower"),

@@ -15,6 +15,7 @@ import psycopg
 from typing_extensions import override
 
 from holdfast.stores.ear import LINGER, Ear
+from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.pooler import brings_notices, is_direct
 
 log = logging.getLogger("holdfast.store")
@@ -23,11 +24,14 @@ log = logging.getLogger("holdfast.store")
 BREATH = 0.001
 # Now and then something is asked, to find out whether the connection still is one.
 SOUNDING = 15.0
+# Between two attempts to connect: from the first to the last, doubling.
+FIRST_PAUSE, LAST_PAUSE = 0.1, 6.4
 
 
 class PostgresEar(Ear):
-    def __init__(self, url: str, schema: str, settings: dict[str, Any]) -> None:
+    def __init__(self, url: str, schema: str, settings: dict[str, Any], outage: Outage) -> None:
         super().__init__()
+        self._outage = outage
         self._schema = schema
         self._settings = settings | {"conninfo": url}
         self._rope: socket.socket | None = None
@@ -48,7 +52,7 @@ class PostgresEar(Ear):
             self._listen_until_rung(bell.fileno(), closing)
 
     def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
-        pause = 0.1
+        pause = FIRST_PAUSE
         while not closing.is_set():
             if self._in_vain:
                 self._sit(bell, closing)
@@ -59,14 +63,17 @@ class PostgresEar(Ear):
                         self._give_up(closing)
                         continue
                     connection.execute(f'listen "{self._schema}"')
-                    pause = 0.1
+                    pause = FIRST_PAUSE
                     self.tell("")  # whatever was said while nobody listened
                     self._attend(connection, bell, closing)
                     return
             except psycopg.Error as error:
-                log.info("not listening for the moment: %s", str(error).strip().split("\n")[0])
+                # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
+                alone = pause == LAST_PAUSE and not self._outage.reason
+                level = logging.WARNING if alone else logging.DEBUG
+                log.log(level, "Not listening for notifications, retrying: %s", str(error).strip().split("\n")[0])
                 closing.wait(random.uniform(0.5, 1.0) * pause)
-                pause = min(5.0, pause * 2)
+                pause = min(LAST_PAUSE, pause * 2)
 
     def _give_up(self, closing: threading.Event) -> None:
         """For good: what a pooler lets through is a setting of its own. Whoever listens looks by himself as well."""

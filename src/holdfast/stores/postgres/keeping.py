@@ -20,6 +20,7 @@ from psycopg_pool import PoolTimeout
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+    from holdfast.stores.outage import Outage
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 
 KEPT_FOR = 60.0
@@ -33,8 +34,9 @@ DISCARDED = 10
 class LoopConnections:
     """Of the loop that is running. Whoever has taken a connection gives it back, whatever has become of it."""
 
-    def __init__(self, pool: AsyncConnectionPool[OurAsyncConnection]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[OurAsyncConnection], outage: Outage) -> None:
         self._pool = pool
+        self._outage = outage
         self._kept: OurAsyncConnection | None = None
         self._waiting = 0
         self._used = self._due = self._closed = False
@@ -67,7 +69,7 @@ class LoopConnections:
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(PoolTimeout):
                 return await self._pool.getconn(min(left, ASK_ANEW))
-        raise _no_connection(within)
+        raise _no_connection(within, self._outage)
 
     async def give_back(self, connection: OurAsyncConnection) -> None:
         if self._kept is not None or self._waiting or self._due or self._closed or not _is_idle(connection):
@@ -100,27 +102,29 @@ class LoopConnections:
         await self._pool.close(within)
 
 
-def take_now(pool: ConnectionPool[OurConnection], within: float, *, quiet: bool = False) -> OurConnection:
+def take_now(
+    pool: ConnectionPool[OurConnection], within: float, outage: Outage, *, quiet: bool = False
+) -> OurConnection:
     """The same for whoever has no loop."""
     for _ in range(DISCARDED if quiet else 0):
-        found = _take_now(pool, within)
+        found = _take_now(pool, within, outage)
         if _is_quiet(found):
             return found
         found.close()
         pool.putconn(found)
-    return _take_now(pool, within)
+    return _take_now(pool, within, outage)
 
 
-def _take_now(pool: ConnectionPool[OurConnection], within: float) -> OurConnection:
+def _take_now(pool: ConnectionPool[OurConnection], within: float, outage: Outage) -> OurConnection:
     end = time.monotonic() + within
     while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(PoolTimeout):
             return pool.getconn(min(left, ASK_ANEW))
-    raise _no_connection(within)
+    raise _no_connection(within, outage)
 
 
-def _no_connection(within: float) -> PoolTimeout:
-    return PoolTimeout(f"there was no connection within {within:g} s; the log has the reasons")
+def _no_connection(within: float, outage: Outage) -> PoolTimeout:
+    return PoolTimeout(f"there was no connection within {within:g} s: {outage.reason or 'all are in use'}")
 
 
 def _is_quiet(connection: OurConnection | OurAsyncConnection) -> bool:

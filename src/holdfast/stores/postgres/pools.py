@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from holdfast.stores.postgres.connections import CONNECTION, OurAsyncConnection, OurConnection, prepare_connection
+from holdfast.stores.outage import Outage
+from holdfast.stores.postgres.connections import CONNECTION, POOL, OurAsyncConnection, OurConnection, prepare_connection
 from holdfast.stores.postgres.keeping import ASK_ANEW, LoopConnections
 from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direct
 
@@ -24,8 +25,9 @@ CLOSE_WITHIN = 0.5
 class Pools:
     """``size`` is how many connections each may have, and ``hot`` how many one has that is for what is hot."""
 
-    def __init__(self, url: str, size: int, hot: int) -> None:
+    def __init__(self, url: str, size: int, hot: int, outage: Outage) -> None:
         self._url = url
+        self._outage = outage
         self._size, self._hot = size, hot
         self._of_threads: ConnectionPool[OurConnection] | None = None
         self._opening = threading.Lock()
@@ -52,7 +54,7 @@ class Pools:
                         max_size=self._size,
                         configure=_ready,
                         open=True,
-                        **_settings(),
+                        **_settings(self._outage),
                     )
         return self._of_threads
 
@@ -69,9 +71,9 @@ class Pools:
                 max_size=self._hot if hot else self._size,
                 configure=_aready,
                 open=False,
-                **_settings(),
+                **_settings(self._outage),
             )
-            found = lanes[hot] = LoopConnections(pool)
+            found = lanes[hot] = LoopConnections(pool, self._outage)
             await pool.open()
         return found
 
@@ -87,14 +89,14 @@ class Pools:
         await asyncio.gather(*(pool.close(CLOSE_WITHIN) for pool in lanes.values()))
 
 
-def _settings() -> dict[str, Any]:
+def _settings(outage: Outage) -> dict[str, Any]:
     """What every pool is given."""
     return {
         "min_size": 0,
-        "kwargs": CONNECTION,
+        "kwargs": CONNECTION | {"outage": outage},
         "timeout": CONNECT_WITHIN,
         "reconnect_timeout": ASK_ANEW,
-        "name": "holdfast",
+        "name": POOL,
     }
 
 

@@ -14,6 +14,7 @@ from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow
 from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.outage import Outage
 from holdfast.stores.patience import patience_of
 from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
@@ -72,10 +73,11 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self.verbs = PostgresVerbs(schema)
         self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
-        self._pools = Pools(url, pool_size, min(self.lanes, pool_size))
+        self.outage = Outage()
+        self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog()
-        self._ear = PostgresEar(url, schema, CONNECTION)
+        self._ear = PostgresEar(url, schema, CONNECTION, self.outage)
 
     # --- running flows ---
 
@@ -86,7 +88,10 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             try:
                 pool = self._pools.of_threads()
                 connection = take_now(
-                    pool, min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow)
+                    pool,
+                    min(patience, CONNECT_WITHIN, whose.left()),
+                    self.outage,
+                    quiet=attempt > 0 or only_once(flow),
                 )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)

@@ -19,6 +19,7 @@ from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.outage import Outage
 from holdfast.stores.recording import sqlite_triggers
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing
 from holdfast.stores.sqlite.connection import Connections, database_path
@@ -42,6 +43,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def __init__(self, url: str) -> None:
         self.url = url
         self.verbs = SqliteVerbs()
+        self.outage = Outage()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
         self._threads: dict[bool, ThreadPoolExecutor] = {}
