@@ -13,12 +13,12 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 
 from holdfast.domain.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
 from holdfast.domain.settlement import Settlement
-from holdfast.runtime.duties import Duty, attend
+from holdfast.runtime.duties import Duty, Maintenance
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.grace import Grace
 from holdfast.runtime.holdings import compare
@@ -40,6 +40,9 @@ log = logging.getLogger("holdfast.worker")
 LATEST_REST = 1.0
 # After the second failure in a row, in seconds, doubling up to the longest. After the first there is no pause.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+# How often an idle worker polls though it is told of new jobs; and for how long it polls at its own pace again after it
+# has found jobs of which it was not told.
+SAFETY_POLL, DOUBT = 5.0, 60.0
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
 
@@ -86,6 +89,9 @@ class Worker:
         self._refused = False  # it may have been for one of the outcomes in it
         self._failing = False  # the last turn did
         self._failures = 0  # in a row, without an exchange that came through
+        self._maintenance: Maintenance | None = None
+        self._polled = False  # the next exchange is begun by the clock: nobody has announced anything
+        self._doubtful_until = 0.0  # announcements may be missing
         self._unlooked: set[str] = set()  # duties that have not yet looked whether there is something to do
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -177,13 +183,16 @@ class Worker:
         if self.options.notify and not self._leaving.is_set():
             hush = self.store.listen(self._heard)
             self._call()  # what came in before that was not heard of
-        first = asyncio.Lock()
-        looks = [
-            attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving, first)
-            for duty in duties
-        ]
+        self._maintenance = Maintenance(
+            self.store,
+            duties,
+            self.options.tenant,
+            lease=lambda: self._keeper.lease,
+            call=self._call,
+            looked=self._looked,
+        )
         try:
-            await asyncio.gather(recalls, *looks)
+            await asyncio.gather(recalls, self._maintenance.run(self._leaving))
         finally:
             if hush is not None:
                 hush()
@@ -250,7 +259,8 @@ class Worker:
         self._asked += want
         ended = self._slots.take_ended(LARGEST_TURN)
         self._settling += len(ended)
-        turn = asyncio.create_task(self._turn(ended, want))
+        polled, self._polled = self._polled, False
+        turn = asyncio.create_task(self._turn(ended, want, polled))
         self._turns.add(turn)
         turn.add_done_callback(self._turn_over)
         return True
@@ -263,7 +273,7 @@ class Worker:
             room = min(room, self.options.max_jobs - self.taken - self._asked)
         return room
 
-    async def _turn(self, ended: list[Settlement], want: int) -> None:
+    async def _turn(self, ended: list[Settlement], want: int, polled: bool) -> None:
         lease, look = self._keeper.lease, self._search.look()
         request = ClaimRequest(
             lease=lease,
@@ -291,6 +301,8 @@ class Worker:
         if want and turn.live:
             self._search.learn(turn, want, look)
             self._plenty = len(turn.claims) == want
+            if polled and turn.claims:
+                self._doubtful_until = time.monotonic() + DOUBT
             self._hungry = self._hungry or self._plenty
         if any(settlement.ending == "ask" for settlement in ended):
             self._hungry = True  # the job that tells people of a question may be there only when the turn is over
@@ -361,7 +373,7 @@ class Worker:
 
     async def _sleep(self) -> None:
         """Until something happens, or it is time to look whether something has."""
-        longest = self._grace.shortened(self.options.poll * random.uniform(0.8, 1.2))
+        longest = self._grace.shortened(self._poll() * random.uniform(0.8, 1.2))
         self._asleep = True
         if not self._turns:
             self._rested.set()
@@ -370,15 +382,24 @@ class Worker:
                 async with asyncio.timeout(longest):
                     await self._wake.wait()
         except TimeoutError:
-            self._hungry = True
+            self._hungry = self._polled = True
         self._asleep = False
         self._wake.clear()
+
+    def _poll(self) -> float:
+        """Seldom where every new job is announced: then polling is only a safety net. Not when a poll has just found
+        jobs that nobody had announced, nor before the head of every queue was seen."""
+        told = self.store.listening and self._maintenance is not None and self._maintenance.notifies
+        if not told or not self._search.exhausted or time.monotonic() < self._doubtful_until:
+            return self.options.poll
+        return max(self.options.poll, SAFETY_POLL)
 
     # --- being told ---
 
     def _call(self) -> None:
         """There is something to take."""
         self._hungry = True
+        self._polled = False
         self._wake.set()
 
     def _looked(self, duty: str) -> None:
@@ -400,5 +421,6 @@ class Worker:
             self._loop.call_soon_threadsafe(self._search.hint, what)
         if what == "" or what in self.options.queues:
             self._hungry = True
+            self._polled = False
             if self._asleep:
                 self._loop.call_soon_threadsafe(self._wake.set)

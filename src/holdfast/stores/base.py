@@ -15,6 +15,7 @@ from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.workflows import Started, WorkflowSpec
+from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow
 from holdfast.stores.outage import Outage
 from holdfast.stores.port.audit import AuditVerbs
@@ -142,6 +143,16 @@ class Store(Protocol):
         anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
         and then.
         """
+        ...
+
+    @property
+    def listening(self) -> bool:
+        """Whether whatever is announced is heard now; then polling is a safety net only."""
+        ...
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        """Which maintenance tasks have work, asked in one round trip. None where each of them may as well look itself:
+        looking costs no round trip there."""
         ...
 
     def run(self, flow: Flow[T]) -> T: ...

@@ -32,6 +32,7 @@ class PostgresEar(Ear):
     def __init__(self, url: str, schema: str, settings: dict[str, Any], outage: Outage) -> None:
         super().__init__()
         self._outage = outage
+        self.listening = False
         self._schema = schema
         self._settings = settings | {"conninfo": url}
         self._rope: socket.socket | None = None
@@ -49,7 +50,16 @@ class PostgresEar(Ear):
         bell, rope = socket.socketpair()
         with bell, rope:
             self._rope = rope
-            self._listen_until_rung(bell.fileno(), closing)
+            try:
+                self._listen_until_rung(bell.fileno(), closing)
+            finally:
+                self.listening = False
+
+    def _deafened(self) -> None:
+        """Whoever relied on being told looks again, and from now on by himself."""
+        if self.listening:
+            self.listening = False
+            self.tell("")
 
     def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
         pause = FIRST_PAUSE
@@ -64,10 +74,12 @@ class PostgresEar(Ear):
                         continue
                     connection.execute(f'listen "{self._schema}"')
                     pause = FIRST_PAUSE
+                    self.listening = True
                     self.tell("")  # whatever was said while nobody listened
                     self._attend(connection, bell, closing)
                     return
             except psycopg.Error as error:
+                self._deafened()
                 # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
                 alone = pause == LAST_PAUSE and not self._outage.reason
                 level = logging.WARNING if alone else logging.DEBUG

@@ -18,6 +18,8 @@ from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direc
 Lanes: TypeAlias = "dict[bool, LoopConnections]"
 
 CONNECT_WITHIN = 15.0
+# After a busy time, what nobody uses is closed after so many seconds, one connection at a time.
+MAX_IDLE = 30.0
 # A pool that is closed waits so long for connections that it has begun to open.
 CLOSE_WITHIN = 0.5
 
@@ -77,6 +79,12 @@ class Pools:
             await pool.open()
         return found
 
+    async def of_maintenance(self) -> LoopConnections:
+        """The hot pool, if one of its connections is at hand: so an idle worker needs none besides. Else the other."""
+        self._leave_to_parent()
+        hot = self._of_loops.get(asyncio.get_running_loop(), {}).get(True)
+        return hot if hot is not None and await hot.comes_to_rest() else await self.of_loop()
+
     def close(self) -> None:
         self._leave_to_parent()
         if self._of_threads is not None:
@@ -93,6 +101,7 @@ def _settings(outage: Outage) -> dict[str, Any]:
     """What every pool is given."""
     return {
         "min_size": 0,
+        "max_idle": MAX_IDLE,
         "kwargs": CONNECTION | {"outage": outage},
         "timeout": CONNECT_WITHIN,
         "reconnect_timeout": ASK_ANEW,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.due import DueWork, maintaining
 from holdfast.stores.flow import Flow
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.outage import Outage
@@ -19,6 +20,7 @@ from holdfast.stores.patience import patience_of
 from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import conditions, diagnose
+from holdfast.stores.postgres.due import due_work
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.recording import postgres_triggers
 
@@ -121,9 +123,10 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         whose = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
-                connections = await self._pools.of_loop(flow.hot)
+                brief = maintaining.get()
+                connections = await (self._pools.of_maintenance() if brief else self._pools.of_loop(flow.hot))
                 connection = await connections.take(
-                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow)
+                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow), brief=brief
                 )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)
@@ -142,6 +145,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 flow = flow.again() if lost(error) else flow
             await asyncio.sleep(pause(attempt))
         raise AssertionError("unreachable")
+
+    @property
+    def listening(self) -> bool:
+        return self._ear.listening
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        return await self.arun(due_work(self.schema_name, lease, tenant))
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.outage import Outage
@@ -89,6 +90,13 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         if flow.writes not in self._threads:
             self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         return self._threads[flow.writes]
+
+    @property
+    def listening(self) -> bool:
+        return False  # it is told of any commit, not of jobs: a poll finds out, and is cheap
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        return None
 
     def listen(self, heard: Callable[[str], None]) -> Callable[[], None]:
         return self._ear.add(heard)

@@ -105,6 +105,9 @@ begin
     update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
      where s.id = any (v_jobs) and s.state = 'leased';
     get diagnostics requeued = row_count;
+    if requeued > 0 then
+        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_jobs) and s.state = 'queued') q;
+    end if;
     update job_state s
        set state = 'failed', lease = null, finished_at = v_now, note = null,
            error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
