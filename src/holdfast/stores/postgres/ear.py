@@ -55,12 +55,6 @@ class PostgresEar(Ear):
             finally:
                 self.listening = False
 
-    def _deafened(self) -> None:
-        """Whoever relied on being told looks again, and from now on by himself."""
-        if self.listening:
-            self.listening = False
-            self.tell("")
-
     def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
         pause = FIRST_PAUSE
         while not closing.is_set():
@@ -79,7 +73,9 @@ class PostgresEar(Ear):
                     self._attend(connection, bell, closing)
                     return
             except psycopg.Error as error:
-                self._deafened()
+                if self.listening:  # one connection was lost: the server may well be there
+                    self.listening = False
+                    continue
                 # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
                 alone = pause == LAST_PAUSE and not self._outage.reason
                 level = logging.WARNING if alone else logging.DEBUG
