@@ -122,7 +122,7 @@ class Maintenance:
 
     One statement asks which have work. Of several workers the one that was started first asks most often, the others
     less: if it dies they find its work all the same, a little later. Nothing else depends on it, as each task claims
-    what it works on. A store that cannot tell (SQLite) has every task run at its own pace.
+    what it works on. A store that cannot tell has every task run at its own pace.
     """
 
     def __init__(
