@@ -1,7 +1,8 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
 durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
 tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), over HTTP (service),
-and the pages of the dashboard beside five million jobs (pages)."""
+the pages of the dashboard beside five million jobs (pages), on a server with JIT (jit), while connections are lost
+(storm), and with nothing to do (idle)."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from bench import (
     chart,
+    circumstances,
     facts,
     fairness,
     floor,
@@ -53,7 +55,7 @@ from bench.waiting import Beside
 
 GROUPS = (
     *("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service"),
-    "pages",
+    *("pages", "jit", "storm", "idle"),
 )
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
@@ -75,6 +77,7 @@ class Measured:
     sealing: list[Beside] = field(default_factory=list)
     service: list[Beside] = field(default_factory=list)
     pages: list[pages.Screen] = field(default_factory=list)
+    circumstances: list[Bar] = field(default_factory=list)
     long: dict[str, Any] | None = None
 
     @property
@@ -83,7 +86,7 @@ class Measured:
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
         found += [*of_limits(self.limits), *of_fairness(self.fairness)]
         found += [*of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
-        return [*found, *of_pages(self.pages)]
+        return [*found, *of_pages(self.pages), *self.circumstances]
 
     def read(self, document: dict[str, Any]) -> None:
         """Take over what an earlier run has written."""
@@ -97,6 +100,7 @@ class Measured:
         self.retention += [Beside(**each) for each in document.get("retention", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
         self.service += [Beside(**each) for each in document.get("service", ())]
+        self.circumstances += [Bar(**each) for each in document.get("circumstances", ())]
         self.pages += [pages.Screen(**each) for each in document.get("pages", ())]
 
 
@@ -231,6 +235,13 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.service = service.run(backends, options.store, service.QUICK if options.quick else service.Sizes())
         if "pages" in groups:
             measured.pages = pages.run(backends, pages.QUICK if options.quick else pages.Sizes())
+        found_in = circumstances.QUICK if options.quick else circumstances.Sizes()
+        if "jit" in groups:
+            measured.circumstances += circumstances.jit(found_in)
+        if "storm" in groups:
+            measured.circumstances += circumstances.storm(backends, found_in)
+        if "idle" in groups:
+            measured.circumstances += circumstances.idle(backends, found_in)
     except KeyboardInterrupt:
         note("interrupted; what was measured so far:")
     return measured
@@ -273,6 +284,7 @@ def main() -> int:
         found["sealing"] = [asdict(each) for each in measured.sealing]
         found["service"] = [asdict(each) for each in measured.service]
         found["pages"] = [asdict(each) for each in measured.pages]
+        found["circumstances"] = [asdict(each) for each in measured.circumstances]
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if measured.results is not None:
         write(options, subjects, measured.results)

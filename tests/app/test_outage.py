@@ -113,7 +113,7 @@ def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
         with working(elsewhere, **options) as beside:
             assert begun.wait(20)
             own_server.stop("fast")
-            until(lambda: "error connecting" in caplog.text, "its duties have met the outage")
+            until(lambda: "Database unavailable" in caplog.text, "its duties have met the outage")
             beside.ask_to_stop()
             until(lambda: not beside.alive, "it has left", limit=25)
         # A beat would keep the lease, and whatever was run under it, when the server is back.

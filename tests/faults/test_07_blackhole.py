@@ -66,7 +66,7 @@ def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path,
     wire.hold()
     try:
         until(
-            lambda: "heartbeat failed" in cut_off.said() or "lost" in cut_off.said(),
+            lambda: "Database unavailable" in cut_off.said() or "lost" in cut_off.said(),
             "the worker says that something is wrong",
             WORKER_NOTICES,
         )

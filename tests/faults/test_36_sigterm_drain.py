@@ -96,7 +96,7 @@ def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder
         take_the_rest(tiny_disk)
         fill(app, text="")
         (folder / "go").touch()  # both end now, and the disk is full
-        until(lambda: "store cannot be used" in leaving.said(), "it cannot settle them")
+        until(lambda: "Database unavailable" in leaving.said(), "it cannot settle them")
         leaving.ask_to_stop()
         try:
             left = leaving.wait(4.0)

@@ -105,8 +105,12 @@ def _has_room(path: str) -> bool:
 
 
 def debian_bin() -> Path | None:
-    """The programs of the newest server that the system's packages have installed, if any."""
-    found = [path for path in _DEBIAN.glob("*/bin") if (path / "postgres").is_file() and path.parent.name.isdigit()]
+    """The programs of the newest server with LLVM that the system's packages have installed, if any."""
+    found = [
+        path / "bin"
+        for path in _DEBIAN.glob("[0-9]*")
+        if (path / "bin" / "postgres").is_file() and (path / "lib" / "llvmjit.so").is_file()
+    ]
     return max(found, key=lambda path: int(path.parent.name), default=None)
 
 

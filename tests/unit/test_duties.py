@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
-from holdfast.runtime.duties import Duty, attend
+from holdfast.runtime.duties import Duty, Maintenance
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 
@@ -35,16 +34,13 @@ class Watched:
         return Duty(name, 60.0, run=run, readies=readies)
 
     async def begin(self, *duties: Duty, leaving: asyncio.Event) -> list[asyncio.Task[None]]:
-        store, first = open_store("sqlite:///:memory:"), asyncio.Lock()
+        store = open_store("sqlite:///:memory:")
 
         def looked(name: str) -> None:
             self.looked.append(name)
             self._news.set()
 
-        return [
-            asyncio.create_task(attend(each, store, lambda: None, partial(looked, each.name), leaving, first))
-            for each in duties
-        ]
+        return [asyncio.create_task(Maintenance(store, duties, "*", looked=looked).run(leaving))]
 
     async def has_looked(self, name: str) -> None:
         while name not in self.looked:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from holdfast.app import App
 from holdfast.domain.errors import Refused
-from holdfast.runtime.duties import attend
+from holdfast.runtime.duties import Maintenance
 from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.patience import ENDLESS, Patience, patience_of
 
@@ -49,9 +49,9 @@ class Attending:
             return
         pace = WorkerOptions(tenant=self.tenant)
         own = self._app.duties(self.tenant, pace.promote_every, pace.sweep_every)
-        duties, first = replace(pace, extra_duties=own).duties(), asyncio.Lock()
-        store, leaving = self._app.store, self._leaving
-        await asyncio.gather(*(attend(duty, store, _nothing, _nothing, leaving, first) for duty in duties))
+        duties = replace(pace, extra_duties=own).duties()
+        # Nobody here waits for jobs that have become ready: the store notifies those who do.
+        await Maintenance(self._app.store, duties, self.tenant).run(self._leaving)
 
     async def _may(self) -> bool:
         """Whether the service has a role that executes: said once, where it has not. A database that is away is waited
@@ -70,7 +70,3 @@ class Attending:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), AGAIN * random.uniform(0.8, 1.2))
         return False
-
-
-def _nothing() -> None:
-    """Nobody here waits for jobs that have become ready: those who do are told by the store."""

@@ -1,4 +1,4 @@
-"""What every worker does on the side. Correct with no leader: each verb is safe everywhere at once."""
+"""Maintenance: what every worker does besides running jobs. Each task is safe to run everywhere at once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.job import EVERY_TENANT, Sweep
 from holdfast.runtime.feeding import feed
 from holdfast.runtime.operating import work_off
@@ -18,11 +20,17 @@ from holdfast.runtime.quarantine import set_aside
 from holdfast.runtime.sealing import Sealing
 from holdfast.runtime.sweeping import SLICES, sweep
 from holdfast.stores.base import Store
+from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow
 
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 1000
+# How often the worker that leads asks what is due, and how often the others, as multiples of a task's shortest pace.
+# When work is known to fall due earlier, the one that leads asks then.
+LEADS, FOLLOWS = 2.0, 4.0
+# A task is run after so many seconds, though nothing said that there is work for it.
+UNASKED = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,9 @@ async def run_once(duty: Duty, store: Store) -> int:
             if done < duty.full:
                 break
         return total
+    except StoreUnavailable as error:
+        store.outage.failed(error)
+        return total
     except Exception as error:  # a duty that fails is tried again; it must not end the worker
         log.warning("duty %s failed: %s", duty.name, error)
         found = False
@@ -88,38 +99,113 @@ async def run_once(duty: Duty, store: Store) -> int:
         return total + (await run_once(duty, store) if found else 0)  # the others need not wait for the next time
 
 
-async def attend(
-    duty: Duty,
-    store: Store,
-    call: Callable[[], None],
-    looked: Callable[[], None],
-    leaving: asyncio.Event,
-    first: asyncio.Lock,
-) -> None:
-    """Do a duty again and again until ``leaving``: ``call`` when it found something, ``looked`` after each look. The
-    first looks are one after another, by ``first``: a worker that starts has jobs to take, and its duties would open a
-    connection each before that."""
-    async with first:
-        if duty.readies and not leaving.is_set():
-            await _look(duty, store, call, looked, leaving)
-    if not duty.readies and not leaving.is_set():  # one that goes slowly, and nobody waits for
-        await _look(duty, store, call, looked, leaving)
-    while not leaving.is_set():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(leaving.wait(), duty.every * random.uniform(0.8, 1.2))
-        if not leaving.is_set():
-            await _look(duty, store, call, looked, leaving)
+class _Chain:
+    """A duty and those that follow it, run one after another."""
+
+    def __init__(self, first: Duty) -> None:
+        self.first = first
+        self.duties: list[Duty] = []
+        each: Duty | None = first
+        while each is not None:
+            self.duties.append(each)
+            each = each.then
+        self.names = frozenset(duty.name for duty in self.duties)
+        self.next_at = self.unasked_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+
+    def wanted(self, due: DueWork | None, now: float) -> frozenset[str]:
+        """The names of those to be run now."""
+        if now < self.next_at or (self.task is not None and not self.task.done()):
+            return frozenset()
+        if due is None or now >= self.unasked_at:
+            return self.names
+        return (self.names & due.tasks) | (self.names - KNOWN)
 
 
-async def _look(
-    duty: Duty, store: Store, call: Callable[[], None], looked: Callable[[], None], leaving: asyncio.Event
-) -> None:
-    each: Duty | None = duty
-    while each is not None and not leaving.is_set():
-        if await run_once(each, store):
-            call()
-        each = each.then
-    looked()
+class Maintenance:
+    """Runs maintenance tasks when there is work for them. Calls ``call`` when one has done something, and ``looked``
+    when one has been run.
+
+    One statement asks which have work. Of several workers the one that was started first asks most often, the others
+    less: if it dies they find its work all the same, a little later. Nothing else depends on it, as each task claims
+    what it works on. A store that cannot tell has every task run at its own pace.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        duties: Iterable[Duty],
+        tenant: str,
+        *,
+        lease: Callable[[], str] = str,
+        call: Callable[[], None] = lambda: None,
+        looked: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._store = store
+        self._chains = [_Chain(duty) for duty in duties]
+        self._pace = min((chain.first.every for chain in self._chains), default=1.0)
+        self._quick = frozenset().union(*(each.names for each in self._chains if each.first.every <= self._pace))
+        self._tenant = tenant
+        self._lease, self._call, self._looked = lease, call, looked
+        self.notifies = False
+        """Whether new jobs are announced in this database, as far as is known."""
+
+    async def run(self, leaving: asyncio.Event) -> None:
+        """Until ``leaving``. All tasks are run at first, one after another: a worker that starts has jobs to take, and
+        its tasks would open a connection each before that."""
+        maintaining.set(True)
+        for chain in self._chains:
+            if chain.first.readies:
+                await self._run(chain, chain.names, leaving)
+        for chain in self._chains:
+            if not chain.first.readies:  # it goes slowly, and nobody waits for it
+                self._start(chain, chain.names, leaving)
+        pause = self._pace
+        while not leaving.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(leaving.wait(), pause * random.uniform(0.9, 1.1))
+            if not leaving.is_set():
+                pause = await self._look(leaving)
+        await asyncio.gather(*(chain.task for chain in self._chains if chain.task is not None))
+
+    async def _look(self, leaving: asyncio.Event) -> float:
+        """Start what has work; answers when to look again."""
+        try:
+            due = await self._store.due_work(self._lease(), self._tenant)
+            self._store.outage.answered()
+        except StoreUnavailable as error:
+            self._store.outage.failed(error)
+            return self._pace
+        except Exception as error:
+            log.warning("maintenance failed to find its work: %s", error)
+            return self._pace
+        now = time.monotonic()
+        for chain in self._chains:
+            if wanted := chain.wanted(due, now):
+                self._start(chain, wanted, leaving)
+        if due is None or due.tasks & self._quick:
+            return self._pace
+        self.notifies = due.notifies
+        if not due.leads:
+            return FOLLOWS * self._pace
+        longest = LEADS * self._pace
+        return longest if due.next_in is None else max(self._pace / 2, min(longest, due.next_in))
+
+    def _start(self, chain: _Chain, names: frozenset[str], leaving: asyncio.Event) -> None:
+        chain.task = asyncio.create_task(self._run(chain, names, leaving))
+
+    async def _run(self, chain: _Chain, names: frozenset[str], leaving: asyncio.Event) -> None:
+        if leaving.is_set():
+            return
+        for duty in chain.duties:
+            if duty.name in names and not leaving.is_set() and await run_once(duty, self._store):
+                self._call()
+        now, every = time.monotonic(), chain.first.every
+        # The quick ones are paced by the loop itself.
+        chain.next_at = now if every <= self._pace else now + every * random.uniform(0.8, 1.2)
+        if names == chain.names:
+            chain.unasked_at = now + max(UNASKED, every) * random.uniform(0.8, 1.2)
+        self._looked(chain.first.name)
 
 
 def _freed(sweep: Sweep) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 
 from holdfast.runtime.execution import ended_by_itself
 from holdfast.runtime.slots import Slots
@@ -11,7 +12,9 @@ from holdfast.stores.base import Store
 
 async def held_under(store: Store, lease: str, tenant: str) -> dict[str, int]:
     """The jobs under a lease, each with its attempt."""
-    return {holding.id: holding.attempt for holding in await store.arun(store.verbs.holdings(lease, tenant))}
+    # Over a connection of the exchanges: after a loss the next exchange needs one, too.
+    asked = replace(store.verbs.holdings(lease, tenant), hot=True)
+    return {holding.id: holding.attempt for holding in await store.arun(asked)}
 
 
 async def taken_away(store: Store, running: Iterable[str], held: Container[str], tenant: str) -> set[str]:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from holdfast.domain.errors import HoldfastError, StoreError
+from holdfast.domain.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.domain.job import holder_of_ours
 from holdfast.runtime.beginning import pauses
 from holdfast.runtime.lease import Heartbeat
@@ -81,6 +81,8 @@ class Keeper:
             if await self._store.arun(renewal):
                 return True
             self._lose(lease)
+        except StoreUnavailable as error:
+            self._store.outage.failed(error)
         except Exception as error:
             log.warning("the lease could not be renewed: %s", error)
         return False
@@ -94,7 +96,10 @@ class Keeper:
             try:
                 return await self._open()
             except Exception as error:  # whatever it is, a worker without a lease has nothing else to do
-                log.warning("no new lease could be opened, trying again: %s", error)
+                if isinstance(error, StoreUnavailable):
+                    self._store.outage.failed(error)
+                else:
+                    log.warning("no new lease could be opened, trying again: %s", error)
                 await asyncio.sleep(random.uniform(0.2, 1.0))
 
     async def leave(self) -> None:

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 
+from holdfast.domain.errors import StoreUnavailable
 from holdfast.runtime.stalls import LoopWatch
 from holdfast.stores.base import Store
 from holdfast.stores.patience import patience_of
@@ -61,7 +62,10 @@ class Heartbeat:
                 kept = self._store.run(replace(renewal, patience=self._ttl))
             except Exception as error:
                 # Not knowing is not losing: the lease may outlive the outage. The next beat comes sooner.
-                log.warning("heartbeat failed: %s", error)
+                if isinstance(error, StoreUnavailable):
+                    self._store.outage.failed(error)
+                else:
+                    log.warning("heartbeat failed: %s", error)
                 pause = self._ttl / BEATS_PER_LEASE / 4
                 continue
             if self._stop.is_set():

@@ -13,12 +13,12 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 
-from holdfast.domain.errors import HoldfastError, Refused, StaleLease
+from holdfast.domain.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
 from holdfast.domain.settlement import Settlement
-from holdfast.runtime.duties import Duty, attend
+from holdfast.runtime.duties import Duty, Maintenance
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.grace import Grace
 from holdfast.runtime.holdings import compare
@@ -39,11 +39,24 @@ log = logging.getLogger("holdfast.worker")
 
 # A worker that starts beside a backlog begins with that. Whatever else it does waits until it rests, but no longer.
 LATEST_REST = 1.0
+# After the second failure in a row, in seconds, doubling up to the longest. After the first there is no pause.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+# How often an idle worker polls though it is told of new jobs; and for how long it polls at its own pace again after it
+# has found jobs of which it was not told.
+SAFETY_POLL, DOUBT = 5.0, 60.0
 # The more in one turn the less each job costs, up to about here; and locks are kept for tens of milliseconds by then.
 LARGEST_TURN = 1_000
 # Any login of the database can send hints. After so many claims in a row that found nothing, hints are put off.
 VAIN = 20
 VAIN_PAUSE = 0.02
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait before the database is asked again, after so many failures in a row. One lost connection says
+    nothing about the server, so the first time there is no pause; from then on they are spread."""
+    if failures < 2:
+        return 0.0
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 10)) * random.uniform(0.5, 1.0)
 
 
 class Worker:
@@ -81,6 +94,10 @@ class Worker:
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
         self._refused = False  # it may have been for one of the outcomes in it
         self._failing = False  # the last turn did
+        self._failures = 0  # in a row, without an exchange that came through
+        self._maintenance: Maintenance | None = None
+        self._polled = False  # the next exchange is begun by the clock: nobody has announced anything
+        self._doubtful_until = 0.0  # announcements may be missing
         self._unlooked: set[str] = set()  # duties that have not yet looked whether there is something to do
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -172,13 +189,16 @@ class Worker:
         if self.options.notify and not self._leaving.is_set():
             hush = self.store.listen(self._heard, self._names)
             self._call()  # what came in before that was not heard of
-        first = asyncio.Lock()
-        looks = [
-            attend(duty, self.store, self._call, partial(self._looked, duty.name), self._leaving, first)
-            for duty in duties
-        ]
+        self._maintenance = Maintenance(
+            self.store,
+            duties,
+            self.options.tenant,
+            lease=lambda: self._keeper.lease,
+            call=self._call,
+            looked=self._looked,
+        )
         try:
-            await asyncio.gather(recalls, *looks)
+            await asyncio.gather(recalls, self._maintenance.run(self._leaving))
         finally:
             if hush is not None:
                 hush()
@@ -192,6 +212,9 @@ class Worker:
             if self._stopping and self._slots.running and self._grace.is_over():
                 await self._slots.hand_back()
             if self._doubt and not self._turns and not self._gives_up():
+                self._failures += 1  # here, not for each exchange: one loss may have ended several of them
+                if pause := pause_after(self._failures):
+                    await asyncio.sleep(pause)
                 await self._compare()
             while len(self._turns) < self.store.lanes and self._begin_turn():
                 pass
@@ -216,8 +239,7 @@ class Worker:
         except StaleLease:
             self._keeper.lost = True
         except Exception as error:
-            log.warning("the store cannot be used, trying again: %s", error)
-            await asyncio.sleep(random.uniform(0.1, 0.5))
+            self._report(error)
 
     async def _settle_singly(self) -> None:
         ended = self._slots.take_ended(LARGEST_TURN)
@@ -243,7 +265,8 @@ class Worker:
         self._asked += want
         ended = self._slots.take_ended(LARGEST_TURN)
         self._settling += len(ended)
-        turn = asyncio.create_task(self._turn(ended, want))
+        polled, self._polled = self._polled, False
+        turn = asyncio.create_task(self._turn(ended, want, polled))
         self._turns.add(turn)
         turn.add_done_callback(self._turn_over)
         return True
@@ -256,7 +279,7 @@ class Worker:
             room = min(room, self.options.max_jobs - self.taken - self._asked)
         return room
 
-    async def _turn(self, ended: list[Settlement], want: int) -> None:
+    async def _turn(self, ended: list[Settlement], want: int, polled: bool) -> None:
         lease, look = self._keeper.lease, self._search.look()
         request = ClaimRequest(
             lease=lease,
@@ -270,12 +293,13 @@ class Worker:
             flow = self.store.verbs.turn(ended, request)
             turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
-            await self._turn_failed(ended, lease, error)
+            self._turn_failed(ended, lease, error)
             return
         finally:
             self._asked -= want
             self._settling -= len(ended)
-        self._failing = False
+        self._failing, self._failures = False, 0
+        self.store.outage.answered()
         for job_id in turn.stale:
             log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
         if lease != self._keeper.lease:
@@ -285,6 +309,8 @@ class Worker:
         if want and turn.live:
             self._search.learn(turn, want, look)
             self._plenty = len(turn.claims) == want
+            if polled and turn.claims:
+                self._doubtful_until = time.monotonic() + DOUBT
             self._hungry = self._hungry or self._plenty
         if any(settlement.ending == "ask" for settlement in ended):
             self._hungry = True  # the job that tells people of a question may be there only when the turn is over
@@ -297,7 +323,7 @@ class Worker:
         if not turn.live and await self._keeper.revive():
             self._call()
 
-    async def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
+    def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
         """What has ended is kept, and settled when the store is back, if the lease still holds."""
         if lease != self._keeper.lease:
             return
@@ -314,9 +340,14 @@ class Worker:
             log.error("the worker takes nothing more: %s", error)
             self.stop()
             return
+        self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            self.store.outage.failed(error)
+            return
         known = isinstance(error, HoldfastError)
-        log.warning("the store cannot be used, trying again: %s", error, exc_info=None if known else error)
-        await asyncio.sleep(random.uniform(0.1, 0.5))
+        log.warning("An exchange with the database failed, retrying: %s", error, exc_info=None if known else error)
 
     async def _set_aside(self, lease: str, error: Exception) -> bool:
         """Whether the turn failed for rows that are passed over now: then the next one brings the others."""
@@ -361,7 +392,7 @@ class Worker:
 
     async def _sleep(self) -> None:
         """Until something happens, or it is time to look whether something has."""
-        longest = self._grace.shortened(self.options.poll * random.uniform(0.8, 1.2))
+        longest = self._grace.shortened(self._poll() * random.uniform(0.8, 1.2))
         self._asleep = True
         if not self._turns:
             self._rested.set()
@@ -370,15 +401,24 @@ class Worker:
                 async with asyncio.timeout(longest):
                     await self._wake.wait()
         except TimeoutError:
-            self._hungry = True
+            self._hungry = self._polled = True
         self._asleep = False
         self._wake.clear()
+
+    def _poll(self) -> float:
+        """Seldom where every new job is announced: then polling is only a safety net. Not when a poll has just found
+        jobs that nobody had announced, nor before the head of every queue was seen."""
+        told = self.store.listening and self._maintenance is not None and self._maintenance.notifies
+        if not told or not self._search.exhausted or time.monotonic() < self._doubtful_until:
+            return self.options.poll
+        return max(self.options.poll, SAFETY_POLL)
 
     # --- being told ---
 
     def _call(self) -> None:
         """There is something to take."""
         self._hungry = True
+        self._polled = False
         self._wake.set()
 
     def _looked(self, duty: str) -> None:
@@ -405,6 +445,7 @@ class Worker:
                     self._loop.call_soon_threadsafe(self._loop.call_later, VAIN_PAUSE, self._call_late)
                 return
             self._hungry = True
+            self._polled = False
             if self._asleep:
                 self._loop.call_soon_threadsafe(self._wake.set)
 

@@ -15,8 +15,10 @@ from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.job import Enqueued, JobSpec
 from holdfast.domain.settlement import Settlement
 from holdfast.domain.workflows import Started, WorkflowSpec
+from holdfast.stores.due import DueWork
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
+from holdfast.stores.outage import Outage
 from holdfast.stores.port.audit import AuditVerbs
 from holdfast.stores.port.connectors import ConnectorVerbs
 from holdfast.stores.port.dead_letters import DeadLetterVerbs
@@ -129,6 +131,11 @@ class Store(Protocol):
         """How many turns of one worker make sense at the same time."""
         ...
 
+    @property
+    def outage(self) -> Outage:
+        """Where a failure to use the database is reported, and logged once."""
+        ...
+
     def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
 
@@ -137,6 +144,16 @@ class Store(Protocol):
         anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
         and then. Of names it is told those that ``names`` answers at that moment; without ``names`` every hint is "".
         """
+        ...
+
+    @property
+    def listening(self) -> bool:
+        """Whether whatever is announced is heard now; then polling is a safety net only."""
+        ...
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        """Which maintenance tasks have work, asked in one round trip. None where each of them may as well look itself:
+        looking costs no round trip there."""
         ...
 
     def run(self, flow: Flow[T]) -> T: ...

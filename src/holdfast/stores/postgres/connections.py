@@ -4,19 +4,22 @@ statement before: mostly the next one has the same text, and then nobody asks ag
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Pipeline, adapters
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Error, Pipeline, adapters
 from psycopg.adapt import Dumper
 from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import Format
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
+from typing_extensions import override
 
 from holdfast.domain.payload import look_at
 from holdfast.stores.flow import Rows, Statement
+from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.arrays import TYPES
 from holdfast.stores.postgres.times import TimeLoader
 from holdfast.stores.postgres.together import Together
@@ -36,6 +39,23 @@ KEPT_ROWS = 100
 BATCHES = Pipeline.is_supported()  # libpq 14 and newer
 
 
+POOL = "holdfast"
+
+
+class _Quiet(logging.Filter):
+    """The pool logs each failed attempt to connect and each connection found dead, several lines a second. Of our pools
+    the store logs an outage (stores/outage.py), and an error names the reason."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        about = record.args if isinstance(record.args, tuple) else ()
+        ours = any(each == POOL or isinstance(each, OurConnection | OurAsyncConnection) for each in about)
+        return not ours or record.levelno < logging.WARNING
+
+
+logging.getLogger("psycopg.pool").addFilter(_Quiet())
+
+
 class AsItIs(Dumper):
     """For what is in the server's own form already."""
 
@@ -51,6 +71,19 @@ for _kind, (_oid, _) in TYPES.items():  # classes of ours: nobody else sends suc
 
 class OurConnection(Connection[Any]):
     _kept: Cursor[Any] | None = None
+
+    @classmethod
+    @override
+    def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
+        try:
+            made = super().connect(conninfo, **settings)
+        except Error as error:
+            if outage is not None:
+                outage.failed(error)
+            raise
+        if outage is not None:
+            outage.answered()
+        return made
 
     @cached_property
     def _together(self) -> Together:
@@ -83,6 +116,19 @@ class OurConnection(Connection[Any]):
 
 class OurAsyncConnection(AsyncConnection[Any]):
     _kept: AsyncCursor[Any] | None = None
+
+    @classmethod
+    @override
+    async def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
+        try:
+            made = await super().connect(conninfo, **settings)
+        except Error as error:
+            if outage is not None:
+                outage.failed(error)
+            raise
+        if outage is not None:
+            outage.answered()
+        return made
 
     @cached_property
     def _together(self) -> Together:

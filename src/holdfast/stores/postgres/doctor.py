@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.health import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
@@ -52,6 +53,8 @@ def diagnose(
                 None if value != "off" else "Jobs reported as accepted can be lost in a crash: set it to on.",
             )
         )
+    findings += _settings(connection)
+    findings.append(_jit(*connection.execute(JIT, (schema,)).fetchone() or (False, "off", 0)))
     present = one("select count(*) from pg_roles where rolname = any(%s)", list(ROLES))
     findings.append(
         Finding(
@@ -79,6 +82,56 @@ def diagnose(
         )
     )
     return findings
+
+
+# Settings that slow workers down or make statements fail: a name, which values are harmless, the effect of others.
+HURTFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+    ("autovacuum", "on".__eq__, "nobody removes dead rows, and claims get slower and slower"),
+    ("track_counts", "on".__eq__, "autovacuum does not run, and claims get slower and slower"),
+    ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or taken"),
+    ("default_transaction_isolation", "read committed".__eq__, "transactions fail and are repeated"),
+    ("enable_indexscan", "on".__eq__, "every read goes through whole tables"),
+    ("enable_nestloop", "on".__eq__, "claims read whole tables"),
+    ("statement_timeout", lambda ms: not 0 < int(ms) < 5_000, "long batches are cut off and repeated"),
+    ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "resting connections are closed again and again"),
+)
+SETTINGS = "select name, setting, current_setting(name) from pg_settings where name = any (%s)"
+
+
+def _settings(connection: Connection[Any]) -> list[Finding]:
+    """One finding for each setting that hurts, or one that there is none."""
+    rows = connection.execute(SETTINGS, ([name for name, _, _ in HURTFUL],)).fetchall()
+    values = {name: (setting, shown) for name, setting, shown in rows}
+    fix = "Change it for the server, or for this database: alter database … set …"
+    found = [
+        Finding(name, False, f"{name} = {values[name][1]}: {effect}", fix)
+        for name, harmless, effect in HURTFUL
+        if name in values and not harmless(values[name][0])
+    ]
+    return found or [Finding("settings", True, "none that slows workers down")]
+
+
+# Planner settings of a function (enable_seqscan = off) put a penalty on a plan's cost that exceeds jit_above_cost: with
+# JIT such a plan would be compiled at every call, for tens of milliseconds. So each of these functions turns JIT off.
+JIT = """
+    select pg_jit_available(), current_setting('jit'), count(*) from pg_proc p
+     where p.pronamespace = to_regnamespace(%s) and p.proconfig::text like '%%enable_%%'
+       and not 'jit=off' = any (p.proconfig)
+"""
+
+
+def _jit(available: bool, setting: str, unguarded: int) -> Finding:
+    if not available:
+        return Finding("jit", True, f"jit = {setting}, and this server cannot compile queries")
+    if setting == "off" or not unguarded:
+        return Finding("jit", True, f"jit = {setting}; Holdfast turns it off for its own statements")
+    return Finding(
+        "jit",
+        False,
+        f"jit = on, and {unguarded} functions of the schema do not turn it off: every call is compiled, which makes"
+        " workers many times slower",
+        "Run holdfast migrate with this release. Until then: alter database … set jit = off",
+    )
 
 
 # What the server, the database and this role may have, and how many there are: each is as scarce as the scarcest.

@@ -19,6 +19,7 @@ import psycopg
 from typing_extensions import override
 
 from holdfast.stores.ear import LINGER, Ear
+from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.pooler import brings_notices, is_direct
 
 log = logging.getLogger("holdfast.store")
@@ -31,11 +32,15 @@ EVERYTHING = 0.05
 SOUNDING = 15.0
 # Hashes that are kept: of queues, and of jobs that are waited for.
 MOST_SIGNALS = 10_000
+# Between two attempts to connect: from the first to the last, doubling.
+FIRST_PAUSE, LAST_PAUSE = 0.1, 6.4
 
 
 class PostgresEar(Ear):
-    def __init__(self, url: str, schema: str, settings: dict[str, Any]) -> None:
+    def __init__(self, url: str, schema: str, settings: dict[str, Any], outage: Outage) -> None:
         super().__init__()
+        self._outage = outage
+        self.listening = False
         self._schema = schema
         self._settings = settings | {"conninfo": url}
         self._rope: socket.socket | None = None
@@ -55,10 +60,13 @@ class PostgresEar(Ear):
         bell, rope = socket.socketpair()
         with bell, rope:
             self._rope = rope
-            self._listen_until_rung(bell.fileno(), closing)
+            try:
+                self._listen_until_rung(bell.fileno(), closing)
+            finally:
+                self.listening = False
 
     def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
-        pause = 0.1
+        pause = FIRST_PAUSE
         while not closing.is_set():
             if self._in_vain:
                 self._sit(bell, closing)
@@ -71,14 +79,21 @@ class PostgresEar(Ear):
                     key = connection.execute(f'select "{self._schema}".signal_key()').fetchone()
                     self._key, self._signals = str(key and key[0]), {}
                     connection.execute(f'listen "{self._schema}"')
-                    pause = 0.1
+                    pause = FIRST_PAUSE
+                    self.listening = True
                     self.tell("")  # whatever was said while nobody listened
                     self._attend(connection, bell, closing)
                     return
             except psycopg.Error as error:
-                log.info("not listening for the moment: %s", str(error).strip().split("\n")[0])
+                if self.listening:  # one connection was lost: the server may well be there
+                    self.listening = False
+                    continue
+                # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
+                alone = pause == LAST_PAUSE and not self._outage.reason
+                level = logging.WARNING if alone else logging.DEBUG
+                log.log(level, "Not listening for notifications, retrying: %s", str(error).strip().split("\n")[0])
                 closing.wait(random.uniform(0.5, 1.0) * pause)
-                pause = min(5.0, pause * 2)
+                pause = min(LAST_PAUSE, pause * 2)
 
     @override
     def _signal(self, name: str) -> str:

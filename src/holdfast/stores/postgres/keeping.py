@@ -20,6 +20,7 @@ from psycopg_pool import PoolTimeout
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+    from holdfast.stores.outage import Outage
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 
 KEPT_FOR = 60.0
@@ -28,21 +29,46 @@ KEPT_FOR = 60.0
 ASK_ANEW = 1.0
 # As many connections as a pool may have: after a restart of the server all of them are dead.
 DISCARDED = 10
+# How long maintenance and an exchange wait for one another before a second connection is opened. That, and planning the
+# statements there anew, takes as long.
+MOMENT = 0.05
 
 
 class LoopConnections:
     """Of the loop that is running. Whoever has taken a connection gives it back, whatever has become of it."""
 
-    def __init__(self, pool: AsyncConnectionPool[OurAsyncConnection]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[OurAsyncConnection], outage: Outage) -> None:
         self._pool = pool
+        self._outage = outage
         self._kept: OurAsyncConnection | None = None
         self._waiting = 0
+        self._out = 0  # how many are in use, and those of them that maintenance has
+        self._briefly: set[OurAsyncConnection] = set()
+        self._returned: asyncio.Future[None] | None = None
         self._used = self._due = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._returning: asyncio.Task[None] | None = None
 
-    async def take(self, within: float, *, quiet: bool = False) -> OurAsyncConnection:
-        """``quiet``: one on which nothing has come unasked, if there is any."""
+    async def comes_to_rest(self) -> bool:
+        """Whether a connection is at hand, or given back within a moment."""
+        end = time.monotonic() + MOMENT
+        while self._kept is None and self._out and (left := end - time.monotonic()) > 0:
+            self._returned = self._returned or asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._returned}, timeout=left)
+        return self._kept is not None
+
+    async def take(self, within: float, *, quiet: bool = False, brief: bool = False) -> OurAsyncConnection:
+        """``quiet``: one on which nothing has come unasked, if there is any. ``brief`` is maintenance: it and the
+        exchanges of an idle worker wait a moment for one another, so that one connection is enough for both."""
+        if self._briefly:
+            await self.comes_to_rest()
+        found = await self._taken(within, quiet)
+        self._out += 1
+        if brief:
+            self._briefly.add(found)
+        return found
+
+    async def _taken(self, within: float, quiet: bool) -> OurAsyncConnection:
         for _ in range(DISCARDED if quiet else 0):
             found = await self._take(within)
             if _is_quiet(found):
@@ -67,9 +93,20 @@ class LoopConnections:
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(PoolTimeout):
                 return await self._pool.getconn(min(left, ASK_ANEW))
-        raise _no_connection(within)
+        raise _no_connection(within, self._outage)
 
     async def give_back(self, connection: OurAsyncConnection) -> None:
+        self._out -= 1
+        self._briefly.discard(connection)
+        try:
+            await self._keep(connection)
+        finally:
+            if self._returned is not None:
+                returned, self._returned = self._returned, None
+                if not returned.done():
+                    returned.set_result(None)
+
+    async def _keep(self, connection: OurAsyncConnection) -> None:
         if self._kept is not None or self._waiting or self._due or self._closed or not _is_idle(connection):
             self._due = False
             await self._pool.putconn(connection)
@@ -100,27 +137,29 @@ class LoopConnections:
         await self._pool.close(within)
 
 
-def take_now(pool: ConnectionPool[OurConnection], within: float, *, quiet: bool = False) -> OurConnection:
+def take_now(
+    pool: ConnectionPool[OurConnection], within: float, outage: Outage, *, quiet: bool = False
+) -> OurConnection:
     """The same for whoever has no loop."""
     for _ in range(DISCARDED if quiet else 0):
-        found = _take_now(pool, within)
+        found = _take_now(pool, within, outage)
         if _is_quiet(found):
             return found
         found.close()
         pool.putconn(found)
-    return _take_now(pool, within)
+    return _take_now(pool, within, outage)
 
 
-def _take_now(pool: ConnectionPool[OurConnection], within: float) -> OurConnection:
+def _take_now(pool: ConnectionPool[OurConnection], within: float, outage: Outage) -> OurConnection:
     end = time.monotonic() + within
     while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(PoolTimeout):
             return pool.getconn(min(left, ASK_ANEW))
-    raise _no_connection(within)
+    raise _no_connection(within, outage)
 
 
-def _no_connection(within: float) -> PoolTimeout:
-    return PoolTimeout(f"there was no connection within {within:g} s; the log has the reasons")
+def _no_connection(within: float, outage: Outage) -> PoolTimeout:
+    return PoolTimeout(f"there was no connection within {within:g} s: {outage.reason or 'all are in use'}")
 
 
 def _is_quiet(connection: OurConnection | OurAsyncConnection) -> bool:

@@ -46,7 +46,7 @@ class LeaseVerbs(Calls, Reader):
         rows = yield self._call("recalls", "%s, %s", lease, tenant)
         return rows[0][0]  # type: ignore[no-any-return]
 
-    @flow(single=True)
+    @flow(writes=False, single=True)
     def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
         rows = yield self._call("holdings", "%s, %s", lease, tenant)
         return [Holding(str(job_id), attempt, begun) for job_id, attempt, begun in rows]

@@ -10,13 +10,16 @@ from typing import Any, TypeAlias
 
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from holdfast.stores.postgres.connections import CONNECTION, OurAsyncConnection, OurConnection, prepare_connection
+from holdfast.stores.outage import Outage
+from holdfast.stores.postgres.connections import CONNECTION, POOL, OurAsyncConnection, OurConnection, prepare_connection
 from holdfast.stores.postgres.keeping import ASK_ANEW, LoopConnections
 from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direct
 
 Lanes: TypeAlias = "dict[bool, LoopConnections]"
 
 CONNECT_WITHIN = 15.0
+# After a busy time, what nobody uses is closed after so many seconds, one connection at a time.
+MAX_IDLE = 30.0
 # A pool that is closed waits so long for connections that it has begun to open.
 CLOSE_WITHIN = 0.5
 
@@ -24,8 +27,9 @@ CLOSE_WITHIN = 0.5
 class Pools:
     """``size`` is how many connections each may have, and ``hot`` how many one has that is for what is hot."""
 
-    def __init__(self, url: str, size: int, hot: int) -> None:
+    def __init__(self, url: str, size: int, hot: int, outage: Outage) -> None:
         self._url = url
+        self._outage = outage
         self._size, self._hot = size, hot
         self._of_threads: ConnectionPool[OurConnection] | None = None
         self._opening = threading.Lock()
@@ -52,7 +56,7 @@ class Pools:
                         max_size=self._size,
                         configure=_ready,
                         open=True,
-                        **_settings(),
+                        **_settings(self._outage),
                     )
         return self._of_threads
 
@@ -69,11 +73,17 @@ class Pools:
                 max_size=self._hot if hot else self._size,
                 configure=_aready,
                 open=False,
-                **_settings(),
+                **_settings(self._outage),
             )
-            found = lanes[hot] = LoopConnections(pool)
+            found = lanes[hot] = LoopConnections(pool, self._outage)
             await pool.open()
         return found
+
+    async def of_maintenance(self) -> LoopConnections:
+        """The hot pool, if one of its connections is at hand: so an idle worker needs none besides. Else the other."""
+        self._leave_to_parent()
+        hot = self._of_loops.get(asyncio.get_running_loop(), {}).get(True)
+        return hot if hot is not None and await hot.comes_to_rest() else await self.of_loop()
 
     def close(self) -> None:
         self._leave_to_parent()
@@ -87,14 +97,15 @@ class Pools:
         await asyncio.gather(*(pool.close(CLOSE_WITHIN) for pool in lanes.values()))
 
 
-def _settings() -> dict[str, Any]:
+def _settings(outage: Outage) -> dict[str, Any]:
     """What every pool is given."""
     return {
         "min_size": 0,
-        "kwargs": CONNECTION,
+        "max_idle": MAX_IDLE,
+        "kwargs": CONNECTION | {"outage": outage},
         "timeout": CONNECT_WITHIN,
         "reconnect_timeout": ASK_ANEW,
-        "name": "holdfast",
+        "name": POOL,
     }
 
 

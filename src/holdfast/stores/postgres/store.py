@@ -15,13 +15,16 @@ from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.due import DueWork, maintaining
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
 from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.outage import Outage
 from holdfast.stores.patience import patience_of
 from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
+from holdfast.stores.postgres.due import due_work
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.recording import postgres_triggers
 
@@ -105,10 +108,11 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         self.verbs = PostgresVerbs(schema)
         self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
-        self._pools = Pools(url, pool_size, min(self.lanes, pool_size))
+        self.outage = Outage()
+        self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
-        self._ear = PostgresEar(url, schema, CONNECTION)
+        self._ear = PostgresEar(url, schema, CONNECTION, self.outage)
 
     # --- running flows ---
 
@@ -119,7 +123,10 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
             try:
                 pool = self._pools.of_threads()
                 connection = take_now(
-                    pool, min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow)
+                    pool,
+                    min(patience, CONNECT_WITHIN, whose.left()),
+                    self.outage,
+                    quiet=attempt > 0 or only_once(flow),
                 )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)
@@ -149,9 +156,10 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         whose = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
-                connections = await self._pools.of_loop(flow.hot)
+                brief = maintaining.get()
+                connections = await (self._pools.of_maintenance() if brief else self._pools.of_loop(flow.hot))
                 connection = await connections.take(
-                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow)
+                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow), brief=brief
                 )
                 try:
                     number = self._watchdog.begin(connection, patience, whose)
@@ -170,6 +178,13 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
                 flow = flow.again() if lost(error) else flow
             await asyncio.sleep(pause(attempt))
         raise AssertionError("unreachable")
+
+    @property
+    def listening(self) -> bool:
+        return self._ear.listening
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        return await self.arun(due_work(self.schema_name, lease, tenant))
 
     def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         return self._ear.add(heard, names)

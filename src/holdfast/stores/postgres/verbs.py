@@ -67,12 +67,18 @@ class PostgresVerbs(
             PostgresCodec(),
             self._s,
             percent=True,
-            bind=lambda tenant: Statement(f"select {self._s}enter(%s)", (tenant,), binds=True),
+            bind=self._bind,
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
             never="infinity",
             minute=lambda column: f"floor(date_part('epoch', {column}) / 60)::bigint",
         )
+
+    def _bind(self, tenant: str) -> Statement:
+        """Also keeps the server from compiling the reads that follow: their plans cost more than ``jit_above_cost`` on
+        large tables, and compiling takes longer than the read. For this transaction only, so it works behind a pooler
+        and leaves nothing on its connections."""
+        return Statement(f"select {self._s}enter(%s), set_config('jit', 'off', true)", (tenant,), binds=True)
 
     @flow(single=True)
     def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:

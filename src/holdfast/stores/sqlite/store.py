@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.due import DueWork
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.outage import Outage
 from holdfast.stores.recording import sqlite_triggers
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing
 from holdfast.stores.sqlite.connection import Connections, database_path
@@ -43,6 +45,7 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
     def __init__(self, url: str) -> None:
         self.url = url
         self.verbs = SqliteVerbs()
+        self.outage = Outage()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
         self._threads: dict[bool, ThreadPoolExecutor] = {}
@@ -88,6 +91,13 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
         if flow.writes not in self._threads:
             self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
         return self._threads[flow.writes]
+
+    @property
+    def listening(self) -> bool:
+        return False  # it is told of any commit, not of jobs: a poll finds out, and is cheap
+
+    async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
+        return None
 
     def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         return self._ear.add(heard, names)

@@ -127,7 +127,7 @@ return now_is = wanted and same and odd = 0
 
 -- The numbers of a job's events. The event that says a job was cleaned lists them, and a purge is checked against that list.
 create or replace function events_of(p_job uuid) returns text
-language sql stable set search_path from current set enable_seqscan = off as $$
+language sql stable set search_path from current set enable_seqscan = off set jit = off as $$
     select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
 $$;
 

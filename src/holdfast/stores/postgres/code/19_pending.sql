@@ -9,7 +9,7 @@ create or replace function waits(p_state state) returns boolean language sql imm
 return p_state in ('queued', 'retry_waiting');
 
 create or replace function count_pending(p_tenant text, out pending bigint, out changes integer)
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
     -- In one statement: a step that has been made is in the count, and its change is gone; or neither.
     with gone as (delete from pending_change c where c.tenant = p_tenant returning 1)
@@ -21,7 +21,7 @@ end $$;
 
 -- These jobs come in for a tenant; `p_free` of them cannot be refused. Called before they have their states.
 create or replace function hold_to_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
     v_cap     integer;
     v_pending bigint;

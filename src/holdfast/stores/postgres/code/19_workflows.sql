@@ -13,7 +13,7 @@
 -- Let jobs stand otherwise, and keep the counts of their workflow.
 create or replace function stand(p_flow uuid, p_jobs uuid[], p_standing text, p_now timestamptz) returns void
 language plpgsql set search_path from current
-    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 begin
     if coalesce(cardinality(p_jobs), 0) = 0 then
         return;
@@ -45,7 +45,7 @@ end $$;
 -- These parents are waited for no longer; answers the children that wait for nobody now.
 create or replace function meet(p_parents uuid[], p_whatever boolean) returns uuid[]
 language plpgsql set search_path from current
-    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_ready uuid[];
 begin
@@ -67,7 +67,7 @@ end $$;
 
 create or replace function advance_workflow(p_flow uuid, p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_good   uuid[];
     v_failed uuid[];
@@ -196,7 +196,7 @@ end $$;
 
 create or replace function advance_workflows(p_jobs uuid[]) returns void
 language plpgsql set search_path from current
-    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_now  timestamptz := clock_now();
     v_flow record;

@@ -7,6 +7,7 @@ create or replace function record_transition() returns trigger language plpgsql
     set enable_nestloop = off
     set enable_hashjoin = on
     set enable_seqscan = on
+    set jit = off
 as $$
 declare
     v_now   timestamptz;

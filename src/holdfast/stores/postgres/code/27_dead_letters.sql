@@ -5,7 +5,7 @@
 -- Groups are locked in the order of their names, so that two who bury do not wait for each other.
 create or replace function keep_dead_letters(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
-    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_row record;
 begin

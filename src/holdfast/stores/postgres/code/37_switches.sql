@@ -7,7 +7,7 @@
 -- While everything of every tenant is paused the system is off: the duties touch nothing either. What runs may end.
 
 create or replace function halted() returns boolean
-language plpgsql stable set search_path from current set enable_seqscan = off as $$
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
     return exists (select from switch w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
                       and (w.until is null or w.until > clock_now()));
@@ -15,7 +15,7 @@ end $$;
 
 -- Whether what is counted together here is paused as a whole.
 create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
-language plpgsql stable set search_path from current set enable_seqscan = off as $$
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
     return exists (select from switch w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
                       and (w.until is null or w.until > p_now));
@@ -25,7 +25,7 @@ end $$;
 -- of the queue: many at once, since there may be a million of them, and other kinds behind. Answers how many.
 create or replace function park_paused(p_rows tid[], p_queue text, p_now timestamptz) returns integer
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_switch record;
     v_count  integer := 0;

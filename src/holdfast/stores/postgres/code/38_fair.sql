@@ -9,7 +9,7 @@
 
 create or replace function is_shared(p_queue text, p_fair text[]) returns boolean
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
 declare
     v_first text;
 begin
@@ -47,7 +47,7 @@ end $$;
 create or replace function fair_tenants(p_queue text, p_after text, p_upto text, p_most integer, out names text[],
                                         out weights integer[], out reached text)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     with recursive walk(tenant, n) as (
         select (select s.tenant from job_state s
@@ -70,7 +70,7 @@ end $$;
 create or replace function fair_pick(p_queue text, p_last text, p_left integer, p_want integer, p_kinds text[], p_barred text[],
                                      p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
     c_window  constant integer := 16;
     v_next    record;
@@ -154,7 +154,7 @@ end $$;
 
 -- These rows are about to be taken: the next look goes on behind the last of them.
 create or replace function fair_move(p_queue text, p_kinds text[], p_rows tid[], p_last text, p_left integer) returns void
-language plpgsql set search_path from current set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
     v_last  text;
     v_had   integer;

@@ -30,7 +30,7 @@ create or replace function limits_on(p_rows tid[])
 returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
                per double precision, burst integer)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_mergejoin = off as $$
+    set enable_seqscan = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
     return query
@@ -83,7 +83,7 @@ return least(p_burst, coalesce(p_tokens + greatest(extract(epoch from p_now - p_
 -- How many more may be taken: null without a limit.
 create or replace function room_in(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
                                    p_per double precision, p_burst integer, p_now timestamptz) returns integer
-language plpgsql stable set search_path from current set enable_seqscan = off as $$
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 declare
     v_room   integer;
     v_tokens double precision;
@@ -105,7 +105,7 @@ end $$;
 -- for it as a whole. Locks come in the order all before queue, every tenant's before one's, both before the rest; a
 -- second queue of the same turn only tries.
 create or replace function room_for_queue(p_queue text, p_scope text, p_now timestamptz, p_wait boolean) returns integer
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
     v_whose text := p_scope;
     v_limit record;
@@ -256,7 +256,7 @@ end $$;
 -- turn must not wait.
 create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean, p_most integer) returns tid[]
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on as $$
+    set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on set jit = off as $$
 declare
     v_ords    bigint[];
     v_jobs    uuid[];
@@ -359,7 +359,7 @@ end $$;
 create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
 returns integer
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_jobs   uuid[];
     v_queues text[];
@@ -411,7 +411,7 @@ end $$;
 -- These jobs have left a worker's hands.
 create or replace function free_places(p_jobs uuid[]) returns void
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_tenants text[];
     v_scopes  text[];

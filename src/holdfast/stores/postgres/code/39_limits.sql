@@ -66,7 +66,7 @@ return left(bucket(p_tenant, p_scope, ''), -3);
 -- The steps that free places do so already; this is for those that missed each other, and for limits that were changed.
 create or replace function sweep_parked(p_now timestamptz, p_want integer, p_prefix text default null) returns integer
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_from  text := coalesce(p_prefix, (select d.swept from dispatch d), '');
     v_next  text;
@@ -167,7 +167,7 @@ end $$;
 
 -- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
 create or replace function judge_place_delete() returns trigger language plpgsql set search_path from current
-    set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+    set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     if pg_trigger_depth() > 1 then
         return null;   -- free_places, whose jobs have left their workers' hands

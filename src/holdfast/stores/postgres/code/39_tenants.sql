@@ -129,7 +129,7 @@ end $$;
 create or replace function turn_of(job uuid, most integer default 1000, for_tenant text default null)
 returns table (ahead integer, tenants integer, weight integer)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(turn_of.for_tenant);

@@ -20,7 +20,7 @@ returns table (id uuid, tenant text, kind text, queue text, payload text, attemp
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
                workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now      timestamptz := clock_now();
@@ -258,7 +258,7 @@ end $$;
 create or replace function start_many(lease uuid, jobs uuid[], for_tenant text default null)
 returns table (id uuid, attempt integer)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_now();
@@ -281,7 +281,7 @@ end $$;
 create or replace function release_many(lease uuid, jobs uuid[], for_tenant text default null)
 returns setof uuid
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 begin
     perform act_under(release_many.lease, release_many.for_tenant);

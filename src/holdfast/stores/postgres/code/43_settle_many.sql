@@ -7,7 +7,7 @@ create or replace function settle_many(lease uuid, jobs uuid[], attempts integer
                                        details json[] default null, for_tenant text default null)
 returns setof uuid
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 begin
     perform act_under(settle_many.lease, settle_many.for_tenant);
     return query select * from settle_under(settle_many.lease, settle_many.jobs, settle_many.attempts, settle_many.outcomes,

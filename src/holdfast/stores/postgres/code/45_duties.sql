@@ -5,7 +5,7 @@
 create or replace function promote_due(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -38,7 +38,7 @@ end $$;
 create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -66,7 +66,7 @@ end $$;
 
 -- Take jobs from leases that have ended: claimed ones go back at no cost; begun ones count as a crash.
 create or replace function free_jobs(p_jobs uuid[], p_now timestamptz, out requeued integer, out crashed integer)
-language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_anew uuid[];
@@ -74,6 +74,9 @@ begin
     update job_state s set state = 'queued', lease = null, note = '{"reason": "lease_lapsed"}'
      where s.id = any (p_jobs) and s.state = 'leased';
     get diagnostics requeued = row_count;
+    if requeued > 0 then
+        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (p_jobs) and s.state = 'queued') q;
+    end if;
     update job_state s
        set state = 'failed', lease = null, finished_at = p_now, note = null,
            error_code = 'worker_lost', error_message = 'the worker that ran this job stopped renewing its lease'
@@ -99,7 +102,7 @@ end $$;
 create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
 returns table (leases integer, requeued integer, crashed integer)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();

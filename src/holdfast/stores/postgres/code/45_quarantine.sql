@@ -8,7 +8,7 @@ create or replace function set_aside(lease uuid, queues text[], kinds text[] def
                                      for_tenant text default '*')
 returns setof uuid
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();

@@ -27,7 +27,7 @@ end $$;
 -- equals it stands by its age. What a person has moved is theirs. Only the jobs longest in line of each priority are looked at.
 create or replace function age_queues(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now     timestamptz := clock_now();

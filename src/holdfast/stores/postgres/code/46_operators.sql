@@ -16,7 +16,7 @@ create or replace function operate(p_verb text, p_jobs uuid[], p_reason text, p_
                                    p_max_retries integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -93,7 +93,7 @@ create or replace function reschedule_many(jobs uuid[], at timestamptz default n
                                            actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();

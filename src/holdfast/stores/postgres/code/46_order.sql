@@ -6,7 +6,7 @@
 -- not due have an index of their own.
 create or replace function next_behind(p_queue text, p_priority smallint, p_position bigint, p_id uuid, p_want integer)
 returns table (id uuid, "position" bigint) language sql stable set search_path from current
-    set enable_seqscan = off set enable_bitmapscan = off as $$
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
     select n.id, n.position from (
         (select s.id, s.position from job_state s
           where s.queue = p_queue and s.priority = p_priority and (s.position, s.id) > (p_position, p_id)
@@ -22,7 +22,7 @@ $$;
 
 create or replace function next_before(p_queue text, p_priority smallint, p_position bigint, p_id uuid, p_want integer)
 returns table (id uuid, "position" bigint) language sql stable set search_path from current
-    set enable_seqscan = off set enable_bitmapscan = off as $$
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
     select n.id, n.position from (
         (select s.id, s.position from job_state s
           where s.queue = p_queue and s.priority = p_priority and (s.position, s.id) < (p_position, p_id)
@@ -82,7 +82,7 @@ create or replace function move(job uuid, "where" text default null, other uuid 
                                 reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope    text := enter(move.for_tenant, move.actor);

@@ -15,7 +15,7 @@
 create or replace function events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, job_id uuid, tenant text, kind text, verb text, from_state state, to_state state,
                attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);
@@ -97,7 +97,7 @@ end $$;
 create or replace function app_events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, id uuid, tenant text, name text, data json, job_id uuid, sent_by text, sent_at timestamptz,
                cause_id uuid, next_cursor text)
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(for_tenant);

@@ -11,7 +11,7 @@
 create or replace function save_steps(lease uuid, entries json, for_tenant text default null)
 returns table (job_id uuid, n integer, fate text, value json)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off as $$
+    set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_now();
@@ -71,7 +71,7 @@ return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', 
 -- The first event that a waiting step is for, if it has been sent.
 create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_event app_event;
 begin
@@ -101,7 +101,7 @@ end $$;
 -- was committed, and once more when all senders have ended that may have looked for waits before. Answers how many go on.
 create or replace function recheck_waits(p_scope text, p_now timestamptz, p_want integer) returns integer
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
     v_wait   record;
     v_job    record;
@@ -152,7 +152,7 @@ end $$;
 -- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "gate"}}.
 create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_wait  record;
@@ -220,7 +220,7 @@ create or replace function send_event(name text, data json default '{}', key tex
                                       cause uuid default null)
 returns table (id uuid, created boolean, woke integer)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();

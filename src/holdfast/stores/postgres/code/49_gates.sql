@@ -190,7 +190,7 @@ end $$;
 create or replace function attend_gates(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();

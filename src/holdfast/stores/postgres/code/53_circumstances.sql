@@ -5,7 +5,7 @@ create or replace function circumstances(job uuid, most integer default 1000, fo
 returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
                workers jsonb)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(circumstances.for_tenant);
@@ -54,7 +54,7 @@ create or replace function worker_standings(most integer default 200, for_tenant
 returns table (label text, holder text, tenant text, kinds text[], queues text[], slots integer, busy bigint,
                opened_at timestamptz, renewed_at timestamptz, until timestamptz)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(worker_standings.for_tenant);

@@ -122,7 +122,7 @@ end $$;
 
 -- The jobs of a schedule that are over are marked, so that whether one runs is a look at those that are left.
 create or replace function still_running(p_schedule uuid) returns boolean
-language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     update fire f set ended = true
      where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended

@@ -174,7 +174,7 @@ end $$;
 create or replace function sweep_retention(want integer default 200, look integer default 2000, for_tenant text default '*')
 returns table (verb text, looked integer, done integer, held integer, held_by text, more boolean)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -278,7 +278,7 @@ create or replace function preview_retention(most integer default 10000, for_ten
 returns table (tenant text, kind text, state text, verb text, due integer, capped boolean, oldest_at timestamptz,
                held bigint, held_by text)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();

@@ -3,7 +3,7 @@
 create or replace function count_usage(want integer default 2000, begin_now boolean default false)
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_was    text;

@@ -29,7 +29,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'turn', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
-                              'add_artifact', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
+                              'add_artifact', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_gates',
                               'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',

@@ -1,0 +1,51 @@
+"""Logs an outage of the database: one line when it begins, one when it is over.
+
+Whatever fails because the database cannot be used reports it here, in whatever thread: pools that cannot connect,
+workers, heartbeats, maintenance. A connection that was lost and replaced at once is no outage.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+log = logging.getLogger("holdfast.store")
+
+LASTING: Final = 0.5
+"""Seconds after the first failure. The next failure begins an outage, unless something succeeded in between."""
+
+
+class Outage:
+    """One for a store."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._since: float | None = None
+        self._logged = False
+        self.reason = ""
+        """Why the last use failed; empty while all is well."""
+
+    def failed(self, error: Exception) -> None:
+        now, reason = time.monotonic(), str(error).strip().split("\n")[0]
+        with self._guard:
+            self.reason = reason
+            if self._since is None:
+                self._since = now
+            begins = not self._logged and now - self._since >= LASTING
+            self._logged = self._logged or begins
+        if begins:
+            log.warning("Database unavailable, retrying: %s", reason)
+        else:
+            log.debug("database unavailable: %s", reason)
+
+    def answered(self) -> None:
+        """The database was used. Called after every exchange of a worker, so it costs nothing while all is well."""
+        if self._since is None:
+            return
+        with self._guard:
+            began, logged = self._since, self._logged
+            self._since, self._logged, self.reason = None, False, ""
+        if logged and began:
+            log.warning("Database available again after %.1f s", time.monotonic() - began)

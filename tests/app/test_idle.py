@@ -1,0 +1,211 @@
+"""What an idle worker costs its database, and that it finds its maintenance work all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App
+from holdfast.domain.limits import Rule
+from holdfast.domain.operations import Starting
+from holdfast.runtime.worker import SAFETY_POLL, WorkerOptions
+from holdfast.stores.base import JobFilter
+from holdfast.stores.due import KNOWN, DueWork
+from holdfast.stores.flow import Flow
+from holdfast.stores.postgres import pools
+from holdfast.stores.postgres.store import PostgresStore
+from tests.app.running import working
+from tests.app.waiting import until
+from tests.support import schedules
+from tests.support.people import asking
+from tests.support.retention import keep
+from tests.support.stores import TENANT, forward, new_id, put, put_one, spec
+from tests.support.subscriptions import subscribe
+
+pytestmark = pytest.mark.req("SC-13", "JF-3")
+
+MEASURED = 4.0
+CONNECTIONS = "select count(*) - 1 from pg_stat_activity where datname = current_database()"
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres_url)) as opened:
+        yield opened
+
+
+def ask(store: PostgresStore, lease: str | None = None, tenant: str = "*") -> DueWork:
+    async def once() -> DueWork | None:
+        try:
+            return await store.due_work(lease, tenant)
+        finally:
+            await store.leave_loop()
+
+    due = asyncio.run(once())
+    assert due is not None
+    return due
+
+
+# -- what it costs ------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_makes_few_transactions_over_three_connections(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted where they are begun: the server reports up to ten seconds late."""
+    monkeypatch.setattr(pools, "MAX_IDLE", 0.3)  # what the start has opened is closed when nobody uses it
+    default = WorkerOptions()
+    options = {name: getattr(default, name) for name in ("lease_ttl", "poll", "promote_every", "sweep_every")}
+    begun: list[float] = []
+    arun, run = PostgresStore.arun, PostgresStore.run
+
+    async def counted(store: PostgresStore, flow: Flow[Any]) -> Any:
+        begun.append(time.monotonic())
+        return await arun(store, flow)
+
+    def counted_too(store: PostgresStore, flow: Flow[Any]) -> Any:
+        begun.append(time.monotonic())
+        return run(store, flow)
+
+    monkeypatch.setattr(PostgresStore, "arun", counted)
+    monkeypatch.setattr(PostgresStore, "run", counted_too)
+    with (
+        psycopg.connect(postgres_url, autocommit=True) as connection,
+        closing(App(postgres_url)) as app,
+        working(app, **options) as beside,
+    ):
+        worker = beside.worker
+        assert worker is not None
+
+        def connections() -> int:
+            row = connection.execute(CONNECTIONS).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        until(lambda: worker._poll() == SAFETY_POLL, "it has done its first maintenance")
+        until(lambda: connections() == 3, "it rests")
+        since = time.monotonic()
+        time.sleep(MEASURED)
+        until(lambda: connections() <= 3, "so it still does")
+        passed = time.monotonic() - since
+        rate = sum(since <= each <= since + passed for each in begun) / passed
+    assert rate <= 3.0
+
+
+# -- what it asks -------------------------------------------------------------------------------------------------
+
+
+def _operation(store: PostgresStore) -> None:
+    wanted = JobFilter(tenant=TENANT)
+    store.run(store.verbs.start_operation(Starting(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
+
+
+def _leftover(store: PostgresStore) -> None:
+    job = new_id()
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(
+            "insert into holdfast.leftover (tenant, ref, job_id, at, again_at) values (%s, %s, %s, now(), now())",
+            (TENANT, f"artifact://x/{job}/y", job),
+        )
+
+
+def _overdue(store: PostgresStore) -> None:
+    put(store, spec(deadline_at=store.run(store.verbs.now()) + timedelta(seconds=30)))
+
+
+WORK: dict[str, Callable[[PostgresStore], object]] = {
+    "promote": lambda store: put_one(store, delay=30.0),
+    "expire": _overdue,
+    "reap": lambda store: store.run(store.verbs.open_lease("worker", 30.0, "*")),
+    "gates": lambda store: asking(store, expires_in=30.0),
+    "schedules": lambda store: schedules.add(store),
+    "limits": lambda store: store.run(store.verbs.set_limit(Rule("queue", "default", 1), "ada", TENANT)),
+    "aging": lambda store: store.run(store.verbs.set_aging("default", 60.0, 1, 100, "ada", TENANT)),
+    "subscriptions": lambda store: subscribe(store, "all", "job.*"),
+    "operations": _operation,
+    "seal": put_one,
+    "retention": lambda store: keep(store, "1d"),
+    "leftovers": _leftover,
+}
+
+
+def test_every_task_is_known() -> None:
+    assert set(WORK) == KNOWN
+
+
+@pytest.mark.parametrize("task", sorted(WORK))
+def test_work_is_found_when_it_is_due(store: PostgresStore, task: str) -> None:
+    store.run(store.verbs.sweep_retention())  # the first pruning of a new database
+    while store.run(store.verbs.seal_ledger("test")):
+        pass
+    before = ask(store)
+    assert task not in before.tasks
+    WORK[task](store)
+    forward(store, 1e8 if task == "schedules" else 60.0)
+    assert task in ask(store).tasks
+    # A time that has not come is not due, and the next is known.
+    if task == "promote":
+        put_one(store, delay=12.0)
+        store.run(store.verbs.promote_due())
+        due = ask(store)
+        assert "promote" not in due.tasks
+        assert due.next_in == pytest.approx(12.0, abs=0.1)
+
+
+def test_the_worker_that_was_started_first_leads(store: PostgresStore) -> None:
+    def worker(tenant: str = "*") -> str:
+        opened = store.run(store.verbs.open_lease("worker", 30.0, tenant, "worker", (), (), 4))
+        return opened.id
+
+    assert ask(store).leads, "without workers a service does"
+    store.run(store.verbs.open_lease("over HTTP", 30.0, "*"))
+    assert ask(store).leads, "who only holds jobs does no maintenance"
+    first, second, third = worker(), worker(), worker()
+    assert [ask(store, lease).leads for lease in (first, second, third, None)] == [True, False, False, False]
+    assert ask(store, worker("acme"), "acme").leads
+    store.run(store.verbs.end_lease(first, "closed", "*"))
+    assert [ask(store, lease).leads for lease in (second, third)] == [True, False]
+    forward(store, 31.0)
+    assert ask(store, third).leads, "the others have lapsed"
+
+
+# -- how it is told of jobs ---------------------------------------------------------------------------------------
+
+
+def test_it_polls_rarely_only_while_new_jobs_are_announced(postgres_url: str) -> None:
+    with closing(App(postgres_url)) as app, working(app) as beside:
+        worker = beside.worker
+        assert worker is not None
+        until(lambda: worker._poll() == SAFETY_POLL, "it listens, and polls rarely")
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(f'alter database "{connection.info.dbname}" set holdfast.notify = off')
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        until(lambda: worker._poll() == worker.options.poll, "nothing is announced: it polls as often as it is told")
+
+
+def test_a_poll_that_finds_jobs_is_followed_by_more(postgres_url: str) -> None:
+    """Announcements may be off for one producer only: then nothing but a poll tells of its jobs."""
+    with closing(App(postgres_url)) as app:
+
+        @app.job()
+        async def errand() -> None: ...
+
+        with working(app) as beside:
+            worker = beside.worker
+            assert worker is not None
+            until(lambda: worker._poll() == SAFETY_POLL, "it listens, and polls rarely")
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute("set holdfast.notify = off")
+                connection.execute("select holdfast.enqueue('errand')")
+            until(lambda: worker.taken == 1, "the next poll finds it")
+            assert worker._poll() == worker.options.poll

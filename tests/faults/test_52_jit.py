@@ -1,0 +1,188 @@
+"""Fault 52: a stock PostgreSQL with LLVM and `jit = on`. Nothing that a worker does may be compiled by the server.
+
+A function that sets `enable_seqscan = off` or the like gets plans that cost more than `jit_above_cost`, so each call
+would be compiled for tens of milliseconds: a burst of a hundred jobs took 20 s instead of 0.3 s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast import App, State
+from holdfast.stores.base import JobFilter
+from holdfast.stores.open import open_store
+from tests.app.running import work_off, working
+from tests.app.waiting import until
+from tests.faults.load import AT_ONCE
+from tests.support.binaries import debian_bin
+from tests.support.debian_server import MISSING, DebianServer
+
+pytestmark = pytest.mark.req("DP-20")
+
+UNGUARDED = """
+    select p.oid::regprocedure::text from pg_proc p
+     where p.pronamespace = 'holdfast'::regnamespace and p.proconfig::text like '%enable_%'
+       and not 'jit=off' = any (p.proconfig)
+"""
+PLAN = re.compile(r"plan:\n(?P<plan>(?:\t.*\n)+)")
+READS_A_TABLE = re.compile(r"(?:Seq|Index|Index Only|Bitmap Heap) Scan .*\bon (?!pg_)")
+
+
+@pytest.mark.parametrize("url", ["postgres_url", "postgres_url_16"])
+def test_every_function_that_bends_the_planner_turns_jit_off(url: str, request: pytest.FixtureRequest) -> None:
+    with psycopg.connect(request.getfixturevalue(url)) as connection:
+        bent = connection.execute("select count(*) from pg_proc where proconfig::text like '%enable_%'").fetchone()
+        assert bent is not None
+        assert bent[0] > 40
+        assert connection.execute(UNGUARDED).fetchall() == []
+
+
+@pytest.fixture(scope="session")
+def debian() -> Iterator[DebianServer]:
+    """Its log has the plan of every statement, those inside functions included."""
+    if debian_bin() is None:
+        pytest.skip(MISSING)
+    server = DebianServer(
+        in_memory=True,
+        settings={
+            "session_preload_libraries": "auto_explain",
+            "auto_explain.log_min_duration": "0",
+            "auto_explain.log_analyze": "on",
+            "auto_explain.log_timing": "off",
+        },
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+def stock_url(debian: DebianServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"jit_{abs(hash(request.node.name)):x}"
+    url = debian.create_database(name)
+    with closing(open_store(url)) as store:
+        store.migrate()
+    yield url
+    debian.drop_database(name)
+
+
+class Compiled:
+    """The plans that the server has compiled since this was made."""
+
+    def __init__(self, server: DebianServer) -> None:
+        self._server = server
+        self._seen = len(server.log())
+
+    def plans(self) -> list[str]:
+        found = [match["plan"] for match in PLAN.finditer(self._server.log()[self._seen :])]
+        assert found, "the server logs its plans"
+        return [plan for plan in found if "JIT:" in plan]
+
+
+def set_for(url: str, **settings: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in settings.items():
+            connection.execute(f'alter database "{connection.info.dbname}" set {name} = {value}')
+
+
+def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url: str) -> None:
+    """Or the tests below would prove nothing."""
+    compiled = Compiled(debian)
+    with psycopg.connect(stock_url, autocommit=True) as connection:
+        assert connection.execute("select pg_jit_available(), current_setting('jit')").fetchone() == (True, "on")
+        connection.execute("set enable_seqscan = off")
+        connection.execute("select count(*) from pg_description d where d.description like '%z%'").fetchone()
+    assert len(compiled.plans()) == 1
+
+
+def test_nothing_a_worker_does_is_compiled(debian: DebianServer, stock_url: str) -> None:
+    set_for(stock_url, **{"auto_explain.log_nested_statements": "on"})
+    with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
+
+        @app.job(retry=AT_ONCE)
+        async def errand(number: int) -> int:
+            if number % 10 == 0:
+                raise ValueError(number)
+            return number
+
+        compiled = Compiled(debian)
+        for number in range(20):
+            errand.enqueue(number)
+        work_off(app)
+        assert len(app.jobs(state=State.SUCCEEDED)) == 18
+        app.tick()  # every maintenance task
+        with working(app):
+            before = transactions(stock_url)
+            until(lambda: transactions(stock_url) > before + 5, "the idle worker looks for work")
+    assert compiled.plans() == []
+
+
+def transactions(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "select xact_commit from pg_stat_database where datname = current_database()"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_url: str) -> None:
+    """With this threshold every plan is dear, as on tables with millions of rows."""
+    with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
+
+        @app.job()
+        def errand(number: int) -> None: ...
+
+        ids = [errand.enqueue(number).id for number in range(3)]
+        set_for(stock_url, jit_above_cost="0")
+    compiled = Compiled(debian)
+    with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
+        verbs, run = app.store.verbs, app.store.run
+        assert len(run(verbs.list_jobs(JobFilter(tenant="default")))) == 3
+        assert run(verbs.get(ids[0], "default")) is not None
+        app.dead_letters.groups()
+        app.schedules.list()
+        app.health()
+        app.why(ids[0])
+        app.handle(ids[0]).history()
+    dear = [plan for plan in compiled.plans() if READS_A_TABLE.search(plan)]
+    assert dear == []
+
+
+def test_the_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) -> None:
+    with closing(open_store(stock_url)) as store:
+        (found,) = [finding for finding in store.diagnose() if finding.name == "jit"]
+        assert (found.ok, found.says) == (True, "jit = on; Holdfast turns it off for its own statements")
+        with psycopg.connect(stock_url, autocommit=True) as connection:
+            connection.execute("alter function holdfast.promote_due reset jit")
+        (found,) = [finding for finding in store.diagnose() if finding.name == "jit"]
+        assert not found.ok
+        assert "1 functions of the schema do not turn it off" in found.says
+        set_for(stock_url, jit="off")
+        assert next(finding for finding in store.diagnose() if finding.name == "jit").ok
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("statement_timeout", "'2s'", "statement_timeout = 2s: long batches are cut off"),
+        ("idle_session_timeout", "'5s'", "resting connections are closed"),
+        ("default_transaction_read_only", "on", "no job can be enqueued"),
+        ("default_transaction_isolation", "serializable", "transactions fail and are repeated"),
+        ("enable_indexscan", "off", "whole tables"),
+        ("enable_nestloop", "off", "whole tables"),
+    ],
+)
+def test_the_doctor_warns_of_settings_that_hurt(empty_postgres_url: str, setting: str, value: str, says: str) -> None:
+    with closing(open_store(empty_postgres_url)) as store:
+        assert [found.ok for found in store.diagnose() if found.name == "settings"] == [True]
+        set_for(empty_postgres_url, **{setting: value})
+        (found,) = [found for found in store.diagnose() if found.name == setting]
+        assert (found.ok, says in found.says, bool(found.fix)) == (False, True, True)
