@@ -33,6 +33,8 @@ T = TypeVar("T")
 RETRIES = 5
 # Who waits for the lock of another process is not waited for.
 CLOSE_WITHIN = 0.5
+PROBE_MILLISECONDS = 100
+"""How long a check of the disk waits for the lock of another writer."""
 
 
 class SqliteStore(SqliteBorrowing, SqliteLending):
@@ -148,6 +150,22 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
                 )
             connection.execute("COMMIT")
             return self._plan.status(_applied(connection))
+
+    def check_writable(self) -> None:
+        """By a commit, on a connection of its own: what is rolled back never gets as far as the disk. A lock that
+        another writer holds is no fault, and is not waited for."""
+        if self._connections.in_memory:
+            return
+        try:
+            with self._connections.own() as connection:
+                connection.execute(f"PRAGMA busy_timeout = {PROBE_MILLISECONDS}")
+                connection.execute(
+                    "UPDATE migration SET digest = digest WHERE name = (SELECT min(name) FROM migration)"
+                )
+                self._connections.after_write(connection)
+        except sqlite3.Error as error:
+            if not is_busy(error):
+                raise translate(error) from error
 
     def migration_sql(self) -> str:
         parts = ["BEGIN IMMEDIATE;"]
