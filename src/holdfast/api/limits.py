@@ -12,9 +12,8 @@ applies to known callers only.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,10 +27,6 @@ SLOWEST = 32 * 1024
 """Bytes per second."""
 LONGEST_NUMBER = 19
 """Digits of a Content-Length that is converted: a longer one is too large, whatever it says."""
-
-
-class _CutOff(HTTPException):
-    """Raised into whoever reads the body. An HTTPException, so that nobody logs it as a defect."""
 
 
 class BodyLimit:
@@ -49,13 +44,7 @@ class BodyLimit:
             elif name == b"content-type":
                 said = value
         path = path_below(scope)
-        if (
-            said
-            and declared != b"0"
-            and scope["method"] not in SAFE
-            and path.startswith("/api/")
-            and not _is_json(said)
-        ):
+        if said and not _is_json(said) and declared != b"0" and _is_for_the_api(scope["method"], path):
             await _not_json()(scope, receive, send)
             return
         limit = LARGEST_OPEN if path in self._open else LARGEST
@@ -63,23 +52,30 @@ class BodyLimit:
             await _too_large(limit)(scope, receive, send)
             return
         reading = _Reading(receive, send, limit, self._timeout)
-        with suppress(_CutOff):
+        try:
             await self._inner(scope, reading.receive, reading.send)
+        except ClientDisconnect:
+            if reading.refusal is None:
+                raise
         if reading.refusal is not None:
             await reading.refusal(scope, receive, send)
 
 
 class _Reading:
-    """One request. Once ``refusal`` is set it is the answer, whatever the inner application makes of the exception."""
+    """One request. A body that breaks a limit ends for the inner application as if the client had gone, and once
+    ``refusal`` is set that is the answer, whatever the inner application makes of it."""
 
-    __slots__ = ("_began", "_begun", "_limit", "_over", "_receive", "_seen", "_send", "_timeout", "refusal")
+    __slots__ = ("_began", "_begun", "_cut", "_limit", "_over", "_receive", "_seen", "_send", "_timeout", "refusal")
 
     def __init__(self, receive: Receive, send: Send, limit: int, timeout: float) -> None:
         self._receive, self._send, self._limit, self._timeout = receive, send, limit, timeout
-        self._seen, self._began, self._begun, self._over = 0, 0.0, False, False
+        self._seen, self._began = 0, 0.0
+        self._begun = self._over = self._cut = False
         self.refusal: Response | None = None
 
     async def receive(self) -> Message:
+        if self._cut:
+            return {"type": "http.disconnect"}
         if self._over:  # what follows is only ever that the client has gone
             return await self._receive()
         if not self._began:
@@ -88,10 +84,10 @@ class _Reading:
             async with asyncio.timeout_at(self._began + self._timeout + self._seen / SLOWEST):
                 message = await self._receive()
         except TimeoutError:
-            raise self._cut_off(_too_slow()) from None
+            return self._cut_off(_too_slow())
         self._seen += len(message.get("body", b""))
         if self._seen > self._limit:
-            raise self._cut_off(_too_large(self._limit))
+            return self._cut_off(_too_large(self._limit))
         self._over = not message.get("more_body", False)
         return message
 
@@ -100,10 +96,11 @@ class _Reading:
             self._begun = True
             await self._send(message)
 
-    def _cut_off(self, refusal: Response) -> _CutOff:
+    def _cut_off(self, refusal: Response) -> Message:
+        self._cut = True
         if not self._begun:
             self.refusal = refusal
-        return _CutOff(refusal.status_code)
+        return {"type": "http.disconnect"}
 
 
 def _too_large(limit: int) -> Response:
