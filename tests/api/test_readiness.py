@@ -51,7 +51,7 @@ def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
     with closing(open_store(f"{postgres_url}{join}options=-c%20default_transaction_read_only%3Don")) as store:
         with pytest.raises(StoreUnavailable) as refused:
             store.check_writable()
-        assert refused.value.code == "database_read_only"
+        assert refused.value.code == "store_read_only"
         assert refused.value.fix
 
 

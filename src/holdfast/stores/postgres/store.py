@@ -174,7 +174,7 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         if found is not None and (found[0] == "on" or found[1]):
             raise StoreUnavailable(
                 "The database is a standby." if found[1] else "The database is read-only.",
-                code="database_read_only",
+                code="store_read_only",
                 fix="Connect to the primary, or set default_transaction_read_only off.",
             )
 
