@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bench import hostile
 from bench.console import note
 from bench.peers.backends import Backends
 from bench.waiting import Beside
@@ -107,6 +108,13 @@ def _streams(host: str, port: int, token: str, pid: int, sizes: Sizes) -> Beside
     return Beside(PLACE, f"{sizes.streams} idle streams", "MiB", come, after, after / come)
 
 
+def _hostile(host: str, port: int, token: str, seconds: float) -> list[Beside]:
+    alone = hostile.p99(hostile.latencies(host, port, seconds))
+    who = {"hostile bodies": "", "hostile bodies, token": token}
+    times = {what: hostile.beside(host, port, seconds, token) for what, token in who.items()}
+    return [Beside(PLACE, f"healthz, {what}", "ms p99", alone, found, found / alone) for what, found in times.items()]
+
+
 def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
     if store == "sqlite":
         return []
@@ -130,6 +138,7 @@ def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
             here, there = statistics.median(local), statistics.median(remote)
             rows = [Beside(PLACE, "single enqueue over HTTP", "jobs/s", here, there, here / there)]
             rows.append(_streams(host, port, token, process.pid, sizes))
+            rows += _hostile(host, port, token, sizes.idle)
     for row in rows:
         print(row.line(), flush=True)
     return rows

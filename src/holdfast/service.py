@@ -15,13 +15,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from holdfast.access import Authenticate, Gate
+from holdfast.access.gate import Paths
 from holdfast.access.requests import Measure, RequestLog
 from holdfast.api import add_api, leave_off
 from holdfast.api.at_once import AtOnce
 from holdfast.api.attending import Attending
 from holdfast.api.gauges import observe_queues
 from holdfast.api.heads import Heads
-from holdfast.api.limits import BodyLimit
+from holdfast.api.limits import TIMEOUT, BodyLimit
 from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
@@ -33,13 +34,21 @@ from holdfast.stores.patience import Patience
 LAST_DUTY = 5.0
 """Seconds for what is being done on the side when the service ends."""
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
-API = frozenset({"/api/", "/healthz", "/readyz", "/metrics"})
-OPEN = frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"})
+API = Paths(frozenset({"/api/", "/healthz", "/readyz", "/metrics"}))
+OPEN = Paths(frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"}))
 
 
-def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True, duties: str | None = None) -> FastAPI:
+def make_service(
+    app: App,
+    *,
+    authenticate: Authenticate,
+    dashboard: bool = True,
+    duties: str | None = None,
+    body_timeout: float = TIMEOUT,
+) -> FastAPI:
     """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own). ``duties``:
-    for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers."""
+    for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers.
+    ``body_timeout``: seconds that a request body may take to arrive; a large one has more, by its size."""
     measures: list[Measure] = []
 
     live = Live(app.client)
@@ -71,7 +80,7 @@ def make_service(app: App, *, authenticate: Authenticate, dashboard: bool = True
             Middleware(Heads),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),
-            Middleware(BodyLimit),
+            Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
             Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
             Middleware(AtOnce),
             # The highest level, which is the usual one, takes three times as long for a twentieth less.

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast import App
+from holdfast import App, State
 from holdfast.service import make_service
 from tests.api.conftest import HERE, client_of
 
@@ -82,3 +82,51 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
         assert again.json()["code"] in ("already_decided", "token_used")
         assert again.status_code in (409, 410)
         assert (await anybody.get(f"{GATES}/{gate}")).status_code == 401
+
+
+@pytest.mark.req("CX-5", "CX-6", "JF-14")
+async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: App) -> None:
+    @app.job()
+    async def pay(ctx: holdfast.Context) -> str:
+        return str(await ctx.approval("release", summary="Pay?", expires_in="1h", not_requester=True))
+
+    handle = app.enqueue("pay")
+    await asyncio.to_thread(app.run_worker, burst=True)
+    gate = app.approvals.list()[0].id
+    token = app.approvals.token(gate, person="bob")
+    other = app.approvals.token(gate)
+    app.client.run(app.client.verbs.set_clock(timedelta(hours=2), None))
+    say = {"verdict": "approve", "comment": "late"}
+
+    async def tried(admin: httpx2.AsyncClient, anybody: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return [
+            await admin.post(f"{GATES}/{gate}/approve", json={}),
+            await admin.post(f"{GATES}/{gate}/deny", json={}),
+            await anybody.post(f"/api/v1/decide/{token}", json=say),
+            await anybody.post(f"/api/v1/decide/{other}", json=say | {"by": "eve"}),
+            await admin.post(f"/approvals/{gate}", data=say),
+            await anybody.post(f"/decide/{other}", data=say | {"by": "eve"}),
+        ]
+
+    service = make_service(app, authenticate=lambda _: None)
+    async with (
+        client_of(app, role="admin") as admin,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody,
+    ):
+        for answer in await tried(admin, anybody):
+            assert (answer.status_code, "gate_expired" in answer.text) == (410, True), answer.text
+        asked_for = app.approvals.show(gate)
+        assert (asked_for.gate.state, asked_for.votes) == ("open", []), "nobody has attended to it yet"
+        assert handle.state() is State.WAITING_FOR_APPROVAL
+        # Somebody attends, and it is over for good: what was late is still refused, and runs nothing.
+        await asyncio.to_thread(app.run_worker, burst=True)
+        assert app.approvals.show(gate).gate.state == "expired"
+        assert (handle.state(), handle.job().error_code) == (State.FAILED, "gate_expired")
+        for answer in await tried(admin, anybody):
+            assert answer.status_code in (409, 410), answer.text
+        shown = (await admin.get(f"{GATES}/{gate}")).json()
+        assert (shown["gate"]["state"], shown["votes"]) == ("expired", [])
+        assert (await anybody.get(f"/api/v1/decide/{token}")).json()["state"] == "expired"
+        issued = await admin.post(f"{GATES}/{gate}/token", json={})
+        assert issued.is_client_error, "no new way to decide it"
+    assert [event.verb for event in handle.history()][-1] == "expire"

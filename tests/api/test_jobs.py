@@ -77,7 +77,7 @@ async def test_what_does_not_fit_is_refused_with_a_code_and_nothing_is_stored(ap
         (b"", 422, "invalid_request"),
         (b"{", 422, "invalid_request"),
         (b"[]", 422, "invalid_request"),
-        (b'{"kind": "x", "payload": ' + b"[" * 500 + b"]" * 500 + b"}", 422, "invalid_request"),
+        (b'{"kind": "x", "payload": ' + b"[" * 500 + b"]" * 500 + b"}", 422, "payload_too_deep"),
         (b'{"kind": "x", "payload": {"n": NaN}}', 422, "payload_not_finite"),
         (b'{"kind": "x\\ud800"}', 422, "invalid_request"),
         ({"kind": "x", "tenant": "other"}, 422, "invalid_request"),

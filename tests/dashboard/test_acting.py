@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
+from collections import Counter
+from html.parser import HTMLParser
 from urllib.parse import quote
 
 import httpx2
@@ -12,11 +15,13 @@ import pytest
 from holdfast import App, Retry, State
 from holdfast.access import Identity, Scope
 from holdfast.dashboard.pages import audit
+from holdfast.domain.endpoints import DELIVER, EndpointDelivery
 from holdfast.service import make_service
 from holdfast.stores.base import JobFilter
 from tests.api.conftest import HERE, client_of
 from tests.app.running import work_off
 from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the
+from tests.support.stores import new_id
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 
@@ -289,6 +294,81 @@ async def test_an_endpoint_is_added_tried_and_removed(app: App, http: httpx2.Asy
     assert 'name="confirmed"' in (await http.post("/endpoints/ops", data={"do": "remove"})).text
     assert (await http.post("/endpoints/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
     assert app.endpoints.list() == []
+
+
+XSS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    '" autofocus onfocus="alert(1)',
+    "</title><script>alert(1)</script>",
+    "</textarea><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "{{7*7}}${7*7}#{7*7}<%= 7*7 %>",
+    "<!--<script>",
+    "\u202e<b>turned</b>\u2066",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+]
+
+
+def markup_of(page: str) -> tuple[Counter[str], set[str]]:
+    """The elements of a page, counted, and every attribute that could run or lead anywhere."""
+    tags: Counter[str] = Counter()
+    doubtful: set[str] = set()
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            tags[tag] += 1
+            for name, value in attrs:
+                if name.startswith("on") or (value or "").lower().lstrip().startswith(("javascript:", "data:")):
+                    doubtful.add(f"{tag} {name}={value}")
+
+    Reader().feed(page)
+    return tags, doubtful
+
+
+@pytest.mark.req("SC-15", "JF-16")
+@pytest.mark.parametrize("text", XSS)
+async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
+    app: App, http: httpx2.AsyncClient, text: str
+) -> None:
+    """Every place of an endpoint and of its deliveries that somebody writes into: the operator, the receiver, the one
+    who made the job. The elements of each page are those of the page with harmless words."""
+
+    def furnish(name: str, words: str) -> None:
+        url = f"https://hooks.example/{quote(words)}"
+        made = app.endpoints.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
+        job = app.enqueue(DELIVER, {"endpoint": name, "type": "note", "data": {"text": words}})
+        said = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
+        entry = EndpointDelivery(
+            new_id(),
+            "default",
+            made.id,
+            job_id=job.id,
+            excerpt=words,
+            duration_ms=5,
+            **said,  # type: ignore[arg-type]
+        )
+        assert app.client.run(app.client.verbs.note_endpoint_delivery(entry, "default"))
+        with app.client.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
+            app.endpoints.disable(name, reason=words)
+
+    await asyncio.to_thread(furnish, "plain", "harmless words")
+    before = markup_of((await http.get("/endpoints")).text)
+    await asyncio.to_thread(app.endpoints.remove, "plain")
+    pages = []
+    for name, words in (("plain", "harmless words"), ("hostile", text)):
+        await asyncio.to_thread(furnish, name, words)
+        shown = [await http.get(f"/endpoints/{name}{more}") for more in ("", "?failed=1", f"?before={new_id()}")]
+        assert [each.status_code for each in shown] == [200, 200, 200]
+        assert "default-src 'none'" in shown[0].headers["content-security-policy"]
+        assert words.split()[0][:20] in html.unescape(shown[0].text), "it is there, as text"
+        pages.append([markup_of(each.text) for each in shown])
+        if name == "plain":
+            await asyncio.to_thread(app.endpoints.remove, name)
+    assert pages[0] == pages[1]
+    assert markup_of((await http.get("/endpoints")).text) == before
 
 
 async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:

@@ -33,6 +33,15 @@ __all__ = ["url"]
 METHODS = ("get", "post", "put", "patch", "delete")
 ENDLESS = "/api/v1/events/stream"
 CANARY = "kept by the owner"
+PAGES = (
+    *("/jobs/{job_id}", "/approvals/{gate_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
+    *("/operations/{operation_id}", "/dead-letters/{group}/jobs/{job_id}/edit"),
+)
+OWNED = {
+    *("/jobs/{job_id}", "/jobs/{job_id}/history", "/jobs/{job_id}/attempts", "/jobs/{job_id}/why"),
+    *("/jobs/{job_id}/result", "/gates/{gate_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
+    *("/operations/{operation_id}", "/reservations/{reservation_id}", "/schedules/{name}"),
+}
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -142,10 +151,23 @@ async def test_another_tenants_things_are_not_there(url: str) -> None:
             for path, body in nested(theirs, await own(http)):
                 answer = await http.post(f"/api/v1{path}", json=body)
                 assert refused(answer), f"{path} {body}: {answer.text}"
+            after = rows_of(by_hand, OWNER)
+            # The control: these are the ids of things that are there, and their owner is shown each of them.
+            owner = {"Authorization": f"Bearer {app.tokens.issue('ada', roles=['admin'], tenant=OWNER).text}"}
+            served: set[str] = set()
+            for method, path, operation in operations(document):
+                if method == "get" and "{" in path and operation.get("security") is not None:
+                    answer = await http.get(path.format(**theirs), headers=owner)
+                    if answer.is_success:
+                        served.add(path.removeprefix("/api/v1"))
+            assert served >= OWNED, OWNED - served
+            for pattern in PAGES:
+                page = pattern.format(**theirs)
+                assert (await http.get(page, headers=owner)).status_code == 200, page
+                assert (await http.get(page)).status_code == 404, page
         await app.store.leave_loop()
         assert tried > 100
         assert told == []
-        after = rows_of(by_hand, OWNER)
         assert {table for table, rows in after.items() if before.get(table, []) != rows} == set()
 
 

@@ -27,8 +27,19 @@ Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+class Paths:
+    """A set of paths below the mount; a path that ends in / stands for all below it."""
+
+    def __init__(self, paths: frozenset[str]) -> None:
+        self._exact = frozenset(path for path in paths if not path.endswith("/"))
+        self._below = tuple(path for path in paths if path.endswith("/"))
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._exact or path.startswith(self._below)
+
+
 class Gate:
-    """``open_to_all`` are paths (below the mount) that need none; a path that ends in / stands for all below it.
+    """``open_to_all`` are the paths that need no credentials.
     ``login`` is where a browser that nobody knows is sent, if there is such a page."""
 
     def __init__(
@@ -37,12 +48,11 @@ class Gate:
         client: Client,
         authenticate: Authenticate,
         *,
-        open_to_all: frozenset[str] = frozenset(),
+        open_to_all: Paths,
         login: str | None = None,
     ) -> None:
         self._inner, self._client, self._authenticate = inner, client, authenticate
-        self._exact = frozenset(path for path in open_to_all if not path.endswith("/"))
-        self._below = tuple(path for path in open_to_all if path.endswith("/"))
+        self._open = open_to_all
         self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +61,7 @@ class Gate:
             return
         request = Request(scope, receive)
         path = path_below(scope)
-        if path in self._exact or path.startswith(self._below):
+        if path in self._open:
             await self._inner(scope, receive, send)
             return
         try:

@@ -46,6 +46,8 @@ BY_CODE = {
     "target_not_found": 404,
     "no_such_step": 404,
     # Too large, or not to be said at all.
+    "body_too_complex": 413,
+    "not_a_form": 415,
     "payload_too_large": 413,
     "payload_over_limit": 413,
     "agent_payload_limit": 413,

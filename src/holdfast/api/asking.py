@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
@@ -27,6 +27,7 @@ async def _live(request: Request) -> Live:
 
 
 Check = Callable[[Request, Scope], Identity]
+T = TypeVar("T")
 
 
 def _asks(scope: Scope, how: Check) -> Callable[[Request], Awaitable[Identity]]:
@@ -34,6 +35,12 @@ def _asks(scope: Scope, how: Check) -> Callable[[Request], Awaitable[Identity]]:
         return how(request, scope)
 
     check.scope = scope  # type: ignore[attr-defined]  # the matrix of roles is made from this
+    return before_the_body(check)
+
+
+def before_the_body(check: Callable[[Request], Awaitable[T]]) -> Callable[[Request], Awaitable[T]]:
+    """A dependency that ``JsonRoute`` asks before it reads the body, and FastAPI once more after that."""
+    check.first = True  # type: ignore[attr-defined]
     return check
 
 

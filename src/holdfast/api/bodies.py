@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from holdfast.api.parsing import check_numbers, check_shape
 from holdfast.domain.policies import Backoff, Retry
 
 B = TypeVar("B", bound=BaseModel)
@@ -23,9 +34,30 @@ Instant = Annotated[AwareDatetime, Field(description="RFC 3339, with a zone.", e
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, value: Any) -> Any:
+        """One error, whatever the number of unknown fields: describing each of them takes thirty times as long as
+        reading them."""
+        if isinstance(value, dict) and not value.keys() <= cls.model_fields.keys():
+            first = next(name for name in value if name not in cls.model_fields)
+            raise PydanticCustomError("extra_forbidden", "unknown field {name}", {"name": repr(first[:100])})
+        return value
+
     def given(self) -> dict[str, Any]:
         """What was said; the rest is as if it had not been asked."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def at_most(most: int) -> BeforeValidator:
+    """Of a mapping: pydantic counts only after it has judged every value."""
+
+    def few(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise PydanticCustomError("too_long", "has more than {most} entries", {"most": most})
+        return value
+
+    return BeforeValidator(few)
 
 
 class Because(Body):
@@ -110,6 +142,8 @@ _adapters: dict[type[BaseModel], TypeAdapter[Any]] = {}
 
 def read(model: type[B], body: bytes) -> B:
     """A body without a detour: where one request more or less a second counts."""
+    check_shape(body)
+    check_numbers(body)
     adapter = _adapters.get(model) or _adapters.setdefault(model, TypeAdapter(model))
     try:
         found: B = adapter.validate_json(body)

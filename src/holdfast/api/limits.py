@@ -1,26 +1,37 @@
-"""A request larger than any payload may be is refused before it is read (rule 23), and so is one to the API that says
-that it is no JSON: a form of another site's page can say nothing else (rule 22)."""
+"""Limits on request bodies, enforced before a route sees a byte of them.
+
+- Size: 8 MiB, and 64 KiB on paths that need no credentials. A body that declares more is refused unread; one that does
+  not declare its length is read up to the limit and no further.
+- Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``SLOWEST`` bytes per second.
+- Type: the API takes JSON only, which a form on another site's page cannot send.
+
+Credentials are checked inside this middleware and before the body is read (``access/gate.py``), so the larger limit
+applies to known callers only.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.access.gate import SAFE, path_below
+from holdfast.access.gate import SAFE, Paths, path_below
 from holdfast.access.problems import problem
 
 LARGEST = 8 * 1024 * 1024
-
-
-class _TooLarge(Exception):
-    pass
+LARGEST_OPEN = 64 * 1024
+TIMEOUT = 10.0
+SLOWEST = 32 * 1024
+"""Bytes per second."""
+LONGEST_NUMBER = 19
+"""Digits of a Content-Length that is converted: a longer one is too large, whatever it says."""
 
 
 class BodyLimit:
-    def __init__(self, inner: ASGIApp, limit: int = LARGEST) -> None:
-        self._inner, self._limit = inner, limit
+    def __init__(self, inner: ASGIApp, *, open_to_all: Paths, timeout: float = TIMEOUT) -> None:
+        self._inner, self._open, self._timeout = inner, open_to_all, timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,45 +43,87 @@ class BodyLimit:
                 declared = value
             elif name == b"content-type":
                 said = value
-        if said and not _is_json(said) and declared != b"0" and _is_for_the_api(scope):
-            await _NOT_JSON(scope, receive, send)
+        path = path_below(scope)
+        if said and not _is_json(said) and declared != b"0" and _is_for_the_api(scope["method"], path):
+            await _not_json()(scope, receive, send)
             return
-        if declared.isdigit() and int(declared) > self._limit:
-            await self._refusal()(scope, receive, send)
+        limit = LARGEST_OPEN if path in self._open else LARGEST
+        if declared.isdigit() and (len(declared) > LONGEST_NUMBER or int(declared) > limit):
+            await _too_large(limit)(scope, receive, send)
             return
-        seen, begun, over = 0, False, False
-
-        async def counted() -> Message:
-            nonlocal seen, over
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:
-                over = not begun
-                raise _TooLarge
-            return message
-
-        async def noticed(message: Message) -> None:
-            nonlocal begun
-            if not over:  # else somebody has made an answer of their own of what was raised
-                begun = True
-                await send(message)
-
-        with suppress(_TooLarge):
-            await self._inner(scope, counted, noticed)
-        if over:
-            await self._refusal()(scope, receive, send)
-
-    def _refusal(self) -> Response:
-        return problem(413, "body_too_large", f"a request has at most {self._limit:,} bytes")
+        reading = _Reading(receive, send, limit, self._timeout)
+        try:
+            await self._inner(scope, reading.receive, reading.send)
+        except ClientDisconnect:
+            if reading.refusal is None:
+                raise
+        if reading.refusal is not None:
+            await reading.refusal(scope, receive, send)
 
 
-_NOT_JSON = problem(
-    415, "not_json", "the API takes JSON and nothing else", fix="Send the header Content-Type: application/json."
-)
+class _Reading:
+    """One request. A body that breaks a limit ends for the inner application as if the client had gone, and once
+    ``refusal`` is set that is the answer, whatever the inner application makes of it."""
+
+    __slots__ = ("_began", "_begun", "_cut", "_limit", "_over", "_receive", "_seen", "_send", "_timeout", "refusal")
+
+    def __init__(self, receive: Receive, send: Send, limit: int, timeout: float) -> None:
+        self._receive, self._send, self._limit, self._timeout = receive, send, limit, timeout
+        self._seen, self._began = 0, 0.0
+        self._begun = self._over = self._cut = False
+        self.refusal: Response | None = None
+
+    async def receive(self) -> Message:
+        if self._cut:
+            return {"type": "http.disconnect"}
+        if self._over:  # what follows is only ever that the client has gone
+            return await self._receive()
+        if not self._began:
+            self._began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(self._began + self._timeout + self._seen / SLOWEST):
+                message = await self._receive()
+        except TimeoutError:
+            return self._cut_off(_too_slow())
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            return self._cut_off(_too_large(self._limit))
+        self._over = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.refusal is None:
+            self._begun = True
+            await self._send(message)
+
+    def _cut_off(self, refusal: Response) -> Message:
+        self._cut = True
+        if not self._begun:
+            self.refusal = refusal
+        return {"type": "http.disconnect"}
 
 
-def _is_for_the_api(scope: Scope) -> bool:
-    return scope["method"] not in SAFE and path_below(scope).startswith("/api/")
+def _too_large(limit: int) -> Response:
+    return problem(413, "body_too_large", f"The request body is larger than {limit:,} bytes.")
+
+
+def _too_slow() -> Response:
+    answer = problem(
+        408,
+        "body_too_slow",
+        "The request body did not arrive in time.",
+        fix="Send the whole body without pauses, or raise the limit (holdfast serve --body-timeout).",
+    )
+    answer.headers["connection"] = "close"
+    return answer
+
+
+def _not_json() -> Response:
+    return problem(415, "not_json", "The API takes JSON only.", fix="Send the header Content-Type: application/json.")
+
+
+def _is_for_the_api(method: str, path: str) -> bool:
+    return method not in SAFE and path.startswith("/api/")
 
 
 def _is_json(said: bytes) -> bool:

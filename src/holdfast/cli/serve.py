@@ -58,6 +58,16 @@ def serve(
             help="Fire schedules, reap lapsed leases, seal the ledger … as a worker does, or leave it to workers.",
         ),
     ] = True,
+    body_timeout: Annotated[
+        float,
+        typer.Option(
+            "--body-timeout",
+            metavar="SECONDS",
+            min=0.1,
+            max=3600,
+            help="Time for a request to arrive; a large body has more, by its size.",
+        ),
+    ] = web.BODY_TIMEOUT,
     tenant: options.Tenant = None,
     schema: options.Schema = options.SCHEMA,
     log_level: options.LogLevel = options.Level.INFO,
@@ -80,7 +90,13 @@ def serve(
         )
     logs.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
-    site = web.make_web(served, local=no_auth, dashboard=not no_dashboard, duties=_whose(tenant) if duties else None)
+    site = web.make_web(
+        served,
+        local=no_auth,
+        dashboard=not no_dashboard,
+        duties=_whose(tenant) if duties else None,
+        body_timeout=body_timeout,
+    )
     listening = web.listen(host, port)
 
     async def run() -> None:
@@ -91,7 +107,9 @@ def serve(
 
         on_signals(asked, stop.set)
         try:
-            async with web.serving(site, listening, root_path=prefix, trusted=trusted, hurry=hurry) as ended:
+            async with web.serving(
+                site, listening, root_path=prefix, trusted=trusted, hurry=hurry, body_timeout=body_timeout
+            ) as ended:
                 await _say_where(served, web.address_of(listening, prefix), no_auth, as_json)
                 waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

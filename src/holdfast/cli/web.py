@@ -22,11 +22,20 @@ GRACE = 10
 """Seconds for requests that are under way."""
 LAST_ANSWER = 2
 """So much earlier a request gives up a database that does not answer, to be able to say so."""
+BODY_TIMEOUT = 10.0
+"""Seconds for a request to arrive, head and body; a large body has more, by its size."""
 LAST_WORDS = 3
 """Seconds for all else that ends with the service."""
 
 
-def make_web(app: App, *, local: bool, dashboard: bool = True, duties: str | None = None) -> FastAPI:
+def make_web(
+    app: App,
+    *,
+    local: bool,
+    dashboard: bool = True,
+    duties: str | None = None,
+    body_timeout: float = BODY_TIMEOUT,
+) -> FastAPI:
     """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
     try:
         from holdfast.access.local import at_this_machine
@@ -37,7 +46,7 @@ def make_web(app: App, *, local: bool, dashboard: bool = True, duties: str | Non
             raise
         raise _missing() from error
     authenticate = at_this_machine(app.client) if local else tokens_of(app)
-    return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties)
+    return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -103,13 +112,14 @@ async def serving(
     root_path: str = "",
     trusted: Sequence[str] = (),
     hurry: asyncio.Event | None = None,
+    body_timeout: float = BODY_TIMEOUT,
 ) -> AsyncIterator[asyncio.Event]:
     """Answer requests within the block, and while it ends: within the grace, or at once when ``hurry`` is set. Setting
     the event ends it from within; it is set as well when the server has ended by itself."""
     from holdfast.cli.patient import Patient
 
     patient = Patient(web, web.state.patience)
-    server = _server(patient, root_path, trusted)
+    server = _server(patient, root_path, trusted, body_timeout)
     others, stopped = asyncio.all_tasks(), asyncio.Event()
     task = asyncio.create_task(server.serve([listening]))
     task.add_done_callback(lambda _: stopped.set())
@@ -154,9 +164,11 @@ async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event 
     return task.done()
 
 
-def _server(web: Patient, root_path: str, trusted: Sequence[str]) -> Any:
+def _server(web: Patient, root_path: str, trusted: Sequence[str], body_timeout: float) -> Any:
     try:
         import uvicorn
+
+        from holdfast.cli.connections import watched
     except ModuleNotFoundError as error:
         raise _missing() from error
 
@@ -167,6 +179,7 @@ def _server(web: Patient, root_path: str, trusted: Sequence[str]) -> Any:
 
     settings = uvicorn.Config(
         web,
+        http=watched(body_timeout),
         lifespan="on",
         log_config=None,
         log_level="warning",

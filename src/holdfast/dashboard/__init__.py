@@ -11,7 +11,7 @@ from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from holdfast.access.gate import path_below
+from holdfast.access.gate import Paths, path_below
 from holdfast.app import App
 from holdfast.dashboard.failing import failures
 from holdfast.dashboard.pages import (
@@ -45,14 +45,12 @@ PAGES = (
 class Below(Mount):
     """All but some paths: so that it can be asked before the many routes that those have."""
 
-    def __init__(self, dashboard: Starlette, *, but: frozenset[str]) -> None:
+    def __init__(self, dashboard: Starlette, *, but: Paths) -> None:
         super().__init__("/", dashboard)
-        self._exact = frozenset(path for path in but if not path.endswith("/"))
-        self._below = tuple(path for path in but if path.endswith("/"))
+        self._but = but
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        path = path_below(scope)
-        if path in self._exact or path.startswith(self._below):
+        if path_below(scope) in self._but:
             return Match.NONE, {}
         return super().matches(scope)
 

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.payload import DEFAULT_LIMIT
 
+FORM = "application/x-www-form-urlencoded"
+MOST_FIELDS = 2_000
+AT_ONCE = 64 * 1024
 PAGE = 50
 LONGEST = 500
 
 
+async def posted(request: Request) -> ImmutableMultiDict[str, str]:
+    """The form that was posted, as browsers send it by default. Read once a request; there are no files, so the
+    multipart form, which costs more to read, is refused."""
+    state = request.scope.setdefault("state", {})
+    if "holdfast_form" not in state:
+        state["holdfast_form"] = await _read(request)
+    form: ImmutableMultiDict[str, str] = state["holdfast_form"]
+    return form
+
+
+async def _read(request: Request) -> ImmutableMultiDict[str, str]:
+    kind = request.headers.get("content-type", FORM).partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind != FORM and body:
+        raise InvalidInput(f"A form is sent as {FORM}.", code="not_a_form")
+    if body.count(b"&") >= MOST_FIELDS:
+        raise InvalidInput(f"The form has more than {MOST_FIELDS:,} fields.", code="body_too_complex")
+    read = partial(parse_qsl, body.decode(errors="replace"), keep_blank_values=True)
+    # Unescaping takes as long as the text is; a payload of 1 MiB may be three times as long in a form.
+    pairs = read() if len(body) <= AT_ONCE else await asyncio.to_thread(read)
+    return ImmutableMultiDict(pairs)
+
+
 async def fields(request: Request) -> dict[str, str]:
-    """The text fields of the form that was posted. Files are none."""
-    form = await request.form()
-    return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
+    """The fields of the form, the last of each name."""
+    return {name: value.strip() for name, value in (await posted(request)).items()}
 
 
 def said(given: Mapping[str, str], name: str, most: int = LONGEST) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.datastructures import FormData, QueryParams
+from starlette.datastructures import ImmutableMultiDict
 
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.ids import parse_id
@@ -26,7 +26,7 @@ class Finding:
     before: str | None = None
 
     @classmethod
-    def of(cls, given: QueryParams | FormData, now: Any) -> Finding:
+    def of(cls, given: ImmutableMultiDict[str, str], now: Any) -> Finding:
         text = str(given.get("q") or "").strip()
         said, before = str(given.get("state") or ""), str(given.get("before") or "")
         try:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import Id
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Because, Body, Instant, Span, Text, Words
+from holdfast.api.routing import Router
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Verdict
 from holdfast.domain.order import Move
 from holdfast.handle import accepted
 from holdfast.stores.base import Reschedule
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])
+router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])
 
 
 @router.post("/cancel", response_model=Verdict)

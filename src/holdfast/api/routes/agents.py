@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Span, Text, Words
+from holdfast.api.routing import Router
 from holdfast.domain.agents import Agent
 from holdfast.domain.errors import NotFound
 from holdfast.domain.pages import Place
 
-router = APIRouter(prefix="/agents", tags=["agents"])
+router = Router(prefix="/agents", tags=["agents"])
 
 
 class Register(Body):

@@ -7,19 +7,20 @@ import re
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.access import Scope
 from holdfast.api.answers import Id, Name, Page
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.routing import Router
 from holdfast.artifacts.base import SCHEME
 from holdfast.domain.errors import NotFound, Refused
 from holdfast.domain.job import Artifact
 from holdfast.domain.rules import HIDDEN
 from holdfast.insights import artifacts_of
 
-router = APIRouter(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])
+router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])
 
 
 @router.get("", response_model=Page[Artifact])

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, Id, Limit, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_whole
+from holdfast.api.routing import Router
 from holdfast.domain.audit import Action, Anchor
 from holdfast.domain.audit_check import Report
 from holdfast.features.audit import Witnessed
 from holdfast.searching import moment
 
-router = APIRouter(prefix="/audit", tags=["audit"])
+router = Router(prefix="/audit", tags=["audit"])
 
 MOST_SEALS = 1_000
 

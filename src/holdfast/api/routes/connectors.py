@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import Name, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
-from holdfast.api.bodies import Body, Span, Text
+from holdfast.api.bodies import Body, Span, Text, at_most
+from holdfast.api.routing import Router
 from holdfast.domain.connectors import LARGEST, MOST
 
-router = APIRouter(prefix="/connectors", tags=["connectors"])
+router = Router(prefix="/connectors", tags=["connectors"])
 
 
 class ShownConnector(BaseModel):
@@ -56,7 +56,7 @@ class SetConnector(Body):
     )
 
     hosts: list[Text] = Field(default_factory=list, max_length=MOST)
-    headers: dict[Text, Annotated[str, Field(max_length=2_000)] | SecretHeader] = Field(
+    headers: Annotated[dict[Text, Annotated[str, Field(max_length=2_000)] | SecretHeader], at_most(MOST)] = Field(
         default_factory=dict, max_length=MOST
     )
     secrets: list[Text] = Field(default_factory=list, max_length=MOST)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from fastapi import APIRouter
-
 from holdfast.access import Scope
 from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Body
+from holdfast.api.routing import Router
 from holdfast.domain.subscriptions import Consumer
 
-router = APIRouter(prefix="/consumers", tags=["consumers"])
+router = Router(prefix="/consumers", tags=["consumers"])
 
 
 class Reset(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import Field
 
 from holdfast.access import Scope
@@ -12,6 +12,7 @@ from holdfast.api.answers import PAGE, After, Limit, Name, Page, paged
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Because, Body, Words
 from holdfast.api.linking import here
+from holdfast.api.routing import Router
 from holdfast.domain.dead_letters import DeadLetterGroup, Order
 from holdfast.domain.errors import NotFound
 from holdfast.domain.ids import parse_id
@@ -21,7 +22,7 @@ from holdfast.features.dead_letters import GroupWanted
 from holdfast.searching import moment
 from holdfast.stores.base import JobFilter
 
-router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
+router = Router(prefix="/dead-letters", tags=["dead letters"])
 
 Word = Annotated[str | None, Query(max_length=255)]
 Rate = Annotated[

@@ -5,17 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Limit, Name, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Text, Words
+from holdfast.api.routing import Router
 from holdfast.domain.subscriptions import JobOptions
 from holdfast.features.endpoints import Changes, Looking
 
-router = APIRouter(prefix="/endpoints", tags=["endpoints"])
+router = Router(prefix="/endpoints", tags=["endpoints"])
 
 Url = Annotated[str, Field(max_length=2_000, description="Where messages are posted to.")]
 Secrets = Annotated[

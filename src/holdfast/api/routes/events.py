@@ -7,8 +7,8 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Depends, Header, Query, Request
+from pydantic import ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
@@ -16,13 +16,15 @@ from holdfast.access import Scope
 from holdfast.access.lasting import Lasting
 from holdfast.api.answers import PAGE, After, Limit, Page, as_json
 from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
+from holdfast.api.bodies import Body
+from holdfast.api.routing import Router
 from holdfast.domain.errors import EventsGone, StoreUnavailable
 from holdfast.domain.job import Event
 from holdfast.following import check_gone
 from holdfast.live import Here, Lagged, Live
 from holdfast.stores.base import Sent
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = Router(prefix="/events", tags=["events"])
 
 KEEP_ALIVE = 15
 LONGEST_IN_A_HEAD = 2_000
@@ -156,7 +158,7 @@ async def _told(
                     passed_over = True
 
 
-class Tell(BaseModel):
+class Tell(Body):
     """An event of an application's own."""
 
     model_config = ConfigDict(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter
-
 from holdfast.access import Scope
 from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed, allowed_whole
 from holdfast.api.bodies import Body
+from holdfast.api.routing import Router
 from holdfast.domain.circumstances import Executor, ExecutorRole
 
-router = APIRouter(prefix="/executors", tags=["executors"])
+router = Router(prefix="/executors", tags=["executors"])
 
 
 class As(Body):

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Depends, Path, Query, Request
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, paged
-from holdfast.api.asking import TheApp, allowed
+from holdfast.api.asking import TheApp, allowed, before_the_body
 from holdfast.api.bodies import Body, Span, Text, Words
+from holdfast.api.routing import Router
 from holdfast.app import App
 from holdfast.domain.errors import Refused
 from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.domain.job import EVERY_TENANT
 from holdfast.features.approvals import Asked, AskedByToken, Spent
 
-router = APIRouter(prefix="/gates", tags=["gates"])
-by_token = APIRouter(prefix="/decide", tags=["gates"])
+router = Router(prefix="/gates", tags=["gates"])
+by_token = Router(prefix="/decide", tags=["gates"])
 """For whoever has a token and nothing else: it is in the path, and is looked at before anything is shown."""
 
 HOW = "http"
@@ -122,10 +123,21 @@ class Decide(Say):
     by: Text | None = Field(default=None, description="Who decides, where the token was not issued to somebody.")
 
 
+@before_the_body
+async def _known(request: Request) -> AskedByToken:
+    """What the token in the path decides: it is the credential, so the body of nobody else's request is read."""
+    state = request.scope.setdefault("state", {})
+    if "holdfast_asked" not in state:  # FastAPI asks once more, for the parameter
+        state["holdfast_asked"] = await _asked_with(request.app.state.app, request.path_params["token"])
+    asked: AskedByToken = state["holdfast_asked"]
+    return asked
+
+
 @by_token.post("/{token}", response_model=Question)
-async def decide_question(app: TheApp, token: Token, body: Decide) -> Question:
+async def decide_question(
+    app: TheApp, token: Token, asked: Annotated[AskedByToken, Depends(_known)], body: Decide
+) -> Question:
     """Decide it. The token can do so once."""
-    asked = await _asked_with(app, token)
     await app.approvals.adecide(
         body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.gate.tenant
     )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter
+from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
 from holdfast.access import Scope
 from holdfast.access.problems import problem
 from holdfast.api.asking import TheApp, allowed
-from holdfast.domain.errors import HoldfastError
+from holdfast.api.routing import Router
+from holdfast.domain.errors import HoldfastError, SchemaMismatch
 from holdfast.domain.health import Health
+from holdfast.stores.aside import aside
+from holdfast.stores.base import Store
 
-probes = APIRouter(tags=["health"])
+probes = Router(tags=["health"])
 
 
 @probes.get("/healthz", response_class=PlainTextResponse, summary="Is the process alive")
@@ -21,18 +24,52 @@ async def healthz() -> str:
     return "ok\n"
 
 
-@probes.get("/readyz", response_class=PlainTextResponse, summary="Is the database there and up to date")
-async def readyz(app: TheApp) -> Response:
-    try:
-        status = await asyncio.to_thread(app.store.schema)
-    except HoldfastError as error:
+READY_FOR = 1.0
+"""Seconds that a good answer holds: anybody may ask, and asking opens a connection and writes."""
+
+
+class Readiness:
+    """Whether the database is there, up to date and can be written to. However many ask at once, it is looked at once;
+    what is wrong is looked at again by the next who asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looking: asyncio.Task[HoldfastError | None] | None = None
+        self._until = 0.0
+
+    async def fault(self) -> HoldfastError | None:
+        looking, loop = self._looking, asyncio.get_running_loop()
+        over = looking is None or looking.get_loop() is not loop or (looking.done() and loop.time() >= self._until)
+        if looking is None or over:
+            looking = self._looking = loop.create_task(self._look())
+        return await asyncio.shield(looking)
+
+    async def _look(self) -> HoldfastError | None:
+        try:
+            await aside(self._check)
+        except HoldfastError as error:
+            return error
+        self._until = asyncio.get_running_loop().time() + READY_FOR
+        return None
+
+    def _check(self) -> None:
+        if not self._store.schema().current:
+            raise SchemaMismatch(
+                "The database is not at this release's schema.", code="not_migrated", fix="Run: holdfast migrate"
+            )
+        self._store.check_writable()
+
+
+@probes.get("/readyz", response_class=PlainTextResponse, summary="Is the database up to date, and can it be written to")
+async def readyz(request: Request) -> Response:
+    readiness: Readiness = request.app.state.readiness
+    error = await readiness.fault()
+    if error is not None:
         return problem(503, error.code, error.message, fix=error.fix)
-    if not status.current:
-        return problem(503, "not_migrated", "the database is not at this release's schema", fix="Run: holdfast migrate")
     return PlainTextResponse("ready\n")
 
 
-router = APIRouter(prefix="/health", tags=["health"])
+router = Router(prefix="/health", tags=["health"])
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)

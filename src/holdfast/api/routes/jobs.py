@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from fastapi import Query, Request
+from pydantic import FailFast, Field
 from starlette.responses import Response
 
 from holdfast.access import Scope
@@ -16,6 +17,8 @@ from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Enqueue, read
 from holdfast.api.linking import here
+from holdfast.api.parsing import AT_ONCE, at_leisure
+from holdfast.api.routing import Router
 from holdfast.api.searches import Sought
 from holdfast.app import App
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
@@ -29,7 +32,7 @@ from holdfast.kind import Prepared
 from holdfast.stores.base import Counted
 from holdfast.vault import NAME
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = Router(prefix="/jobs", tags=["jobs"])
 
 COUNTED = 1_000
 """How many jobs of a state are counted."""
@@ -72,11 +75,16 @@ async def enqueue_job(request: Request) -> Response:
     """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
     another body it is refused (`idempotency_conflict`)."""
     app: App = request.app.state.app
-    asked = read(Enqueue, await request.body())
+    body = await request.body()
+    asked = await at_leisure(body, partial(read, Enqueue, body))
     options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
         raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
-    handle = await app.aenqueue(asked.kind, asked.payload, **options)
+    if len(body) <= AT_ONCE:
+        handle = await app.aenqueue(asked.kind, asked.payload, **options)
+    else:
+        prepared = await at_leisure(body, partial(app.prepare, asked.kind, asked.payload, **options))
+        handle = await app.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
     answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
     return Response(
         as_json(answer),
@@ -87,7 +95,7 @@ async def enqueue_job(request: Request) -> Response:
 
 
 class EnqueueMany(Body):
-    jobs: list[Enqueue] = Field(min_length=1, max_length=MANY)
+    jobs: Annotated[list[Enqueue], FailFast()] = Field(min_length=1, max_length=MANY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ import asyncio
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Depends, Request
+from pydantic import BaseModel, FailFast, Field
 from starlette.datastructures import State
 
 from holdfast.access import Scope, identity_of
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.bodies import Body
 from holdfast.api.handing_out import LOOK_EVERY, HandingOut
+from holdfast.api.routing import Router
 from holdfast.api.settling import Said, Verdict, settle_all
 from holdfast.app import App
 from holdfast.domain.errors import InvalidInput, NotFound, StaleLease
@@ -29,7 +31,7 @@ from holdfast.domain.settlement import LONGEST_DELAY
 from holdfast.durable.checkpoints import CHECKPOINT_LIMIT
 from holdfast.stores.base import ClaimRequest
 
-router = APIRouter(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
+router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 
 TTL, MOST_JOBS, LONGEST_WAIT = 30.0, 100, 30.0
 
@@ -55,13 +57,7 @@ def _handing_out(request: Request) -> HandingOut:
 Out = Annotated[HandingOut, Depends(_handing_out)]
 
 
-class Asked(BaseModel):
-    """What is not known is refused: a misspelt name must not be taken for a default."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class OpenLease(Asked):
+class OpenLease(Body):
     name: str = Field(
         default="worker", max_length=100, description="The executor's label, as the list of executors has it."
     )
@@ -76,7 +72,7 @@ class OpenedLease(BaseModel):
     until: datetime
 
 
-class RenewLease(Asked):
+class RenewLease(Body):
     ttl: Seconds = TTL
 
 
@@ -92,8 +88,8 @@ class RenewedLease(BaseModel):
     jobs: list[Held]
 
 
-class ClaimJobs(Asked):
-    queues: Names = [DEFAULT_QUEUE]
+class ClaimJobs(Body):
+    queues: Names = Field(default=[DEFAULT_QUEUE])
     want: int = Field(default=1, ge=1, le=MOST_JOBS)
     kinds: Names | None = None
     ttl: Seconds = TTL
@@ -130,7 +126,7 @@ class ClaimedJobs(BaseModel):
     jobs: list[HandedOut]
 
 
-class Checkpoint(Asked):
+class Checkpoint(Body):
     """Something the next attempt finds (``name`` and ``value``), or how far this one is."""
 
     job: Id
@@ -145,14 +141,14 @@ class Saved(BaseModel):
     saved: Literal[True] = True
 
 
-class ErrorSaid(Asked):
+class ErrorSaid(Body):
     type: str | None = Field(default=None, max_length=200)
     message: str | None = Field(default=None, max_length=100_000)
     traceback: str | None = Field(default=None, max_length=1_000_000)
     code: str | None = Field(default=None, max_length=100)
 
 
-class Settle(Asked):
+class Settle(Body):
     """How one attempt ended. ``failed`` is tried again by the job's policy while tries are left, ``retry`` likewise but
     ``after`` so many seconds, ``reject`` never; ``snooze`` costs no try."""
 
@@ -170,16 +166,16 @@ class Settle(Asked):
         return Said(self.job, self.attempt, self.outcome, self.result, *words, self.after, self.cost)
 
 
-class SettleMany(Asked):
-    settlements: list[Settle] = Field(min_length=1, max_length=MOST_JOBS)
+class SettleMany(Body):
+    settlements: Annotated[list[Settle], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
 
 
 class SettledMany(BaseModel):
     settlements: list[Verdict]
 
 
-class Release(Asked):
-    jobs: list[Held] = Field(min_length=1, max_length=MOST_JOBS)
+class Release(Body):
+    jobs: Annotated[list[Held], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
 
 
 @router.post("", status_code=201, summary="Open a lease")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Text
+from holdfast.api.routing import Router
 from holdfast.domain.limits import Limit
 
-router = APIRouter(prefix="/limits", tags=["limits"])
+router = Router(prefix="/limits", tags=["limits"])
 
 WHAT = ("queue", "kind", "key", "resource", "agent")
 

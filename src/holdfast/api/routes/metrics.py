@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from holdfast.access import Scope, identity_of
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.routing import Router
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
-probes = APIRouter(tags=["metrics"])
+probes = Router(tags=["metrics"])
 
 
 @probes.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
@@ -12,13 +12,14 @@ from holdfast.api.answers import PAGE, After, Id, Limit, Page, paged
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Because, Body, Text
 from holdfast.api.linking import here
+from holdfast.api.routing import Router
 from holdfast.api.searches import the_search
 from holdfast.app import App
 from holdfast.domain.errors import InvalidInput, NotFound
 from holdfast.domain.operations import BulkVerb, Operation
 from holdfast.domain.states import State
 
-router = APIRouter(prefix="/operations", tags=["operations"])
+router = Router(prefix="/operations", tags=["operations"])
 
 
 class Which(Body):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Text
+from holdfast.api.routing import Router
 from holdfast.domain.rules import EACH_KIND, Effective, PayloadRule
 
-router = APIRouter(prefix="/payload-rules", tags=["payload rules"])
+router = Router(prefix="/payload-rules", tags=["payload rules"])
 
 Bytes = int | Annotated[str, Field(max_length=50)]
 Kind = Annotated[str, Query(max_length=255, description="Of a kind; `*` is each of them.")]

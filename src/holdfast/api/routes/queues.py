@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span
+from holdfast.api.routing import Router
 from holdfast.domain.reservations import QueueSetting
 
-router = APIRouter(prefix="/queues", tags=["queues"])
+router = Router(prefix="/queues", tags=["queues"])
 
 
 class Aging(Body):

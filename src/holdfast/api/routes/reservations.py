@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, Id, Limit, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span, Text, Words
+from holdfast.api.routing import Router
 from holdfast.domain.errors import NotFound
 from holdfast.domain.ids import parse_id
 from holdfast.domain.reservations import Reservation, Reserved
 
-router = APIRouter(prefix="/reservations", tags=["reservations"])
+router = Router(prefix="/reservations", tags=["reservations"])
 
 
 class Reserve(Body):

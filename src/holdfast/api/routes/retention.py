@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.access import Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span, Text
+from holdfast.api.routing import Router
 from holdfast.domain.retention import Preview, Retention
 
-router = APIRouter(prefix="/retention", tags=["retention"])
+router = Router(prefix="/retention", tags=["retention"])
 
 End = Literal["succeeded", "failed", "cancelled", "dead_letter"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
@@ -14,12 +14,13 @@ from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, as_json, pa
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Instant, Span, Text
 from holdfast.api.routes.templates import KeptOptions
+from holdfast.api.routing import Router
 from holdfast.domain.errors import NotFound
 from holdfast.domain.pages import Place
 from holdfast.domain.preview import Coming
 from holdfast.domain.schedules import Fire, Schedule
 
-router = APIRouter(prefix="/schedules", tags=["schedules"])
+router = Router(prefix="/schedules", tags=["schedules"])
 
 
 class Definition(KeptOptions):

@@ -6,18 +6,19 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, Limit, NamePath, Page, and_more, with_more
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Because, Body, RetryPolicy, Span, Text
+from holdfast.api.routing import Router
 from holdfast.app import App
 from holdfast.domain.errors import NotFound
 from holdfast.domain.subscriptions import DEPTH, Delivery, Subscription
 
-router = APIRouter(prefix="/subscriptions", tags=["subscriptions"])
+router = Router(prefix="/subscriptions", tags=["subscriptions"])
 
 ShownSubscription: Any = with_more(Subscription, "ShownSubscription", behind=int)
 

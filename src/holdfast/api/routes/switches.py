@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Identity, Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, Who, allowed
 from holdfast.api.bodies import Body, Instant, Span, Text, Words
+from holdfast.api.routing import Router
 from holdfast.domain.errors import Refused
 from holdfast.domain.switches import Named, Switch
 
-router = APIRouter(prefix="/switches", tags=["switches"])
+router = Router(prefix="/switches", tags=["switches"])
 
 
 class What(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
@@ -12,11 +12,12 @@ from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, JobOptions, RetryPolicy, Span, Text
 from holdfast.api.routes.jobs import Accepted
+from holdfast.api.routing import Router
 from holdfast.domain.errors import NotFound
 from holdfast.domain.pages import Place
 from holdfast.domain.templates import Template
 
-router = APIRouter(prefix="/templates", tags=["templates"])
+router = Router(prefix="/templates", tags=["templates"])
 
 
 class KeptOptions(Body):

@@ -6,17 +6,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, Who, allowed, allowed_whole
 from holdfast.api.bodies import Body, Text
+from holdfast.api.routing import Router
 from holdfast.domain.errors import NotFound
 from holdfast.domain.tenants import Tenant
 
-router = APIRouter(prefix="/tenants", tags=["tenants"])
+router = Router(prefix="/tenants", tags=["tenants"])
 
 
 class SetTenant(Body):

@@ -6,20 +6,21 @@ import asyncio
 import contextvars
 from typing import Annotated
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from holdfast.access import Scope
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.bodies import Body
+from holdfast.api.routing import Router
 from holdfast.domain.job import DEFAULT_QUEUE
 from holdfast.domain.tick import TickSummary
 
-router = APIRouter(tags=["jobs"])
+router = Router(tags=["jobs"])
 
 MOST_JOBS, LONGEST = 100, 300.0
 
 
-class TickAsked(BaseModel):
+class TickAsked(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"limit": 20, "timeout": 30}]})
 
     limit: int = Field(default=10, ge=1, le=MOST_JOBS, description="How many jobs at most.")

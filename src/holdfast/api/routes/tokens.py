@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from holdfast.access import Scope, identity_of
 from holdfast.access.issuing import refuse_beyond
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.bodies import Body
+from holdfast.api.routing import Router
 from holdfast.domain.errors import Refused
 from holdfast.domain.roles import Role
 from holdfast.domain.tokens import LONGEST, ApiToken
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
+router = Router(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
 
 PAGE, MOST = 50, 200
 
 
-class IssueToken(BaseModel):
+class IssueToken(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "ci", "roles": ["producer"]}]})
 
     name: str = Field(max_length=100, description="Whom the ledger names.")

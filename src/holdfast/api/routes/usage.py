@@ -6,14 +6,15 @@ import asyncio
 from datetime import date
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.access import Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed
+from holdfast.api.routing import Router
 from holdfast.domain.usage import By, Usage
 
-router = APIRouter(prefix="/usage", tags=["usage"])
+router = Router(prefix="/usage", tags=["usage"])
 
 PARTS = 1_000
 """How many parts of the ledger one request counts at most."""

@@ -6,20 +6,21 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, and_more, with_more
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Because, Body, Enqueue, Text
 from holdfast.api.linking import here
+from holdfast.api.routing import Router
 from holdfast.app import App
 from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.workflows import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
 from holdfast.workflows import Extension, WorkflowPlan
 
-router = APIRouter(prefix="/workflows", tags=["workflows"])
+router = Router(prefix="/workflows", tags=["workflows"])
 
 MOST_NODES, MOST_EDGES = 1_000, 10_000
 
@@ -48,8 +49,8 @@ class AddEdge(Body):
 
 
 class AddJobs(Body):
-    nodes: list[AddNode] = Field(min_length=1, max_length=MOST_NODES)
-    edges: list[AddEdge] = Field(default_factory=list, max_length=MOST_EDGES)
+    nodes: Annotated[list[AddNode], FailFast()] = Field(min_length=1, max_length=MOST_NODES)
+    edges: Annotated[list[AddEdge], FailFast()] = Field(default_factory=list, max_length=MOST_EDGES)
 
 
 class StartWorkflow(AddJobs):

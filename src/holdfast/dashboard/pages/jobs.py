@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from holdfast.access import Scope, require
 from holdfast.dashboard.acting import ask_first, below, field, fields, go
+from holdfast.dashboard.asking import posted
 from holdfast.dashboard.finding import PAGE, Finding, only_id
 from holdfast.dashboard.rendering import link_of, render, the_app
 from holdfast.domain.errors import HoldfastError, InvalidInput
@@ -88,7 +89,7 @@ async def act(request: Request) -> Response:
     """On those that are selected at once; on all that match as an operation, whose page says how far it is."""
     require(request, Scope.OPERATE)
     app = the_app(request)
-    form = await request.form()
+    form = await posted(request)
     verb, reason = await field(request, "verb"), await field(request, "reason") or None
     ids, everything = await fields(request, "id", MANY), await field(request, "everything") == "yes"
     now = await app.client.arun(app.client.verbs.now())

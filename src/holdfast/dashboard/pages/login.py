@@ -6,8 +6,6 @@ with the token. Where somebody else says who calls (a program that mounts us) th
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,7 +13,7 @@ from starlette.routing import Route
 from holdfast.access.attempts import Attempts
 from holdfast.access.origin import comes_from_here
 from holdfast.access.tokens import COOKIE, SESSION, Tokens
-from holdfast.dashboard.acting import field, go
+from holdfast.dashboard.acting import below, field, go
 from holdfast.dashboard.rendering import render
 from holdfast.domain.errors import NotFound, Refused
 
@@ -73,10 +71,8 @@ async def log_out(request: Request) -> Response:
 
 def onward(path: str | None) -> str:
     """Where to go after: a path of ours and nothing else, whatever the link said."""
-    parts = urlsplit(path or "/")
-    own = not parts.scheme and not parts.netloc and parts.path.startswith("/") and "\\" not in (path or "")
-    plain = (path or "/").isprintable() and not parts.path.startswith(("//", "/login", "/logout"))
-    return (path or "/") if own and plain else "/"
+    there = below(path or "/")
+    return "/" if there.startswith(("/login", "/logout")) else there
 
 
 routes = [

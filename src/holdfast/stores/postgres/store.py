@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.domain.errors import InvalidSetting, StoreUnavailable
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.domain.secrets import shown_url
 from holdfast.stores.base import Finding, SchemaStatus
@@ -212,6 +212,19 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
     def migrate(self) -> SchemaStatus:
         with self._connected() as connection:
             return migrate_on(connection, self._plan, self.schema_name)
+
+    def check_writable(self) -> None:
+        """By its settings: a server whose disk is full stops by itself, a standby or a read-only one answers reads."""
+        with self._connected() as connection:
+            found = connection.execute(
+                "select current_setting('transaction_read_only'), pg_is_in_recovery()"
+            ).fetchone()
+        if found is not None and (found[0] == "on" or found[1]):
+            raise StoreUnavailable(
+                "The database is a standby." if found[1] else "The database is read-only.",
+                code="store_read_only",
+                fix="Connect to the primary, or set default_transaction_read_only off.",
+            )
 
     def migration_sql(self) -> str:
         """The whole schema as one script, for those who apply such things themselves."""

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import os
 import random
+import shutil
 import sqlite3
 import threading
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
@@ -36,6 +38,10 @@ T = TypeVar("T")
 RETRIES = 5
 # Who waits for the lock of another process is not waited for.
 CLOSE_WITHIN = 0.5
+PROBE_BYTES = 256 * 1024
+"""What enqueuing a job may add to the log."""
+PROBE_MILLISECONDS = 100
+"""How long a check of the disk waits for the lock of another writer."""
 
 
 class SqliteStore(SqliteBorrowing, SqliteLending):
@@ -159,6 +165,27 @@ class SqliteStore(SqliteBorrowing, SqliteLending):
                 )
             connection.execute("COMMIT")
             return self._plan.status(_applied(connection))
+
+    def check_writable(self) -> None:
+        """By the room that is left for a small job, and by a commit on a connection of its own: what is rolled back
+        never gets as far as the disk. A lock that another writer holds is no fault, and is not waited for."""
+        if self._connections.in_memory:
+            return
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(self._connections.path).free < PROBE_BYTES:
+                raise StoreUnavailable(
+                    "There is no space left for the database.", code="disk_full", fix="Free space on its disk."
+                )
+        try:
+            with self._connections.own() as connection:
+                connection.execute(f"PRAGMA busy_timeout = {PROBE_MILLISECONDS}")
+                connection.execute(
+                    "UPDATE migration SET digest = digest WHERE name = (SELECT min(name) FROM migration)"
+                )
+                self._connections.after_write(connection)
+        except sqlite3.Error as error:
+            if not is_busy(error):
+                raise translate(error) from error
 
     def migration_sql(self) -> str:
         parts = ["BEGIN IMMEDIATE;"]

@@ -1,0 +1,97 @@
+"""`/readyz`: whether the database is there, up to date, and can be written to; asked by anybody, looked at once a
+second."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from starlette.types import ASGIApp
+
+from holdfast import App
+from holdfast.api.routes.health import Readiness
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.service import make_service
+from holdfast.stores.open import open_store
+from tests.api.conftest import HERE
+from tests.faults.tiny_disk import fill, mounted, take_the_rest
+from tests.support.stores import put, spec
+
+pytestmark = pytest.mark.req("JF-14", "CX-15")
+
+
+async def ready(service: ASGIApp) -> tuple[int, str]:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+        answer = await http.get("/readyz")
+        return answer.status_code, answer.text.strip() if answer.is_success else answer.json()["code"]
+
+
+async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.api.routes.health.READY_FOR", 0.0)
+    with mounted() as disk, closing(App(f"sqlite:///{disk}/jobs.db")) as app:
+        app.store.migrate()
+        service = make_service(app, authenticate=lambda _: None)
+        assert await ready(service) == (200, "ready")
+        await asyncio.to_thread(fill, app)
+        take_the_rest(disk)
+        await asyncio.to_thread(fill, app, "")
+        assert await ready(service) == (503, "disk_full")
+        (disk / "ballast").unlink()
+        assert await ready(service) == (200, "ready")
+
+
+def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
+    with closing(App(postgres_url)) as app:
+        app.store.migrate()
+        app.store.check_writable()
+    join = "&" if "?" in postgres_url else "?"
+    with closing(open_store(f"{postgres_url}{join}options=-c%20default_transaction_read_only%3Don")) as store:
+        with pytest.raises(StoreUnavailable) as refused:
+            store.check_writable()
+        assert refused.value.code == "store_read_only"
+        assert refused.value.fix
+
+
+def test_a_lock_of_another_writer_is_no_fault_and_nothing_is_changed(new_sqlite_url: str) -> None:
+    with closing(App(new_sqlite_url)) as app:
+        app.store.migrate()
+        (job,) = put(app.store, spec())
+        before = app.store.schema()
+        with app.store.transaction() as connection:
+            connection.execute("create table kept_open (x)")
+            app.store.check_writable()
+        app.store.check_writable()
+        assert app.store.schema() == before
+        assert app.get(job) is not None
+    assert Path(new_sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_however_many_ask_it_is_looked_at_once(app: App) -> None:
+    app.client.make_ready()
+    looked: list[str] = []
+    fault: list[StoreUnavailable] = []
+
+    class Store:
+        def schema(self) -> object:
+            looked.append("schema")
+            return app.store.schema()
+
+        def check_writable(self) -> None:
+            looked.append("written")
+            for error in fault:
+                raise error
+
+    readiness = Readiness(Store())  # type: ignore[arg-type]
+    assert await asyncio.gather(*(readiness.fault() for _ in range(50))) == [None] * 50
+    assert await readiness.fault() is None
+    assert looked == ["schema", "written"]
+    readiness = Readiness(Store())  # type: ignore[arg-type]
+    fault.append(StoreUnavailable("there is no space left", code="disk_full"))
+    found = await asyncio.gather(*(readiness.fault() for _ in range(9)))
+    assert [error and error.code for error in found] == ["disk_full"] * 9
+    fault.clear()
+    assert await readiness.fault() is None, "what was wrong is looked at again by the next who asks"

@@ -1,0 +1,130 @@
+"""What a job may not reach, it does not reach: jobs that anybody who may enqueue could write, run by a worker against a
+receiver on this machine that counts whoever gets through. (The sender alone is tested in `tests/egress`.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast import App, Retry, State, webhooks
+from holdfast.domain.endpoints import DELIVER
+from holdfast.egress import EgressPolicy
+from tests.app.running import work_off
+from tests.support.web import Web, running
+
+pytestmark = pytest.mark.req("JF-8", "JF-9")
+
+ONCE = Retry(max_attempts=1)
+PUBLIC = "8.8.8.8"
+METADATA = [
+    *("http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/", "http://168.63.129.16/"),
+    *("http://2852039166/", "http://0xa9fea9fe/", "http://100.100.100.200/", "http://[::ffff:169.254.169.254]/"),
+]
+HERE = "127.0.0.1 127.1 2130706433 0x7f000001 0177.0.0.1 0.0.0.0 localhost [::1] [::ffff:127.0.0.1] [::] 127.0.0.2"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with running() as server:
+        server.says("/secret", 200, b"the canary")
+        yield server
+
+
+def loopback(web: Web) -> list[str]:
+    return [f"http://{host}:{web.port}/secret" for host in HERE.split()]
+
+
+class Names:
+    """A resolver that tells the guard another address each time it is asked."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self._answers, self.asked = list(answers), 0
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked += 1
+        return self._answers[min(self.asked, len(self._answers)) - 1] if host.endswith(".example") else [host]
+
+
+def egress(web: Web, **more: Any) -> EgressPolicy:
+    """As it is by default, but for the port, so that nothing but the address keeps anybody out."""
+    usual: dict[str, Any] = {"ports": (80, 443, web.port), "total": 20.0}
+    return EgressPolicy(**(usual | more))
+
+
+def requested(app: App, *urls: str, **more: Any) -> list[tuple[str, str | None]]:
+    """How the jobs ended that ask for these."""
+    handles = [app.enqueue("http.request", {"url": url, **more}, retry=ONCE) for url in urls]
+    work_off(app)
+    return [(handle.state(), handle.job().error_code) for handle in handles]
+
+
+def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
+    handles = []
+    for number, url in enumerate(urls):
+        app.endpoints.add(f"hook{number}", url, secrets="OPS_HOOK")
+        payload = {"endpoint": f"hook{number}", "type": "note", "data": {}}
+        handles.append(app.enqueue(DELIVER, payload, retry=ONCE))
+    work_off(app)
+    return [(handle.state(), handle.job().error_code) for handle in handles]
+
+
+@pytest.mark.parametrize("send", [requested, delivered])
+def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
+    sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
+    with closing(App(sqlite_url, egress=egress(web))) as app:
+        app.connectors.set("http.request")
+        urls = [*loopback(web), *METADATA]
+        ends = send(app, *urls)
+        assert [url for url, end in zip(urls, ends, strict=True) if end[0] is not State.DEAD_LETTER] == []
+        # What no resolver here takes for an address is not there; all else is refused for what it is.
+        assert {code for _, code in ends} <= {"egress_refused", "egress_unreachable"}, ends
+        assert ends[0][1] == ends[-1][1] == "egress_refused"
+        assert all("canary" not in str(job.error_message) for job in app.jobs(limit=100))
+    assert web.asked == []
+
+
+@pytest.mark.parametrize("send", [requested, delivered])
+def test_a_name_that_changes_its_mind_leads_nowhere(
+    sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rebinding: the address that was judged is the one that is connected to, and one bad address spoils a name."""
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
+    for answers in ([["127.0.0.1"]], [[PUBLIC, "127.0.0.1"]], [["::ffff:127.0.0.1"]], [["169.254.169.254"]]):
+        names = Names(*answers)
+        with closing(App(sqlite_url, egress=egress(web, resolver=names))) as app:
+            app.connectors.set("http.request")
+            (end,) = send(app, f"http://evil.example:{web.port}/secret")
+            assert end == (State.DEAD_LETTER, "egress_refused"), answers
+            if send is delivered:
+                app.endpoints.remove("hook0")
+        assert names.asked == 1
+    assert web.asked == []
+
+
+def test_a_redirect_leads_no_further_than_the_job_itself_might_go(sqlite_url: str, web: Web) -> None:
+    with closing(App(sqlite_url, egress=egress(web, allow=("127.0.0.1/32",)))) as app:
+        app.connectors.set("http.request")
+        other = f"http://127.0.0.2:{web.port}/secret"
+        targets = [other, "http://169.254.169.254/", "file:///etc/passwd", "//[::1]/secret"]
+        for number, target in enumerate(targets):
+            web.says(f"/go{number}", 302, headers={"location": target})
+        urls = [f"{web.url}/go{number}" for number in range(len(targets))]
+        assert requested(app, *urls, redirects=5) == [(State.DEAD_LETTER, "egress_refused")] * len(targets)
+        assert sorted(asked.path for asked in web.asked) == [f"/go{number}" for number in range(len(targets))]
+        web.asked.clear()
+        # The control: the first of the two addresses is open, and what is there is read.
+        assert requested(app, f"{web.url}/secret") == [(State.SUCCEEDED, None)]
+
+
+def test_a_webhook_follows_no_redirect_at_all(sqlite_url: str, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
+    web.says("/go", 302, headers={"location": f"{web.url}/secret"})
+    with closing(App(sqlite_url, egress=egress(web, allow=("127.0.0.1/32",)))) as app:
+        ((state, _),) = delivered(app, f"{web.url}/go")
+        assert state is State.DEAD_LETTER
+    assert {asked.path for asked in web.asked} == {"/go"}

@@ -1,0 +1,84 @@
+"""No request decides where a browser is sent but to a page of this service: one function judges every such path."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, urljoin, urlsplit
+
+import httpx2
+import pytest
+
+from holdfast import App
+from holdfast.access.tokens import tokens_of
+from holdfast.dashboard.acting import below
+from holdfast.dashboard.pages.login import onward
+from holdfast.service import make_service
+from tests.api.conftest import HERE, client_of
+
+pytestmark = [pytest.mark.req("JF-14", "JF-16")]
+
+ELSEWHERE = [
+    *("//evil.com", "///evil.com", "////evil.com", "//evil.com/..", "//evil.com@127.0.0.1", "//127.0.0.1@evil.com"),
+    *("/\\evil.com", "\\\\evil.com", "\\/evil.com", "/\\/evil.com", "\\evil.com", "//\\evil.com", "/\\\\evil.com"),
+    *("/%2fevil.com", "/%2Fevil.com", "/%5cevil.com", "%2f%2fevil.com", "/%2f%2fevil.com", "/%5C%5Cevil.com"),
+    *("/\t/evil.com", "/\n/evil.com", "/\r\n/evil.com", "\t//evil.com", "/%09/evil.com", "/%0a/evil.com", "/%0d%0a//x"),
+    *("http://evil.com", "https:evil.com", "http:/evil.com", "HTTP://evil.com", "javascript:x", "data:text/html,x"),
+    *("@evil.com", "evil.com", ".evil.com", "?//evil.com", "#//evil.com", "", " //evil.com", "\x00//evil.com"),
+    *("/\u2028/evil.com", "/\u00a0/evil.com", "\uff0f\uff0fevil.com", "/\u200b/evil.com", "/\x0b/evil.com", "/\x7f/x"),
+    "/" + "a" * 3_000,
+]
+OURS = ["/", "/jobs", "/jobs?state=queued&q=a%20b", "/schedules/a%2Fb", "/jobs/x#y", "/@evil.com", "/.//x", "/\uff0fx"]
+
+
+def lands(location: str) -> str:
+    """The host where a browser ends up: it drops tabs and line ends, and takes a backslash for a slash."""
+    seen = re.sub(r"[\t\r\n]", "", location.strip(" \x00")).replace("\\", "/")
+    seen = re.sub(r"^/{2,}", "//", seen)
+    return urlsplit(urljoin(f"{HERE}/login", seen)).netloc
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_what_leads_elsewhere_is_replaced(path: str) -> None:
+    assert (below(path), onward(path), below(path, "/jobs")) == ("/", "/", "/jobs")
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_what_is_ours_is_kept(path: str) -> None:
+    assert (below(path), onward(path), lands(path)) == (path, path, "127.0.0.1:8000")
+
+
+def test_nobody_is_sent_back_to_log_in() -> None:
+    assert [onward(path) for path in ("/login", "/login?next=/login", "/logout")] == ["/", "/", "/"]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> None:
+    app.client.make_ready()
+    token = app.tokens.issue("ada", roles=["admin"]).text
+    service = make_service(app, authenticate=tokens_of(app))
+    seen = 0
+    async with (
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody,
+        client_of(app) as here,
+    ):
+        anybody.headers["origin"] = here.headers["origin"] = HERE
+        for path in ELSEWHERE:
+            answers = [
+                await anybody.post("/login", data={"token": token, "next": path}),
+                await here.post("/theme", data={"theme": "dark", "back": path}),
+                await here.post("/jobs/act", data={"verb": "cancel", "state": path, "q": ""}),
+                await here.post("/pause", data={"what": "queue", "name": "x", "reason": "x", "from": path}),
+                # A path that nobody knows comes back as what to go on to.
+                await anybody.get(
+                    HERE + "/" + quote(path, safe="/%\\@:"), headers={"accept": "text/html", "cookie": ""}
+                ),
+            ]
+            anybody.cookies.clear()
+            for answer in answers:
+                if "location" in answer.headers:
+                    assert lands(answer.headers["location"]) == "127.0.0.1:8000", (path, answer.headers["location"])
+                    seen += 1
+            page = await anybody.get("/login", params={"next": path})
+            (offered,) = re.findall(r'name="next" value="([^"]*)"', page.text)
+            assert offered == "/", path
+    assert seen > 3 * len(ELSEWHERE)

@@ -1,0 +1,91 @@
+"""The shape of a JSON body, found before it is read."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from holdfast.api import parsing
+from holdfast.domain.errors import HoldfastError
+
+pytestmark = pytest.mark.req("JF-14")
+
+KEYS = b"{" + b",".join(b'"k%d":1' % n for n in range(parsing.MOST_KEYS + 1)) + b"}"
+HOSTILE = {
+    "keys": (KEYS, "body_too_complex"),
+    "values": (b"[" + b"1," * parsing.MOST_VALUES + b"1,1]", "body_too_complex"),
+    "boxes": (b"[" + b"[]," * parsing.MOST_VALUES + b"1]", "body_too_complex"),
+    "deep": (b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "payload_too_deep"),
+    "never closed": (b"[" * 1_000_000, "payload_too_deep"),
+    "a long number": (b"[" + b"9" * 4_000 + b"]", "payload_bad_number"),
+    "numbers": (b"[" + (b"9" * 4_299 + b",") * 1_000 + b"1]", "payload_bad_number"),
+}
+
+
+def reference(value: Any) -> tuple[int, int, int]:
+    """Keys, values beyond the first of each box plus boxes, and depth."""
+    if not isinstance(value, dict | list):
+        return 0, 0, 0
+    inner = [reference(each) for each in (value.values() if isinstance(value, dict) else value)]
+    keys = (len(value) if isinstance(value, dict) else 0) + sum(each[0] for each in inner)
+    values = 1 + max(len(value) - 1, 0) + sum(each[1] for each in inner)
+    return keys, values, 1 + max((each[2] for each in inner), default=0)
+
+
+def some_json(at_random: random.Random, depth: int) -> Any:
+    text = "".join(at_random.choices(['"', "\\", "[", "{", "]", "}", ":", ",", "a", "é", "\n", "\U0001f40c"], k=6))
+    kind = at_random.randrange(4 if depth else 2)
+    if kind == 0:
+        return at_random.choice([None, True, 1.5, -3, 10**20])
+    if kind == 1:
+        return text
+    inner = [some_json(at_random, depth - 1) for _ in range(at_random.randrange(4))]
+    return inner if kind == 2 else {f"{n}{text}": each for n, each in enumerate(inner)}
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1024])
+def test_the_shape_is_that_of_the_value_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(parsing, "PIECE", piece)
+    at_random = random.Random(53)
+    deepest = 0
+    for _ in range(300):
+        value = some_json(at_random, 6)
+        body = json.dumps(value, ensure_ascii=at_random.random() < 0.5, indent=at_random.choice([None, 1])).encode()
+        outline = b"".join(parsing._outlines(body))
+        depth = peak = 0
+        for byte in outline:
+            depth += (byte in b"[{") - (byte in b"]}")
+            peak = max(peak, depth)
+        boxes = outline.count(b"[") + outline.count(b"{")
+        assert (outline.count(b":"), outline.count(b",") + boxes, peak) == reference(value), body
+        deepest = max(deepest, peak)
+    assert deepest >= 5
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_shape_is_refused_before_it_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, code = HOSTILE[name]
+    with pytest.raises(HoldfastError) as refused:
+        parsing.parse(body)
+    assert refused.value.code == code
+    with pytest.raises(HoldfastError):
+        parsing.parse(b'{"kind": "x", "payload": ' + body + b"}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 5_000, "[" * 5_000, '\\"' * 5_000 + "{" * 500, {"a": ["}", "]", 'x"'] * 2_000}, [1] * 150_000, "\\" * 999],
+    ids=["digits", "brackets", "escapes", "mixed", "many", "backslashes"],
+)
+def test_what_is_in_strings_is_no_shape(value: Any) -> None:
+    assert parsing.parse(json.dumps(value).encode()) == value
+
+
+def test_only_utf_8_is_read() -> None:
+    """The bytes of another encoding could hide what the shape is."""
+    for encoding in ("utf-16", "utf-32-le"):
+        with pytest.raises(ValueError, match=r"decode|Expecting|BOM"):
+            parsing.parse('{"a": 1}'.encode(encoding))
