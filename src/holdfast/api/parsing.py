@@ -22,7 +22,7 @@ from holdfast.domain.payload import MAX_DEPTH, MAX_DIGITS
 
 T = TypeVar("T")
 
-MOST_KEYS: Final = 100_000
+MOST_KEYS: Final = 50_000
 MOST_VALUES: Final = 200_000
 MOST_KEYS_OPEN: Final = 1_000
 """On paths that need no credentials."""
