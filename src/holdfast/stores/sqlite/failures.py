@@ -85,7 +85,12 @@ def translate(error: sqlite3.Error) -> Exception:
     # The index of the log is beside it in a file of its own, and of that one SQLite says only that it cannot grow.
     if primary == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreUnavailable("there is no space left for the database", code="disk_full")
-    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+    if primary == sqlite3.SQLITE_READONLY:
+        return StoreUnavailable(
+            f"the database file cannot be written: {message}",
+            fix="Let this user write to the file and to its folder (SQLite makes two more files beside it).",
+        )
+    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         return StoreUnavailable(f"the database file cannot be used: {message}")
     if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return StoreUnavailable(f"the file is not a sound SQLite database: {message}", code="not_a_database")
