@@ -68,7 +68,7 @@ class Spoiler(ABC):
         if column.type == "uuid" or (isinstance(value, str) and len(value) == 36 and value.count("-") == 4):
             return str(uuid.UUID(int=uuid.UUID(str(value)).int + number))
         if isinstance(value, int) and not isinstance(value, bool):
-            return value + number
+            return 1_000_000 + number
         return f"{value} {number}" if isinstance(value, str) else value
 
 

@@ -68,9 +68,8 @@ class HourReads(Reader):
             return (yield from self._reckoned(tenant, last, since, begun))
         # An event with a time far ahead or before 1970 is in no minute of this hour.
         latest = (now - EPOCH) // MINUTE + AHEAD
-        minutes = [
-            Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in rows if 0 <= int(at) <= latest
-        ]
+        hour = [row for row in rows if 0 <= int(row[0]) <= latest]
+        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in hour]
         return since, filled(minutes, since, now), False
 
     def _reckoned(
