@@ -45,7 +45,7 @@ def sign(secrets: str | Sequence[str], id: str, body: bytes, *, now: float | Non
     return standard.sign(secrets, id, int(_seconds(time.time() if now is None else now)), body)
 
 
-def new_secret(size: int = 32) -> str:
+def new_secret(size: object = 32) -> str:
     """A secret of so many random bytes, to be put where programs find it by name; it is not stored anywhere."""
     if not isinstance(size, int) or not standard.LEAST_KEY <= size <= standard.MOST_KEY:
         raise InvalidSetting(

@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_by_an_error_of_ours(app: App) -> None:
 
 def test_the_two_of_the_review(app: App) -> None:
     with pytest.raises(HoldfastError, match="prepared calls") as refused:
-        app.enqueue_many([1])  # type: ignore[list-item]
+        app.enqueue_many([1])  # type: ignore[arg-type]
     assert refused.value.code == "invalid_input"
     with pytest.raises(HoldfastError) as refused:
         webhooks.verify({}, b"", None)  # type: ignore[arg-type]

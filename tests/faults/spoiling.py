@@ -68,7 +68,7 @@ class Spoiler(ABC):
         if column.type == "uuid" or (isinstance(value, str) and len(value) == 36 and value.count("-") == 4):
             return str(uuid.UUID(int=uuid.UUID(str(value)).int + number))
         if isinstance(value, int) and not isinstance(value, bool):
-            return value + number
+            return 1_000_000 + number
         return f"{value} {number}" if isinstance(value, str) else value
 
 
@@ -178,7 +178,7 @@ class PostgresSpoiler(Spoiler):
         try:
             with self._connection.transaction():
                 return self._connection.execute(text, values).rowcount > 0
-        except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError, psycopg.OperationalError):
             return False
 
     @override
@@ -219,7 +219,9 @@ def spoil(spoiler: Spoiler, table: str, columns: list[Column]) -> set[str]:
     changed = [column for column in keys if column.name not in _FIXED] or keys[-1:]
     changed += [column for column in columns if column.name in _UNIQUE and column not in changed]
     number = 0
-    for column in columns if rows else []:
+    # The largest number there is leaves none for the next row: that is no bad row but the end of the table.
+    numbered = {column.name for column in keys if column.type in ("INTEGER", "int8")}
+    for column in (each for each in columns if rows and each.name not in numbered):
         for value in spoiler.nonsense(column):
             number += 1
             row = dict(rows[0])

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "DP-8", "DP-15")
 
 # A row with another key is another row, or nobody's: nothing is asked of it but that it stops no other.
 IDENTITY = {"id", "n", "tenant"}
-# Who asks for another kind or queue may still take it.
-ELSEWHERE = {"kind", "queue", "state"}
+# It is for whoever asks for that kind or queue, is held by whoever has that lease, or is due never.
+ELSEWHERE = {"kind", "queue", "state", "lease", "due_at"}
 # The engine's own registers, one row each: what time it is, what is switched on. There is no other row to go on with.
 REGISTERS = {"clock", "dispatch", "migration", "upkeep", "usage_place", "round", "moved", "ready"}
 # Have a test of their own below.
@@ -128,6 +128,6 @@ def test_no_other_row_stops_anything(app: App, spoiler: Spoiler, caplog: pytest.
     good = put(app.store, *(spec("work") for _ in range(5)))
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
-    assert {app.handle(job_id).state for job_id in good} == {State.SUCCEEDED}
+    assert {app.handle(job_id).state() for job_id in good} == {State.SUCCEEDED}
     said = [record.getMessage()[:200] for record in caplog.records if record.getMessage().startswith("duty")]
     assert said == []

@@ -46,8 +46,9 @@ ROLES: Final[Mapping[Role, frozenset[Scope]]] = {
 
 def scopes_of(roles: Iterable[str], only: Iterable[str] = ()) -> frozenset[Scope]:
     """What these roles allow together; with ``only``, of that no more than this."""
-    for given in (roles, only):
-        if not isinstance(given, Iterable) or isinstance(given, bytes):
+    lists: tuple[object, ...] = (roles, only)
+    for given in lists:
+        if not isinstance(given, Iterable):
             raise InvalidSetting(
                 f"roles and scopes are lists of names, not {type(given).__name__}", code="unknown_role"
             )

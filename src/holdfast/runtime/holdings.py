@@ -34,5 +34,5 @@ async def compare(store: Store, slots: Slots, lease: str, tenant: str) -> None:
     held = await held_under(store, lease, tenant)
     slots.forget(await taken_away(store, begun, held, tenant), "cancelled")
     slots.ended = [item for item in slots.ended if held.get(item.id) == item.attempt]
-    known = begun | {item.id for item in slots.ended}
+    known = begun | {item.id for item in slots.ended} | slots.unmovable
     slots.decline((job_id, attempt) for job_id, attempt in held.items() if job_id not in known)

@@ -31,6 +31,8 @@ log = logging.getLogger("holdfast.worker")
 _ABOUT_IT = (InvalidInput, Refused, StoreError, ValueError, TypeError, OverflowError)
 # And what says nothing about it: it may be settled later.
 _PASSING = (StoreUnavailable, SchemaMismatch, StaleLease)
+# What the judges say of a row, whatever is to become of it.
+_OF_THE_ROW = ("immutable", "illegal_transition", "broken_invariant")
 _PASSING_CODES = ("paused", "tenant_full", "not_allowed", "executor_refused")
 
 
@@ -54,10 +56,14 @@ def is_refusal(error: BaseException) -> bool:
     return not (isinstance(error, Refused) and error.code in _PASSING_CODES)
 
 
-async def settle_singly(store: Store, lease: str, ended: Sequence[Settlement], tenant: str) -> list[str]:
+async def settle_singly(
+    store: Store, lease: str, ended: Sequence[Settlement], tenant: str, unmovable: set[str] | None = None
+) -> list[str]:
     """Settle one after another what was refused together; answers the ids that were no longer this lease's.
 
-    Raises what the store says, if it says so of a plain failure as well: then it is not the outcome.
+    Where a plain failure is refused as well, it is not the outcome. If it is the job's own row that the database will
+    not move, the job is added to ``unmovable`` and left to its lease, so that the others are settled; any other error
+    is raised.
     """
     stale: list[str] = []
     for item in ended:
@@ -66,8 +72,15 @@ async def settle_singly(store: Store, lease: str, ended: Sequence[Settlement], t
         except Exception as error:
             if not is_refusal(error):
                 raise
-            stale += await store.arun(store.verbs.settle(lease, [_in_its_place(item, error)], tenant))
-            log.error("the end of job %s cannot be recorded, it is buried instead: %s", item.id, error)
+            try:
+                stale += await store.arun(store.verbs.settle(lease, [_in_its_place(item, error)], tenant))
+            except HoldfastError as again:
+                if unmovable is None or again.code not in _OF_THE_ROW:
+                    raise
+                unmovable.add(item.id)
+                log.error("job %s cannot be ended, the database refuses to move it: %s", item.id, again)
+            else:
+                log.error("the end of job %s cannot be recorded, it is buried instead: %s", item.id, error)
     return stale
 
 

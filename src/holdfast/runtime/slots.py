@@ -58,6 +58,8 @@ class Slots:
         self._hands = Hands(self._begin, self._over)
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
+        self.unmovable: set[str] = set()
+        """Jobs under this worker's lease whose rows the store refuses to change: they are left to it."""
 
     def start(self, claims: Iterable[Claim]) -> None:
         runs = []

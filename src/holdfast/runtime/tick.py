@@ -218,7 +218,7 @@ class Tick:
             if not is_refusal(error):
                 raise
             log.warning("the outcomes of %s jobs are settled one by one: %s", len(ended), error)
-            return await settle_singly(store, self._lease, ended, tenant)
+            return await settle_singly(store, self._lease, ended, tenant, set())
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""

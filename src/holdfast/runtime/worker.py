@@ -244,7 +244,7 @@ class Worker:
     async def _settle_singly(self) -> None:
         ended = self._slots.take_ended(LARGEST_TURN)
         try:
-            await settle_singly(self.store, self._keeper.lease, ended, self.options.tenant)
+            await settle_singly(self.store, self._keeper.lease, ended, self.options.tenant, self._slots.unmovable)
         except BaseException:
             self._slots.ended[:0] = ended  # those that are settled by now are found out by the next comparison
             raise

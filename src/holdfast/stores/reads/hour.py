@@ -9,7 +9,7 @@ them a tenant has, so that a small one costs no more to look at.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from holdfast.domain.hour import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
@@ -32,6 +32,12 @@ _HAPPENED = (
     " coalesce(sum(case when e.from_state = 'in_progress' and e.to_state = 'failed' then 1 else 0 end), 0)"
 )
 _IN_RANGE = " from {event} e where e.seq > :low and e.seq <= :high"
+
+
+AHEAD = 60
+"""Minutes that the clock of a program may be ahead of the database."""
+LONGEST = timedelta(hours=3)
+"""After the beginning of the hour that is shown."""
 
 
 class HourReads(Reader):
@@ -60,7 +66,10 @@ class HourReads(Reader):
         begun = self.dialect.codec.time(rows[0][1]) if rows else since
         if last > TAIL and begun > since:
             return (yield from self._reckoned(tenant, last, since, begun))
-        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in rows]
+        # An event with a time far ahead or before 1970 is in no minute of this hour.
+        latest = (now - EPOCH) // MINUTE + AHEAD
+        hour = [row for row in rows if 0 <= int(row[0]) <= latest]
+        minutes = [Minute(EPOCH + int(at) * MINUTE, *map(int, counts)) for at, _, *counts in hour]
         return since, filled(minutes, since, now), False
 
     def _reckoned(
@@ -86,7 +95,10 @@ class HourReads(Reader):
         looks = yield from self._looks(tenant, [last - round((SAMPLES - n) * step) for n in range(SAMPLES + 1)])
         seen: list[tuple[datetime, Sequence[float]]] = []
         for at, *counts in looks:
-            if at is not None and (when := self.dialect.codec.time(at)) >= since - 2 * MINUTE:
+            if at is None:
+                continue
+            when = self.dialect.codec.time(at)
+            if since - 2 * MINUTE <= when <= since + LONGEST:
                 seen.append((when, [int(count) * step / SAMPLE for count in counts]))
         return _spread_out(seen, since)
 

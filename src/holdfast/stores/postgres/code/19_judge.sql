@@ -6,6 +6,10 @@
 create or replace function out_of_time(p_time timestamptz) returns boolean language sql immutable
 return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
 
+-- The nearest time within them: for sums, which one event that was written by hand must not stop.
+create or replace function in_time(p_time timestamptz) returns timestamptz language sql immutable
+return least(greatest(p_time, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00');
+
 create or replace function refuse_time(p_what text) returns void language plpgsql as $$
 begin
     raise exception '% is out of range', p_what using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';

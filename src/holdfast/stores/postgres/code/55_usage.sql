@@ -21,23 +21,24 @@ begin
     with page as materialized (
         select e.* from events_after(v_was, count_usage.want, '*') e
     ), told as (
-        select p.tenant, (p.at at time zone 'utc')::date as day, p.kind,
+        select p.tenant, (in_time(p.at) at time zone 'utc')::date as day, p.kind,
                p.verb = 'enqueue' as enqueued, p.to_state = 'in_progress' as started, p.to_state = 'succeeded' as succeeded,
                p.verb = 'fail' as failed, p.from_state = 'in_progress' and p.verb in ('lapse', 'crash') as crashed,
                p.verb = 'bury' as dead, p.verb = 'cancel' as cancelled,
                p.to_state = 'failed' and p.verb in ('expire', 'deny') as expired,
                case when p.from_state = 'in_progress' then (
-                   select extract(epoch from p.at - b.at) * 1000000 from event b
+                   select extract(epoch from in_time(p.at) - in_time(b.at)) * 1000000 from event b
                     where b.job_id = p.job_id and b.seq < p.seq and b.to_state = 'in_progress' order by b.seq desc limit 1) end as run_time,
                -- From when it could have been taken: asked for, and due by then.
                case when p.to_state = 'in_progress' then (
-                   select extract(epoch from p.at - greatest(q.at,
+                   select extract(epoch from in_time(p.at) - in_time(greatest(q.at,
                               case q.verb when 'enqueue' then (select j.process_after from job j where j.id = p.job_id)
-                                          when 'reschedule' then nullif(q.meta ->> 'rescheduled', 'now')::timestamptz end)) * 1000000
+                                          when 'reschedule' then case when q.meta ->> 'rescheduled' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
+                                               then (q.meta ->> 'rescheduled')::timestamptz end end))) * 1000000
                      from event q where q.job_id = p.job_id and q.seq < p.seq and q.to_state = 'queued' order by q.seq desc limit 1) end
                    as wait_time,
                case when p.from_state = 'in_progress' and jsonb_typeof(p.meta -> 'cost') = 'number'
-                    then (p.meta ->> 'cost')::numeric * 1000000 end as cost
+                    then least((p.meta ->> 'cost')::numeric, 1e9) * 1000000 end as cost
           from page p
     ), added as (
         insert into usage as u (tenant, day, kind, enqueued, started, succeeded, failed, crashed, dead, cancelled, expired,

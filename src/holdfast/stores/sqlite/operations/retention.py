@@ -32,7 +32,7 @@ _SET = (
     " AND (retention.clean_after, retention.purge_after, retention.declared)"
     " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
 )
-_FORGET = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
+_ORPHAN = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
 _ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
 _DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
 # Policies have changed: each has its passes, and they begin at the first job.
@@ -196,7 +196,7 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "verb": verb}
     rows = yield Statement(_ONE, (tenant, kind, state))
     if not rows:  # a pass without its policy would keep the others from theirs
-        yield Statement(_FORGET, place)
+        yield Statement(_ORPHAN, place)
         return Swept(verb, 0, 0, 0, None, True)
     rule = _decode(rows[0])
     if restart is not None and restart <= now:
