@@ -293,7 +293,7 @@ class Worker:
             flow = self.store.verbs.turn(ended, request)
             turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
-            self._turn_failed(ended, lease, error)
+            await self._turn_failed(ended, lease, error)
             return
         finally:
             self._asked -= want
@@ -323,7 +323,7 @@ class Worker:
         if not turn.live and await self._keeper.revive():
             self._call()
 
-    def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
+    async def _turn_failed(self, ended: list[Settlement], lease: str, error: Exception) -> None:
         """What has ended is kept, and settled when the store is back, if the lease still holds."""
         if lease != self._keeper.lease:
             return
