@@ -29,7 +29,7 @@ KILL = """
      where datname = current_database() and application_name = 'holdfast'
 """
 TRANSACTIONS = "select xact_commit + xact_rollback from pg_stat_database where datname = %s"
-CONNECTIONS = "select count(*) from pg_stat_activity where datname = %s"
+CONNECTIONS = "select count(*) from pg_stat_activity where datname = %s and application_name = 'holdfast'"
 
 
 @dataclass(frozen=True)

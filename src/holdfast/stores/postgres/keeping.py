@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.stores.outage import Outage
     from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 
-KEPT_FOR = 60.0
+KEPT_FOR = 15.0
 # A pool that cannot connect tries again after pauses that double: after a long outage it would sleep for as long again.
 # So it gives up after this many seconds, and whoever waits asks anew, which makes it try at once.
 ASK_ANEW = 1.0
@@ -50,12 +50,12 @@ class LoopConnections:
         self._returning: asyncio.Task[None] | None = None
 
     async def comes_to_rest(self) -> bool:
-        """Whether a connection is at hand, or given back within a moment."""
+        """Whether none is in use, or one is at hand, or given back within a moment."""
         end = time.monotonic() + MOMENT
         while self._kept is None and self._out and (left := end - time.monotonic()) > 0:
             self._returned = self._returned or asyncio.get_running_loop().create_future()
             await asyncio.wait({self._returned}, timeout=left)
-        return self._kept is not None
+        return self._kept is not None or not self._out
 
     async def take(self, within: float, *, quiet: bool = False, brief: bool = False) -> OurAsyncConnection:
         """``quiet``: one on which nothing has come unasked, if there is any. ``brief`` is maintenance: it and the
@@ -116,7 +116,7 @@ class LoopConnections:
             self._timer = asyncio.get_running_loop().call_later(KEPT_FOR, self._look)
 
     def _look(self) -> None:
-        """Once a minute, while one is kept."""
+        """Every ``KEPT_FOR`` seconds, while one is kept."""
         self._timer = None
         if self._used:
             self._used, self._due = False, True

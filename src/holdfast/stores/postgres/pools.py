@@ -19,7 +19,7 @@ Lanes: TypeAlias = "dict[bool, LoopConnections]"
 
 CONNECT_WITHIN = 15.0
 # After a busy time, what nobody uses is closed after so many seconds, one connection at a time.
-MAX_IDLE = 30.0
+MAX_IDLE = 20.0
 # A pool that is closed waits so long for connections that it has begun to open.
 CLOSE_WITHIN = 0.5
 
