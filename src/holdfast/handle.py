@@ -13,9 +13,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
+from holdfast.domain.errors import (
+    Conflict,
+    InvalidPayload,
+    InvalidSetting,
+    JobFailed,
+    NotFound,
+    StoreUnavailable,
+    WaitTimeout,
+)
 from holdfast.domain.job import Event, Job, Result, Verdict
 from holdfast.domain.order import Move
+from holdfast.domain.payload import Unreadable
 from holdfast.domain.progress import Progress
 from holdfast.domain.settlement import storable
 from holdfast.domain.states import State
@@ -263,7 +272,10 @@ class Handle(Generic[R]):
         if job.state is not State.SUCCEEDED:
             error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
             raise JobFailed(f"job {job.id} is {job.state}{error}")
-        return self.decode(None if result is None else result.value)
+        value = None if result is None else result.value
+        if isinstance(value, Unreadable):
+            raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
+        return self.decode(value)
 
     def _found(self, job: Job | None) -> Job:
         if job is None:

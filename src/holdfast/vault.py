@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from holdfast.artifacts import Artifacts, open_artifacts
 from holdfast.artifacts.base import SCHEME
-from holdfast.domain.errors import InvalidSetting, Refused
-from holdfast.domain.payload import DEFAULT_LIMIT, MARK, decode, own
+from holdfast.domain.errors import InvalidPayload, InvalidSetting, Refused
+from holdfast.domain.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, own
 from holdfast.domain.rules import Effective
 from holdfast.sealing import KEYS_VARIABLE, KeyRing
 
@@ -122,7 +122,9 @@ class Vault:
         return self._opened(value, what="result", tenant=tenant, job_id=job_id)
 
     def open_kept(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
-        """What a handler has kept, as it kept it."""
+        """What a handler has kept, as it kept it. One that cannot be read must not be taken for a value."""
+        if isinstance(value, Unreadable):
+            raise InvalidPayload(f"the {what} {place!r} cannot be read: {value.why}", code="unreadable_value")
         return self._opened(value, what=what, tenant=tenant, job_id=job_id, place=place)
 
     def _opened(self, value: Any, **bound: Any) -> Any:

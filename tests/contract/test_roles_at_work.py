@@ -92,7 +92,7 @@ READS = {
 EXECUTES = {
     *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
     *("turn", "recalls", "holdings"),
-    *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "save_cursor"),
+    *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "set_aside", "save_cursor"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
@@ -217,6 +217,7 @@ def verbs(
         "promote_due": lambda: run(v.promote_due(tenant=scope)),
         "expire_overdue": lambda: run(v.expire_overdue(tenant=scope)),
         "reap_lapsed": lambda: run(v.reap_lapsed(tenant=scope)),
+        "set_aside": lambda: run(v.set_aside(lease, ("default",), tenant=scope)),
         "save_cursor": lambda: run(v.save_cursor("c", "0", None, scope)),
         "end_lease": lambda: run(v.end_lease(ids["other"], "closed", scope)),
         "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),

@@ -68,6 +68,7 @@ READS |= {"seal", "block", "tail", "sealed", "fingerprints", "actions"}
 NOT_A_WORKERS |= {"add_endpoint", "change_endpoint", "disable_endpoint", "enable_endpoint", "remove_endpoint"}
 NOT_A_WORKERS |= {"note_endpoint_delivery"}  # of a worker that delivers: tests/faults/test_27_webhook_storm.py
 NOT_A_WORKERS |= {"set_connector", "remove_connector"}
+NOT_A_WORKERS |= {"set_aside"}  # after a row was refused: tests/faults/test_51_bad_row.py
 READS |= {"connector", "connectors"}
 READS |= {"endpoint", "endpoints", "endpoint_deliveries"}
 DOES = {"claiming", "settling"}

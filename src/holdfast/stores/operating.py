@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -22,6 +23,9 @@ from holdfast.stores.reads.pages import ids, page
 
 _SPAN = ("since", "until")
 _NOT_KEPT = ("tenant", "before", "limit", "payloads")
+
+
+log = logging.getLogger("holdfast.store")
 
 
 def as_wanted(wanted: JobFilter) -> str:
@@ -53,7 +57,14 @@ class Operating(Reads):
         found = yield from self._hold_operation(only, tenant)
         if found is None:
             return None
-        most = found.batch
+        try:
+            most = found.batch
+            _filter(found, most)
+        except Exception:
+            # Nobody can tell which jobs were meant: it ends with none, and the other operations have their turn.
+            log.error("operation %s of tenant %s cannot be read, and is ended", found.id, found.tenant)
+            yield from self._do_operation(found, [], None, True)
+            return 0
         seen = yield from self._next_jobs(found, most)
         jobs = [job_id for job_id, state in seen if found.verb != "cancel" or state in ACTIVE][:most]
         full = len(seen) == (most if _narrow(found) else WINDOW)

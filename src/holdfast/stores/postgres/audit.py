@@ -10,7 +10,9 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads.audit import EVERY, PAYLOADS, AuditReads
 
-_MICROS = "(extract(epoch from {column}) * 1000000)::bigint"
+# As the seals have it: the nearest time within the years 1 to 9999 (``in_time``).
+_WITHIN = "least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00')"
+_MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
 
 
 class AuditVerbs(AuditReads):

@@ -10,7 +10,7 @@ create or replace function event_digest(e event) returns bytea language sql stab
 return sha256(convert_to(
     '5:event' || audit_field(e.seq::text) || audit_field(e.job_id::text) || audit_field(e.tenant) || audit_field(e.kind)
     || audit_field(e.verb) || audit_field(e.from_state) || audit_field(e.to_state) || audit_field(e.attempt::text)
-    || audit_field((extract(epoch from e.at) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
+    || audit_field((extract(epoch from in_time(e.at)) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
     || audit_field(e.xid::text), 'UTF8'));
 
 -- The digest of what a job carries, with the number of the event that brought it; negative if it is encrypted.
@@ -22,7 +22,7 @@ return int8send(case when p_text like '{"$holdfast"%' and position('"key"' in p_
 
 create or replace function action_digest(a action) returns bytea language sql stable
 return sha256(convert_to(
-    '6:action' || audit_field(a.seq::text) || audit_field(a.tenant) || audit_field((extract(epoch from a.at) * 1000000)::bigint::text)
+    '6:action' || audit_field(a.seq::text) || audit_field(a.tenant) || audit_field((extract(epoch from in_time(a.at)) * 1000000)::bigint::text)
     || audit_field(a.actor) || audit_field(a.verb) || audit_field(a.subject) || audit_field(a.name)
     || audit_field(a.changed::text) || audit_field(a.first_seq::text) || audit_field(a.last_seq::text)
     || audit_field(a.xid::text), 'UTF8'));

@@ -93,8 +93,10 @@ begin
     end if;
     perform from job_state s where s.id = any (do_operation.jobs) order by s.id for update;
     -- Each job once: those that come behind its place have had their turn.
-    v_jobs := array(select j.id from unnest(do_operation.jobs) as j(id)
-                     where (v_op.place is null or j.id < v_op.place) and is_wanted(j.id, v_op.wanted::json, v_op.tenant));
+    -- What is wanted is read only where there are jobs: one that cannot be read is ended without any.
+    v_jobs := case when cardinality(do_operation.jobs) = 0 then '{}' else
+        array(select j.id from unnest(do_operation.jobs) as j(id)
+               where (v_op.place is null or j.id < v_op.place) and is_wanted(j.id, v_op.wanted::json, v_op.tenant)) end;
     v_no := cardinality(do_operation.jobs) - cardinality(v_jobs);
     v_said := case when v_no > 0 then jsonb_build_object('not_wanted', v_no) else '{}' end;   -- not any more
     for v_row in

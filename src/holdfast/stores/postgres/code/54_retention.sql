@@ -29,7 +29,7 @@ returns table (id uuid, finished_at timestamptz)
 language sql stable set search_path from current as $$
     select s.id, s.finished_at from job_state s, lateral (select ended_as(s.state, s.note) as was) e
      where s.id = any (p_jobs)
-       and s.finished_at <= p_now - make_interval(secs => case p_verb when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
+       and s.finished_at <= p_now - span(case p_verb when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
                                                                       else p_rule.purge_after end)
        and case p_verb when 'clean' then s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter') else s.state = 'cleaned' end
        and p_rule.tenant in (s.tenant, '*') and p_rule.kind in (s.kind, '*')
@@ -221,7 +221,7 @@ begin
         v_pass.held := 0;
         v_pass.held_by := null;
     end if;
-    v_top := id_since(v_now - make_interval(secs => v_age) + interval '1 ms');
+    v_top := id_since(v_now - span(v_age) + interval '1 ms');
     if v_pass.verb = 'purge' then   -- never ahead of the cleaning
         v_top := least(v_top, (select p.reached from retention_pass p
                                 where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
@@ -263,7 +263,7 @@ begin
     v_pass.held := v_pass.held + held;
     v_pass.held_by := coalesce(held_by, v_pass.held_by);
     if not more then   -- the less often the longer its way, and soon if somebody only had to read
-        v_pass.restart_at := least(v_pass.restart_at, v_now + make_interval(secs =>
+        v_pass.restart_at := least(v_pass.restart_at, v_now + span(
             v_pass.looked / 10000 + case when v_pass.held > 0 then 10 else least(86400, greatest(60, v_age / 24)) end));
     end if;
     update retention_pass p
@@ -294,7 +294,7 @@ begin
         select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
         v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
         v_ids := retention_next(v_rule, '00000000-0000-0000-0000-000000000000',
-                                id_since(v_now - make_interval(secs => v_age) + interval '1 ms'), preview_retention.most);
+                                id_since(v_now - span(v_age) + interval '1 ms'), preview_retention.most);
         select count(*), min(d.finished_at) into due, oldest_at from retention_due(v_rule, v_pass.verb, v_ids, v_now) d;
         tenant := v_pass.tenant;
         kind := v_pass.kind;

@@ -259,9 +259,13 @@ def _due(rule: Retention, verb: str, ids: list[str], cutoff: int, want: int) -> 
     return [(row[0], row[1]) for row in rows]
 
 
+LONGEST = 100 * 366 * 86_400.0
+
+
 def _cutoff(rule: Retention, verb: str, now: int) -> int:
     ages = (rule.clean_after, rule.purge_after) if verb == "clean" else (rule.purge_after,)
-    return now - in_micros(min(age for age in ages if age is not None))
+    # A number that is no age keeps for a hundred years: nothing goes early for it.
+    return now - in_micros(min(age if 0 <= age < LONGEST else LONGEST for age in ages if age is not None))
 
 
 def _first_id(at: int) -> str:
