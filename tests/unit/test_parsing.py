@@ -7,8 +7,10 @@ import random
 from typing import Any
 
 import pytest
+from fastapi.exceptions import RequestValidationError
 
 from holdfast.api import parsing
+from holdfast.api.bodies import MOST_ERRORS, Enqueue, read
 from holdfast.domain.errors import HoldfastError
 
 pytestmark = pytest.mark.req("JF-14")
@@ -89,3 +91,17 @@ def test_only_utf_8_is_read() -> None:
     for encoding in ("utf-16", "utf-32-le"):
         with pytest.raises(ValueError, match=r"decode|Expecting|BOM"):
             parsing.parse('{"a": 1}'.encode(encoding))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {f"x{n}": n for n in range(5_000)},
+        {"kind": 1, "tags": [None] * 5_000},
+        {"kind": "x", "retry": {f"x{n}": n for n in range(5_000)}},
+    ],
+)
+def test_an_enqueue_has_few_errors_however_wrong_it_is(body: dict[str, Any]) -> None:
+    with pytest.raises(RequestValidationError) as wrong:
+        read(Enqueue, json.dumps(body).encode())
+    assert 1 <= len(wrong.value.errors()) <= MOST_ERRORS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi.exceptions import RequestValidationError
@@ -18,9 +19,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from holdfast.api.parsing import check_numbers, check_shape
+from holdfast.domain.payload import MAX_DIGITS
 from holdfast.domain.policies import Backoff, Retry
 
 B = TypeVar("B", bound=BaseModel)
+
+MOST_ERRORS = 100
+"""More than the fields of any body can have: there is no way to ask pydantic for the first of them alone."""
 
 Text = Annotated[str, Field(max_length=255)]
 Words = Annotated[str, Field(max_length=2_000)]
@@ -31,22 +36,32 @@ Span = Annotated[
 Instant = Annotated[AwareDatetime, Field(description="RFC 3339, with a zone.", examples=["2027-01-31T09:00:00Z"])]
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+def _refuse_unknown(model: type[BaseModel], value: Any) -> Any:
+    """One error, whatever the number of unknown fields: describing each takes thirty times as long as finding it."""
+    if isinstance(value, dict) and not value.keys() <= model.model_fields.keys():
+        first = next(name for name in value if name not in model.model_fields)
+        raise PydanticCustomError("extra_forbidden", "unknown field {name}", {"name": repr(first[:100])})
+    return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
-        """One error, whatever the number of unknown fields: describing each of them takes thirty times as long as
-        reading them."""
-        if isinstance(value, dict) and not value.keys() <= cls.model_fields.keys():
-            first = next(name for name in value if name not in cls.model_fields)
-            raise PydanticCustomError("extra_forbidden", "unknown field {name}", {"name": repr(first[:100])})
-        return value
+
+def known_to(model: type[BaseModel]) -> BeforeValidator:
+    """For items of a list whose model is no ``Body``."""
+    return BeforeValidator(partial(_refuse_unknown, model))
+
+
+class Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
     def given(self) -> dict[str, Any]:
         """What was said; the rest is as if it had not been asked."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Body(Fields):
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        return _refuse_unknown(cls, value)
 
 
 def at_most(most: int) -> BeforeValidator:
@@ -88,8 +103,9 @@ class BackoffRule(Body):
     head: int = Field(default=0, ge=0, le=100)
 
 
-class JobOptions(Body):
-    """How a job is enqueued; the names are those of Python."""
+class JobOptions(Fields):
+    """How a job is enqueued; the names are those of Python. ``read`` counts its errors instead of ``Body``, which is
+    quicker for the one request that comes a thousand times a second."""
 
     queue: Text | None = None
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
@@ -143,11 +159,15 @@ _adapters: dict[type[BaseModel], TypeAdapter[Any]] = {}
 def read(model: type[B], body: bytes) -> B:
     """A body without a detour: where one request more or less a second counts."""
     check_shape(body)
-    check_numbers(body)
+    if len(body) > MAX_DIGITS:
+        check_numbers(body)
     adapter = _adapters.get(model) or _adapters.setdefault(model, TypeAdapter(model))
     try:
         found: B = adapter.validate_json(body)
         return found
     except ValidationError as error:
+        if error.error_count() > MOST_ERRORS:
+            many = f"more than {MOST_ERRORS} errors, of unknown fields perhaps"
+            raise RequestValidationError([{"type": "too_many_errors", "loc": ("body",), "msg": many}]) from None
         told = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in told]) from None

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from holdfast.access import Scope
 from holdfast.api.answers import PAGE, After, Id, Limit, Page, as_json, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
-from holdfast.api.bodies import Body, Enqueue, read
+from holdfast.api.bodies import Body, Enqueue, known_to, read
 from holdfast.api.linking import here
 from holdfast.api.parsing import AT_ONCE, at_leisure
 from holdfast.api.routing import Router
@@ -76,7 +76,7 @@ async def enqueue_job(request: Request) -> Response:
     another body it is refused (`idempotency_conflict`)."""
     app: App = request.app.state.app
     body = await request.body()
-    asked = await at_leisure(body, partial(read, Enqueue, body))
+    asked = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
     options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
         raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
@@ -95,7 +95,7 @@ async def enqueue_job(request: Request) -> Response:
 
 
 class EnqueueMany(Body):
-    jobs: Annotated[list[Enqueue], FailFast()] = Field(min_length=1, max_length=MANY)
+    jobs: Annotated[list[Annotated[Enqueue, known_to(Enqueue)]], FailFast()] = Field(min_length=1, max_length=MANY)
 
 
 @dataclass(frozen=True, slots=True)

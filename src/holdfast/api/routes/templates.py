@@ -76,7 +76,7 @@ async def template_versions(app: TheApp, name: NamePath, after: After = None, li
     return paged(found, limit, lambda each: Place(each.tenant, str(each.version)).cursor(scope))
 
 
-class FromTemplate(JobOptions):
+class FromTemplate(JobOptions, Body):
     arguments: dict[str, Any] = Field(default_factory=dict, description="On top of the template's payload.")
     version: int | None = Field(default=None, ge=1, le=2**31 - 1)
 

@@ -36,7 +36,7 @@ class ShownGraph(BaseModel):
     parts: dict[str, WorkflowStatus]
 
 
-class AddNode(Enqueue):
+class AddNode(Enqueue, Body):
     name: Annotated[str, Field(max_length=200)] = Field(description="What edges call it.")
 
 
