@@ -181,9 +181,17 @@ def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[Non
 
     def put(position: int) -> None:
         connection.execute("begin")
+        # A place does not change without an event; on SQLite it may for whoever signs, as a move does.
         if mark == "%s":
             connection.execute("select set_config('holdfast.tenant', '*', true)")
+            connection.execute(f"alter table {table} disable trigger record_transition")
+        else:
+            connection.execute("update clock set now = 1, floor = (select coalesce(max(n), 0) from job_state)")
         connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, BESIDE))
+        if mark == "%s":
+            connection.execute(f"alter table {table} enable trigger record_transition")
+        else:
+            connection.execute("update clock set now = null, floor = null")
         connection.execute("commit")
 
     if full:
