@@ -34,7 +34,7 @@ def raised() -> Iterator[tuple[str, str | None, bool]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OF_STORES:
                 named = {keyword.arg: keyword.value for keyword in node.keywords}
                 code = named.get("code")
-                text = code.value if isinstance(code, ast.Constant) else None if code is None else "?"
+                text = str(code.value) if isinstance(code, ast.Constant) else None if code is None else "?"
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text, "fix" in named
 
 
