@@ -93,6 +93,7 @@ def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
         before.execute("pragma journal_mode = delete")
         before.execute("pragma synchronous = off")
         before.execute("create table mine (n)")
+    path.chmod(0o600)
     with closing(SqliteStore(f"sqlite:///{path}?synchronous=OFF")) as store:
         store.migrate()
         with store._connections.borrow() as one, store._connections.borrow() as two:

@@ -32,10 +32,13 @@ class Directory:
     def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shared = self._shared()
+            self._make(path.parent, 0o700 | shared)
             handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
             try:
                 with os.fdopen(handle, "wb") as file:
+                    if shared:
+                        os.chmod(aside, 0o600 | shared & 0o060)
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
@@ -48,6 +51,24 @@ class Directory:
                 _sync(folder)
         except OSError as error:
             raise _unavailable(error) from error
+
+    def _shared(self) -> int:
+        """The rights of the group, where whoever made the root let a group write to it; else none."""
+        try:
+            mode = self.root.stat().st_mode
+        except OSError:
+            return 0
+        return mode & 0o070 if mode & 0o020 else 0
+
+    def _make(self, folder: Path, mode: int) -> None:
+        """With every folder above it that is missing: ``mkdir(parents=True)`` would leave those open to all."""
+        if folder.is_dir():
+            return
+        self._make(folder.parent, mode)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            if mode != 0o700:
+                folder.chmod(folder.stat().st_mode & 0o7000 | mode)
 
     def get(self, key: str) -> bytes | None:
         try:

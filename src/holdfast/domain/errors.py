@@ -64,7 +64,7 @@ FIXES: Final = {
     "database_locked": "End the program that keeps the file locked, or wait until it has finished.",
     "not_a_database": "Check the path; if it is right, restore the file from a backup.",
     "no_wal": "Put the file on a local disk: network file systems and some containers have no shared memory.",
-    "migration_failed": "Read its message. If another program has tables there, use another schema or file.",
+    "migration_failed": "Read what the database says. If another program has tables there, use another schema or file.",
     "artifacts_away": "Check that the folder or bucket exists and that this user may write to it.",
     "redirected": "Pass the address that it redirects to.",
     "sealing_blocked": "End that transaction: select pg_terminate_backend(<process>).",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,7 +132,8 @@ class Audit:
         answers how many."""
         start = None if since is None else self._before(self._first_since(since))
         count = events = 0
-        with Path(to).open("w", encoding="utf-8") as file:
+        # For its owner alone: it has the ledger of every tenant. A file that is there keeps the mode it has.
+        with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(written_header(start))
             for block in self._blocks(start):
                 file.writelines(written_block(block))

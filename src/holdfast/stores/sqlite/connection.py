@@ -22,7 +22,7 @@ from typing import Literal, Self
 from holdfast.domain.errors import InvalidSetting, StoreUnavailable
 from holdfast.domain.secrets import shown_url
 from holdfast.stores.sqlite.failures import is_busy, translate
-from holdfast.stores.sqlite.files import Identity, abandon, gone, identity_of
+from holdfast.stores.sqlite.files import Identity, abandon, create_private, gone, identity_of, mode_like
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system
 
 log = logging.getLogger("holdfast.store")
@@ -177,6 +177,8 @@ class Connections:
 
     def open(self, kind: type[OurConnection] = OurConnection) -> OurConnection:
         """A connection that nobody else uses; the caller lets it go."""
+        if not self.in_memory:
+            create_private(self.path)
         try:
             connection = sqlite3.connect(
                 self.path,
@@ -221,7 +223,7 @@ class Connections:
         try:
             if os.stat(self.path + "-wal").st_size < CHECKPOINT_BYTES:
                 return
-            with _only_one(self.path + "-checkpoint") as mine:
+            with _only_one(self.path + "-checkpoint", mode_like(self.path)) as mine:
                 if mine:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except FileNotFoundError:
@@ -262,7 +264,7 @@ def _switch_to_wal(connection: sqlite3.Connection, patience: float) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(path: str) -> Iterator[bool]:
+def _only_one(path: str, mode: int) -> Iterator[bool]:
     """Hold an advisory lock on ``path`` if nobody else does."""
     try:
         import fcntl
@@ -270,6 +272,9 @@ def _only_one(path: str) -> Iterator[bool]:
         yield False
         return
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    with contextlib.suppress(OSError):  # another user's
+        if os.fstat(handle).st_mode & 0o777 != mode:
+            os.fchmod(handle, mode)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

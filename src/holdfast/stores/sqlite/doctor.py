@@ -72,6 +72,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
             None if size < WAL_ALARM else "A long reader keeps it from being moved into the file; find and end it.",
         )
     )
+    findings.append(_readers(path))
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
     findings.append(
         Finding(
@@ -82,3 +83,18 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
         )
     )
     return findings
+
+
+def _readers(path: str) -> Finding:
+    """Who besides the owner may read the database: jobs and payloads of every tenant."""
+    files = [path, *(path + suffix for suffix in ("-wal", "-shm") if os.path.exists(path + suffix))]
+    modes = {each: os.stat(each).st_mode for each in files}
+    if open_to_all := [each for each, mode in modes.items() if mode & 0o007]:
+        return Finding(
+            "file mode",
+            False,
+            f"every user of this machine can read {', '.join(open_to_all)}",
+            f"chmod o= {' '.join(open_to_all)}",
+        )
+    shared = any(mode & 0o070 for mode in modes.values())
+    return Finding("file mode", True, "its owner and its group can use the file" if shared else "its owner alone")

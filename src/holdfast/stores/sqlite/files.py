@@ -3,6 +3,7 @@ away, and nobody else will ever see what it writes: that must be noticed, and sa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sqlite3
@@ -19,6 +20,21 @@ def identity_of(path: str) -> Identity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def create_private(path: str) -> None:
+    """Make the file, readable by its owner alone, if there is none. SQLite gives the log and its index the same mode. A
+    file that is there keeps the mode it has; what cannot be made is left to SQLite, which says why."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def mode_like(path: str) -> int:
+    """The mode of the database file, for a file beside it: whoever may write the one may write the other."""
+    try:
+        return os.stat(path).st_mode & 0o666
+    except OSError:
+        return 0o600
 
 
 def abandon(connection: sqlite3.Connection) -> None:

@@ -28,7 +28,9 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(renew_lease.for_tenant);
 begin
-    update lease l set until = greatest(l.until, v_now + renew_lease.ttl), renewed_at = v_now
+    -- A clock that was set back leaves an end that is too far away.
+    update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + renew_lease.ttl
+                                    else greatest(l.until, v_now + renew_lease.ttl) end, renewed_at = v_now
      where l.id = renew_lease.lease and l.ended_at is null and l.tenant = v_scope;
     return found;
 end $$;

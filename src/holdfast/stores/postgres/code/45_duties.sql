@@ -117,6 +117,10 @@ begin
         return next;
         return;
     end if;
+    -- Renewed in the future: the clock was set back. The lease lasts from now on for as long as it was meant to; else a
+    -- worker that has died would be believed alive until the clock is there again.
+    update lease l set until = v_now + (l.until - l.renewed_at), renewed_at = v_now
+     where l.ended_at is null and l.renewed_at > v_now + interval '5 s' and (v_scope = '*' or l.tenant = v_scope);
     with lapsed as materialized (
         select l.id from lease l
          where l.ended_at is null and l.until <= v_now and (v_scope = '*' or l.tenant = v_scope)

@@ -29,6 +29,7 @@ _IS_OVERDUE = (
 _IS_LAPSED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
     " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
+    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
 )
 _EXPIRE = (
     "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
@@ -37,6 +38,12 @@ _EXPIRE = (
     " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
     f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
+)
+# Renewed in the future: the clock was set back. The lease lasts from now on for as long as it was meant to; else a
+# worker that has died would be believed alive until the clock is there again.
+_ANCHOR = (
+    "UPDATE lease SET until = :now + (until - renewed_at), renewed_at = :now"
+    " WHERE ended_at IS NULL AND renewed_at > :now + 5000000 AND (:any OR tenant = :tenant)"
 )
 _LAPSE = (
     "UPDATE lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
@@ -112,6 +119,7 @@ class DutyVerbs:
     def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         now = yield from sign("reaper")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
+        yield Statement(_ANCHOR, {"now": now, **scope})
         lapsed = yield Statement(_LAPSE, {"now": now, **scope})
         unswept = yield Statement(_UNSWEPT, scope)
         leased: list[int] = []

@@ -33,7 +33,9 @@ _OPEN = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
-    "UPDATE lease SET until = max(until, :until), renewed_at = :now"
+    # A clock that was set back leaves an end that is too far away.
+    "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
+    " renewed_at = :now"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
 )
 _END = (

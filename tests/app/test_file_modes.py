@@ -1,0 +1,102 @@
+"""Files that Holdfast makes are their owner's alone, whatever the umask. Files that are there keep their mode."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.artifacts.directory import Directory
+from holdfast.features.audit import Audit
+from holdfast.stores.open import open_store
+from tests.support.stores import claim, open_lease, put_one, settle
+
+pytestmark = pytest.mark.req("DP-17")
+
+
+@pytest.fixture(autouse=True, params=[0o022, 0o000, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in sorted(folder.rglob("*"))}
+
+
+def use(url: str) -> None:
+    with closing(open_store(url)) as store:
+        store.migrate()
+        put_one(store)
+        settle(store, claim(store, open_lease(store)))
+
+
+def test_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with closing(open_store(url)) as held:
+        held.migrate()
+        put_one(held)
+        found = modes(tmp_path)
+        assert {"jobs.db", "jobs.db-wal", "jobs.db-shm"} <= found.keys()
+        assert set(found.values()) == {0o600}
+        (finding,) = [each for each in held.diagnose() if each.name == "file mode"]
+        assert finding.ok
+
+
+def test_a_database_that_a_group_uses(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch()
+    path.chmod(0o660)
+    with closing(open_store(f"sqlite:///{path}")) as held:
+        held.migrate()
+        put_one(held)
+        assert {modes(tmp_path)[f"jobs.db{suffix}"] for suffix in ("", "-wal", "-shm")} == {0o660}
+        (finding,) = [each for each in held.diagnose() if each.name == "file mode"]
+        assert finding.ok
+        assert "group" in finding.says
+
+
+def test_a_database_that_everybody_can_read_is_found_by_the_doctor(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch()
+    path.chmod(0o644)
+    with closing(open_store(f"sqlite:///{path}")) as held:
+        held.migrate()
+        (finding,) = [each for each in held.diagnose() if each.name == "file mode"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "its mode is its owner's business"
+    assert not finding.ok
+    assert finding.fix is not None
+    assert "chmod o=" in finding.fix
+
+
+def test_artifacts(tmp_path: Path) -> None:
+    Directory(tmp_path / "new" / "artifacts").put("acme/job/" + "a" * 64, b"secret")
+    found = modes(tmp_path)
+    assert {mode for path, mode in found.items() if not path.endswith("a" * 64)} == {0o700}
+    assert {mode for path, mode in found.items() if path.endswith("a" * 64)} == {0o600}
+
+
+def test_artifacts_of_a_group(tmp_path: Path) -> None:
+    root = tmp_path / "shared"
+    root.mkdir()
+    root.chmod(0o770)
+    Directory(root).put("acme/job/" + "a" * 64, b"for us")
+    found = modes(root)
+    assert {mode for path, mode in found.items() if not path.endswith("a" * 64)} == {0o770}
+    assert {mode for path, mode in found.items() if path.endswith("a" * 64)} == {0o660}
+
+
+def test_an_export_of_the_ledger(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    use(url)
+    with closing(App(url)) as app:
+        app.audit.seal()
+        assert isinstance(app.audit, Audit)
+        app.audit.export(tmp_path / "ledger.jsonl")
+    assert modes(tmp_path)["ledger.jsonl"] == 0o600

@@ -1,0 +1,86 @@
+"""Whoever has another's job id and a lease of its own can do nothing to the job: every write compares both."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from holdfast.domain.errors import Refused, StaleLease
+from holdfast.domain.job import Claim
+from holdfast.domain.states import State
+from holdfast.stores.base import ClaimRequest, Store
+from tests.support.limits import most_at_once
+from tests.support.stores import claim, enqueue, job, new_id, open_lease, put, put_one, settle, spec, state_of
+from tests.support.tenants import register
+from tests.support.threads import together
+
+pytestmark = pytest.mark.req("JF-12", "CX-4")
+
+
+def held(store: Store, lease: str, *, begin: bool, tenant: str = "*") -> Claim:
+    request = ClaimRequest(lease=lease, queues=("default",), want=1, begin=begin, tenant=tenant)
+    (found,) = store.run(store.verbs.claim(request))
+    return found
+
+
+@pytest.mark.parametrize("begin", [False, True], ids=["leased", "in progress"])
+def test_release_under_a_foreign_lease_does_nothing(store: Store, begin: bool) -> None:
+    job_id = put_one(store)
+    owner, other = open_lease(store, "owner"), open_lease(store, "other")
+    held(store, owner, begin=begin)
+    before = job(store, job_id)
+    assert store.run(store.verbs.release(other, [job_id], "*")) == []
+    assert job(store, job_id) == before
+    assert claim(store, other) == []
+    if not begin:
+        assert store.run(store.verbs.release(owner, [job_id], "*")) == [job_id]
+        assert state_of(store, job_id) is State.QUEUED
+
+
+def test_release_under_a_lease_of_another_tenant_or_of_nobody(store: Store) -> None:
+    job_id = put_one(store, tenant="acme")
+    held(store, open_lease(store, tenant="acme"), begin=False, tenant="acme")
+    theirs = open_lease(store, tenant="umbrella")
+    assert store.run(store.verbs.release(theirs, [job_id], "umbrella")) == []
+    for lease, tenant in ((theirs, "acme"), (new_id(), "acme"), (new_id(), "*")):
+        with pytest.raises(StaleLease):
+            store.run(store.verbs.release(lease, [job_id], tenant))
+    assert state_of(store, job_id) is State.LEASED
+
+
+# -- caps of a tenant, with everybody at it ---------------------------------------------------------------------------
+
+
+def test_no_more_wait_than_may(store: Store) -> None:
+    register(store, "acme", max_pending=10)
+
+    def produce() -> int:
+        accepted = 0
+        for _ in range(6):
+            with suppress(Refused):  # it is full
+                accepted += enqueue(store, spec(), tenant="acme")[0].created
+        return accepted
+
+    assert sum(together(*[produce] * 6)) == 10
+    assert store.run(store.verbs.counts("acme")) == {State.QUEUED: 10}
+
+
+def test_no_more_run_than_may(store: Store) -> None:
+    register(store, "acme", max_running=3)
+    put(store, *(spec() for _ in range(24)), tenant="acme")
+
+    def work() -> int:
+        lease, done = open_lease(store), 0
+        for _ in range(12):
+            claims = claim(store, lease, 2)
+            running = store.run(store.verbs.counts("acme")).get(State.IN_PROGRESS, 0)
+            assert running <= 3
+            if claims:
+                settle(store, claims)
+                done += len(claims)
+        return done
+
+    together(*[work] * 5)
+    most = most_at_once(store, lambda each: [each.tenant])
+    assert 0 < most["acme"] <= 3
