@@ -73,6 +73,7 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
         "settlements": settlements,
         "entries": [(zombie.id, zombie.attempt, StepEntry(1, "charge", "step", "1"))],
         "request": request,
+        "queues": ("default",),
     }
     parameters = inspect.signature(getattr(Verbs, verb)).parameters
     if not {"lease", "request"} & parameters.keys():

@@ -37,12 +37,15 @@ def test_sweepers_that_die(app: App, folder: Path) -> None:
     put_one(store)  # the newest row of SQLite's ledger has to stay
     store.run(store.verbs.set_clock(timedelta(hours=3), None))
     sweep(store)
+    store.run(store.verbs.seal_ledger("tests"))  # a job that is sealed in part is not purged yet
     store.run(store.verbs.set_clock(timedelta(hours=4), None))
     sweep(store)
     by_hand = open_by_hand(store.url)
     try:
-        everything = repr(by_hand.contents())
-        assert [job_id for job_id in ids if job_id in everything] == []
+        found = by_hand.contents()
+        purges = repr(found.pop("action"))  # names what it has removed, so that the audit can check it
+        assert [table for table, rows in found.items() if any(job_id in repr(rows) for job_id in ids)] == []
+        assert [job_id for job_id in ids if job_id not in purges] == []
         assert by_hand.execute("select count(*) from job_tag") == [(0,)]
     finally:
         by_hand.close()

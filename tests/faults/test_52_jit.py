@@ -33,9 +33,8 @@ PLAN = re.compile(r"plan:\n(?P<plan>(?:\t.*\n)+)")
 READS_A_TABLE = re.compile(r"(?:Seq|Index|Index Only|Bitmap Heap) Scan .*\bon (?!pg_)")
 
 
-@pytest.mark.parametrize("url", ["postgres_url", "postgres_url_16"])
-def test_every_function_that_bends_the_planner_turns_jit_off(url: str, request: pytest.FixtureRequest) -> None:
-    with psycopg.connect(request.getfixturevalue(url)) as connection:
+def test_every_function_that_bends_the_planner_turns_jit_off(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
         bent = connection.execute("select count(*) from pg_proc where proconfig::text like '%enable_%'").fetchone()
         assert bent is not None
         assert bent[0] > 40

@@ -172,7 +172,8 @@ class Maintenance:
         """Start what has work; answers when to look again."""
         try:
             due = await self._store.due_work(self._lease(), self._tenant)
-            self._store.outage.answered()
+            if due is not None:  # a store that cannot tell was not asked
+                self._store.outage.answered()
         except StoreUnavailable as error:
             self._store.outage.failed(error)
             return self._pace
