@@ -150,6 +150,12 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         store.run(store.verbs.seal_ledger("tests"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
+            for tenant in TENANTS:  # what the database refuses to move comes about by no operation
+                admin.execute(
+                    "insert into quarantine (job_id, tenant, why, at, until)"
+                    " values (gen_random_uuid(), :tenant, 'bad', now(), now())",
+                    {"tenant": tenant},
+                )
             for relation in found.relations():
                 held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
                 assert held - {"*"} == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"

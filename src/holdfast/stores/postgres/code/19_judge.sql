@@ -8,12 +8,13 @@ return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
 
 -- The nearest time within them: for sums, which one event that was written by hand must not stop.
 create or replace function in_time(p_time timestamptz) returns timestamptz language sql immutable
-return least(greatest(p_time, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00');
+return case when p_time is not null then least(greatest(p_time, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00') end;
 
 -- Seconds as a span of time, of at most a hundred years: a number that is none must not stop what goes by it, nor let
 -- anything go early.
-create or replace function span(p_seconds double precision) returns interval language sql immutable strict
-return make_interval(secs => case when p_seconds >= 0 and p_seconds < 3162240000 then p_seconds else 3162240000 end);
+create or replace function span(p_seconds double precision) returns interval language sql immutable
+return make_interval(secs => case when p_seconds >= 0 and p_seconds < 3162240000 then p_seconds
+                                  when p_seconds is not null then 3162240000 end);
 
 create or replace function refuse_time(p_what text) returns void language plpgsql as $$
 begin
