@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle
 
@@ -133,7 +134,8 @@ def test_it_listens_again_after_the_connection_was_cut(postgres_url: str) -> Non
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and query like 'listen%'"
         )
-        heard.expect("")  # said when it is back
+        heard.expect("")  # said when it is cut, and when it is back
+        until(lambda: store.listening and len(heard.told) == 2, "it is back")
         heard.forget()
         put_one(store, queue="mail")
         heard.expect("mail")

@@ -87,6 +87,7 @@ class PostgresEar(Ear):
             except psycopg.Error as error:
                 if self.listening:  # one connection was lost: the server may well be there
                     self.listening = False
+                    self.tell("")  # who listens looks now, and replaces his own dead connections beside this one
                     continue
                 # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
                 alone = pause == LAST_PAUSE and not self._outage.reason
