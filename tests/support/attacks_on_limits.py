@@ -18,6 +18,13 @@ LIMITED = (
 )
 
 LIMITS = [
+    only_postgres(
+        "take away the row that counters lock", "delete from mutex where n = 1024", says="rows are never changed"
+    ),
+    only_postgres(
+        "let a counter lock another row", "update mutex set n = -1 where n = 1024", says="rows are never changed"
+    ),
+    only_postgres("take away all rows that are locked", "truncate mutex", says="rows are never changed"),
     both(
         "give up the place of a job that runs",
         "delete from place where job_id = :running",

@@ -14,6 +14,18 @@ SWITCHES = [
         "insert into job (id, kind, tenant) values (:unknown, 'stopped', 'default')",
         says=("paused: no job of this kind is accepted now", "no job of kind stopped is accepted"),
     ),
+    only_postgres(
+        "enqueue what is not accepted, with a setting",
+        "set local holdfast.own = 'on'",
+        "insert into job (id, kind, tenant) values (:unknown, 'stopped', 'default')",
+        says="no job of kind stopped is accepted",
+    ),
+    only_postgres(
+        "enqueue what is not accepted, as the database itself",
+        "insert into job (id, kind, tenant, parent_id, source_system)"
+        " values (:unknown, 'stopped', 'default', :asking, 'holdfast')",
+        says="no job of kind stopped is accepted",
+    ),
     both(
         "say that nothing is to be judged at enqueue",
         "update dispatch set ruled = (1 = 0)",

@@ -110,8 +110,8 @@ def _found(id: str, agent: Agent | None) -> Agent:
 def _drained(agent: Agent, drained: bool) -> Agent:
     if not drained:
         raise Conflict(
-            f"agent {agent.id} is disabled, but a transaction that is still open has enqueued for it",
+            f"agent {agent.id} is disabled, but a transaction that used an agent before is still open",
             code="agent_in_use",
-            fix="End that transaction, then disable the agent once more to be sure.",
+            fix="End that transaction, then disable the agent once more: if it succeeds, nothing more comes in.",
         )
     return agent

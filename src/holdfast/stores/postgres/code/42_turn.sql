@@ -55,7 +55,7 @@ declare
     v_aside    uuid[];             -- what the database refuses to move (45_quarantine.sql)
 begin
     -- Whoever changes limits waits until all have gone that did not know of them (38_limits.sql).
-    -- The table is empty: this locks it in row share mode, as LOCK TABLE would, without the 20 microseconds of a command.
+    -- The table is empty: this locks it in row share mode, as LOCK TABLE would, without the cost of a command.
     perform from lock_dispatch where false for share;
     select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
            -- As executes(l.name) says: here without a call.
