@@ -167,6 +167,7 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
     assert (absurd.status, absurd.code) == (413, "body_too_large")
 
 
+@pytest.mark.slow
 async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large_one(app: App) -> None:
     gate = await asked(app)
     token = app.approvals.token(gate)
@@ -213,6 +214,7 @@ async def test_nothing_is_read_of_what_somebody_unknown_sends(app: App, below: B
     assert parsed == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-16")
 async def test_nothing_is_read_of_what_somebody_sends_who_may_not(app: App, parsed: list[int]) -> None:
     app.client.make_ready()
@@ -282,6 +284,7 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
 # --- intricate ones ---
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-3")
 async def test_hostile_bodies_are_refused_with_a_code_on_every_path(app: App) -> None:
     gate = await asked(app)
@@ -320,6 +323,7 @@ def errors(kind: TypeAdapter[Any], body: Any) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_body_has_few_errors_however_wrong_it_is(app: App) -> None:
     """Describing an error costs thirty times as much as finding it, so it must not be done for each of many."""
     tried = 0

@@ -11,6 +11,7 @@ from tests.api.conftest import client_of
 PLACE = "/api/v1/connectors"
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-11", "JF-14")
 async def test_connectors_are_set_and_shown_over_http(app: App, http: httpx2.AsyncClient) -> None:
     says = {

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.req("JF-9", "SC-15", "JF-14")
 ENDPOINTS = "/api/v1/endpoints"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = webhooks.new_secret()

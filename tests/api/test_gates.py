@@ -34,6 +34,7 @@ async def asked(app: App) -> str:
     return app.approvals.list()[0].id
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "CX-5", "CX-6", "CX-7")
 async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> None:
     gate = await asked(app)
@@ -84,6 +85,7 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
         assert (await anybody.get(f"{GATES}/{gate}")).status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-5", "CX-6", "JF-14")
 async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: App) -> None:
     @app.job()

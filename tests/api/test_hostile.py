@@ -18,6 +18,7 @@ from tests.api.test_matrix import ENDLESS
 HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 40)
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
@@ -46,6 +47,7 @@ async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
     assert asked > 300
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_defect_of_ours_tells_nothing(

@@ -69,6 +69,7 @@ async def test_one_key_is_one_job(app: App) -> None:
         assert shown["history"][0]["actor"] == "a producer"
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_what_does_not_fit_is_refused_with_a_code_and_nothing_is_stored(app: App) -> None:

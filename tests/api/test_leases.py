@@ -77,6 +77,7 @@ async def test_a_job_from_claim_to_end(app: App, work: httpx2.AsyncClient) -> No
     assert (await work.delete(lease)).json()["code"] == "lease_not_found"
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-4")
 async def test_checkpoints_are_sealed_by_the_service(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", f"k1:{new_key()}")
@@ -97,6 +98,7 @@ async def test_checkpoints_are_sealed_by_the_service(new_app: NewApp, monkeypatc
     await app.store.leave_loop()
 
 
+@pytest.mark.slow
 async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> None:
     lease = await lease_of(work)
     words = ["failed", "reject", "snooze", "cancel", "succeeded"]
@@ -123,6 +125,7 @@ async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> 
     ]
 
 
+@pytest.mark.slow
 async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.AsyncClient) -> None:
     handle = await app.aenqueue("mail", {})
     lease, other = await lease_of(work, ttl=5), await lease_of(work, ttl=3600)

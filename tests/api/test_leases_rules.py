@@ -17,6 +17,7 @@ pytestmark = pytest.mark.req("JF-14")
 __all__ = ["work"]
 
 
+@pytest.mark.slow
 async def test_a_claim_waits_for_a_job_and_no_longer_than_asked(app: App, work: httpx2.AsyncClient) -> None:
     lease = await lease_of(work)
     waiting = asyncio.create_task(claim(work, lease, wait=20, kinds=["mail"]))
@@ -28,6 +29,7 @@ async def test_a_claim_waits_for_a_job_and_no_longer_than_asked(app: App, work: 
     assert await claim(work, lease, wait=0.1, kinds=["mail"]) == []
 
 
+@pytest.mark.slow
 async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.AsyncClient) -> None:
     @app.job("pay", requires_approval=True)
     def pay(amount: int) -> None:
@@ -84,6 +86,7 @@ async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: A
     assert seen == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
 
 
+@pytest.mark.slow
 async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: httpx2.AsyncClient) -> None:
     """Rule 24: by a reference to what a restricted job has stored, for one."""
     handle = await app.aenqueue("mail", {})
@@ -96,6 +99,7 @@ async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: 
     assert (found.state, found.error_code) == (State.DEAD_LETTER, "payload_reserved")
 
 
+@pytest.mark.slow
 async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
     await asyncio.to_thread(app.executors.add, "blessed")
     refused = await work.post(LEASES, json={"name": "node"})
@@ -124,6 +128,7 @@ async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient)
         assert (await viewer.post(LEASES, json={})).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1")
 async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -> None:
     ran: list[int] = []

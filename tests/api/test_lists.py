@@ -44,6 +44,7 @@ async def every(http: httpx2.AsyncClient, noun: str, **asked: Any) -> list[tuple
     raise AssertionError("it does not come to an end")
 
 
+@pytest.mark.slow
 async def test_each_comes_once_however_the_pages_are_cut(app: App) -> None:
     furnish(app)
     everybodys = {(tenant, name) for tenant in ("acme", "default") for name in NAMES}

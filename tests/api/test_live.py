@@ -79,6 +79,7 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
         assert [event.job_id for event in told if isinstance(event, Event)] == made
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tests.api.conftest import client_of
 from tests.api.serving import auntil, events_of, serving
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_head_is_get_without_what_is_in_it_and_a_wrong_method_is_told_the_right_ones(app: App) -> None:
@@ -92,6 +93,7 @@ async def test_whoever_leaves_in_the_midst_of_a_request_breaks_nothing_here(
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "JF-16")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_only_our_own_files_are_kept_by_caches(app: App) -> None:
@@ -110,6 +112,7 @@ OPENED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-12")
 async def test_a_stream_ends_with_the_token_that_opened_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lasting.__init__, "__defaults__", (0.0,))

@@ -55,6 +55,7 @@ def operations(app: App) -> list[tuple[str, str, str, Scope | None]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_route_asks_for_one_scope_and_for_the_right_one(app: App) -> None:
     found = operations(app)
     paths = make_service(app, authenticate=lambda _: None).openapi()["paths"]
@@ -98,6 +99,7 @@ def filled(path: str) -> str:
     return path
 
 
+@pytest.mark.slow
 async def test_a_get_changes_nothing(app: App) -> None:
     job = app.enqueue("mail", {}).id
     identity = Identity("somebody", "default", scopes_of(["admin"]), whole=True)
@@ -125,6 +127,7 @@ def as_admin_of(tenant: str) -> Authenticate:
     return lambda _: identity
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-1")
 async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
     app.client.make_ready()

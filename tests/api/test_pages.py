@@ -48,6 +48,7 @@ ACTIONS = {
 }
 
 
+@pytest.mark.slow
 async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> None:
     job = await asyncio.to_thread(dead_letter, app)
     waiting = (await app.aenqueue("breaks", {"n": 2})).id
@@ -68,6 +69,7 @@ async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> No
     assert found.state is State.DEAD_LETTER
 
 
+@pytest.mark.slow
 async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(app: App) -> None:
     app.client.make_ready()
     jobs = [await asyncio.to_thread(dead_letter, app) for _ in range(4)]
@@ -146,6 +148,7 @@ async def always() -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     """However much happens, one word a while; a listener that goes is gone."""
     from holdfast.dashboard.pages.live import signals

@@ -86,6 +86,7 @@ def bounded(case: Case) -> Case:
     return case
 
 
+@pytest.mark.slow
 def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
         app.client.make_ready()
@@ -133,6 +134,7 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
         examples()
 
 
+@pytest.mark.slow
 def test_every_body_has_an_example_and_each_fits_its_schema(sqlite_url: str) -> None:
     """Whoever reads the document copies from it."""
     with closing(App(sqlite_url)) as app:

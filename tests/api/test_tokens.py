@@ -44,6 +44,7 @@ def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text}"}
 
 
+@pytest.mark.slow
 async def test_a_token_opens_what_it_allows_until_it_is_over(app: App) -> None:
     issued = await app.tokens.aissue("ci", roles=["admin"], expires="1h")
     narrow = await app.tokens.aissue("narrow", roles=["admin"], scopes=["read"])
@@ -69,6 +70,7 @@ async def test_a_token_opens_what_it_allows_until_it_is_over(app: App) -> None:
         assert (await http.get("/api/v1/tokens", headers=bearer(issued.text))).status_code == 401
 
 
+@pytest.mark.slow
 async def test_what_is_revoked_opens_nothing_and_the_trail_says_who(app: App) -> None:
     first = await app.tokens.aissue("first", roles=["admin"])
     async with service_of(app) as http:
@@ -89,6 +91,7 @@ async def test_what_is_revoked_opens_nothing_and_the_trail_says_who(app: App) ->
     assert sorted(trail) == [("first", "add"), ("second", "revoke"), ("tester", "add")]
 
 
+@pytest.mark.slow
 async def test_nobody_issues_more_than_they_have(app: App) -> None:
     narrow = await app.tokens.aissue("keys", roles=["admin"], scopes=["admin", "read"])
     async with service_of(app, headers=bearer(narrow.text)) as http:
@@ -108,6 +111,7 @@ async def test_nobody_issues_more_than_they_have(app: App) -> None:
         assert made.status_code == 201
 
 
+@pytest.mark.slow
 async def test_the_tenant_comes_from_the_token_alone(app: App) -> None:
     acme = await app.tokens.aissue("acme's", roles=["admin"], tenant="acme")
     whole = await app.tokens.aissue("ops", roles=["admin"], every_tenant=True)
@@ -168,6 +172,7 @@ async def test_a_session_ends_with_its_token(app: App) -> None:
     assert [token.revoked_by for token in shown] == ["tester", "tester"]
 
 
+@pytest.mark.slow
 async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
     looks: list[str] = []
@@ -185,6 +190,7 @@ async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytes
     assert len(looks) == 1
 
 
+@pytest.mark.slow
 async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is stopped right after a request leaves nothing behind on its loop, and waits for nothing long."""
     issued = await app.tokens.aissue("last", roles=["admin"])

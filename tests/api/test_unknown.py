@@ -16,6 +16,7 @@ pytestmark = pytest.mark.req("JF-14", "SC-6")
 NOBODY = "01900000-0000-7000-8000-000000000000"
 
 
+@pytest.mark.slow
 async def test_every_list_of_something_that_is_not_there_is_not_found(app: App) -> None:
     """Over all that the document names, so that a route that comes later is asked as well."""
     async with client_of(app) as http:

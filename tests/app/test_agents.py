@@ -172,6 +172,7 @@ def test_a_preset_by_its_name(app: App) -> None:
             one.using(retry=wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-9", "CX-10")
 def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
     """And the types of errors stay the kind's: they are in the program, not in the database."""
@@ -300,6 +301,7 @@ def test_a_child_for_an_agent(app: App) -> None:
 # -- at work ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_worker_leaves_the_jobs_of_a_disabled_agent_alone(app: App) -> None:
     done: list[int] = []
 

@@ -51,6 +51,7 @@ def test_a_lost_worker_is_final(app: App) -> None:
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_tick_whose_time_is_up_does_not_hand_it_back(app: App, new_app: NewApp, by_name: bool) -> None:
     elsewhere, runs = new_app(), []

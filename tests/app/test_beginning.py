@@ -11,6 +11,7 @@ from holdfast import App, Handle
 from holdfast.runtime import worker
 from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Store
+from holdfast.stores.ear import Names
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -66,10 +67,10 @@ def test_what_came_in_before_it_listened_is_not_missed(
     @elsewhere.job()
     async def early() -> None: ...
 
-    def too_late(heard: Callable[[str], None]) -> Callable[[], None]:
+    def too_late(heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         handles.append(app.enqueue("early"))
         said.get(timeout=20)  # the hint has gone by
-        return listen(heard)
+        return listen(heard, names)
 
     hush = listen(said.put)
     said.get(timeout=20)  # from now on everything is told

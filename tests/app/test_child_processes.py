@@ -146,6 +146,7 @@ def test_without_its_keeper_a_child_still_dies_with_its_worker(labour: ModuleTyp
     os.kill(grandchild, signal.SIGKILL)  # nobody was left to see to it, if the kernel was the first
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_a_keeper_that_was_killed_is_replaced(labour: ModuleType, url: str, tmp_path: Path) -> None:
     labour.waits.enqueue(str(tmp_path / "one"))
@@ -163,6 +164,7 @@ def test_a_keeper_that_was_killed_is_replaced(labour: ModuleType, url: str, tmp_
         until_gone(*first, *second)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10")
 async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, children: Children) -> None:
     recipe = recipe_for(labour.app.client, "holdfast", ProcessOptions())

@@ -270,6 +270,7 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
         assert handle.result() == {"exit_code": 0, "artifacts": ["a.bin", "sub/b.txt"]}
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-11")
 def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
@@ -282,6 +283,7 @@ def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -
     assert Path(ended.log or "").read_text() == "deaf\n"
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-11")
 def test_a_program_may_put_things_in_order_before_it_is_killed(app: App, logs: Path) -> None:
     code = (

@@ -90,7 +90,7 @@ def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url:
 
     far, near = add.using(deadline=FAR).enqueue(1), add.enqueue(2)
     if url.startswith("postgresql"):
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="out of range"):
             connection.execute("select holdfast.enqueue('add', '{\"a\": 3}'::json, deadline_at => 'infinity')")
     work_off(app)
     assert [far.job().state, near.job().state] == [State.SUCCEEDED, State.SUCCEEDED]

@@ -123,6 +123,7 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
     assert 422 in [event.meta.get("status") for event in handle.history()]
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-8", "JF-11")
 def test_what_the_guard_or_the_settings_refuse_is_refused_for_good(app: App, web: Web, new_app: NewApp) -> None:
     web.says("/big", 200, b"x" * 3_000)
@@ -167,6 +168,7 @@ def test_a_payload_with_a_secret_in_it_is_not_taken(app: App) -> None:
     assert list(app.jobs()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-11")
 def test_secrets_come_by_name_and_leave_no_trace(
     app: App, web: Web, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], tmp_path: Path

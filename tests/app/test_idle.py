@@ -194,6 +194,7 @@ def test_it_polls_rarely_only_while_new_jobs_are_announced(postgres_url: str) ->
         until(lambda: worker._poll() == worker.options.poll, "nothing is announced: it polls as often as it is told")
 
 
+@pytest.mark.slow
 def test_a_poll_that_finds_jobs_is_followed_by_more(postgres_url: str) -> None:
     """Announcements may be off for one producer only: then nothing but a poll tells of its jobs."""
     with closing(App(postgres_url)) as app:

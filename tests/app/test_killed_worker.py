@@ -56,6 +56,7 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
     assert all(handle.job().attempt == 1 for handle in others)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "CX-10")
 def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: Path) -> None:
     app.client.make_ready()
@@ -72,6 +73,7 @@ def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: P
     assert all([event.verb for event in handle.history()].count("succeed") == 1 for handle in handles)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10", "CX-15")
 def test_a_job_that_kills_its_worker_every_time_ends_in_the_dead_letters(app: App, url: str, tmp_path: Path) -> None:
     app.client.make_ready()

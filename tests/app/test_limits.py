@@ -112,6 +112,7 @@ def test_reserving(app: App, new_app: NewApp) -> None:
     assert job.kind == "later"
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-10")
 def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: NewApp) -> None:
     order: list[str] = []

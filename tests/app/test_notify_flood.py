@@ -63,6 +63,7 @@ def heard(outsider: psycopg.Connection[Any], app: App) -> str:
     return notice.payload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["anything", "nothing", "what was heard", "not a hash"])
 def test_a_flood_of_hints(
     app: App, outsider: psycopg.Connection[Any], said: str, monkeypatch: pytest.MonkeyPatch

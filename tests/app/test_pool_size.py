@@ -21,6 +21,7 @@ def _write_down(number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_worker_and_its_handlers_get_by_with_few_connections(new_app: NewApp, size: int) -> None:
     app = new_app(pool_size=size)

@@ -36,6 +36,7 @@ def attempt(app: App, job_id: str, number: int = 0) -> Any:
     return app.client.run(app.client.verbs.attempts(job_id, "default"))[number]
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_a_handler_runs_in_a_warm_child_of_its_own_session(labour: ModuleType) -> None:
     handles = [labour.where.enqueue() for _ in range(3)]
@@ -47,6 +48,7 @@ def test_a_handler_runs_in_a_warm_child_of_its_own_session(labour: ModuleType) -
     assert found == [found[0]] * 3, "one child served all three"
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-13")
 def test_a_trace_goes_with_the_job_into_the_child(labour: ModuleType) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -77,6 +79,7 @@ def test_no_more_children_than_slots_and_the_idle_make_room(labour: ModuleType) 
     assert first[0] != second[0], "the first one had to go"
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7", "DP-21")
 def test_a_hostile_payload_comes_back_as_it_was(labour: ModuleType) -> None:
     values = [
@@ -91,6 +94,7 @@ def test_a_hostile_payload_comes_back_as_it_was(labour: ModuleType) -> None:
         assert handle.result() == {"value": value, "kind": "echo", "attempt": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7", "CX-8", "DP-10")
 def test_the_context_works_in_a_child(labour: ModuleType) -> None:
     with working(labour.app):
@@ -101,6 +105,7 @@ def test_the_context_works_in_a_child(labour: ModuleType) -> None:
     assert (child.parent_id, child.enqueued_by) == (handle.id, f"job {handle.id}")
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7", "DP-22", "SC-5")
 def test_an_error_comes_back_with_all_that_is_known_of_it(
     labour: ModuleType, capfd: pytest.CaptureFixture[str]
@@ -118,6 +123,7 @@ def test_an_error_comes_back_with_all_that_is_known_of_it(
     assert "in the log" in err
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_a_handler_that_exits_politely_has_failed(labour: ModuleType) -> None:
     handle = labour.leaves.using(retry=ONCE).enqueue(3)
@@ -127,6 +133,7 @@ def test_a_handler_that_exits_politely_has_failed(labour: ModuleType) -> None:
     assert after.result()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-9", "CX-11")
 @pytest.mark.parametrize(
     ("what", "state", "code"),
@@ -150,6 +157,7 @@ def test_what_a_handler_says_by_raising_comes_through(
         assert round(waits.total_seconds(), -1) == (3600 if what == "retry" else 7200)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-9", "DP-10")
 def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     handle = labour.puts_off.enqueue()
@@ -159,6 +167,7 @@ def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
 
 
+@pytest.mark.slow
 @pytest.mark.req("HF-3")
 def test_it_may_complete_in_a_transaction_of_its_own(labour: ModuleType) -> None:
     handle = labour.completes.enqueue()
@@ -167,6 +176,7 @@ def test_it_may_complete_in_a_transaction_of_its_own(labour: ModuleType) -> None
     assert handle.state() is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_what_the_worker_knows_to_be_secret_is_not_told_by_a_child(labour: ModuleType) -> None:
     labour.app.redact("canary-of-the-worker")
@@ -201,6 +211,7 @@ def test_cancelling_a_running_job_kills_it(labour: ModuleType, tmp_path: Path) -
     assert (handle.state(), attempt(labour.app, handle.id).outcome) == (State.CANCELLED, "cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-11", "SC-13")
 def test_what_a_stopping_worker_hands_back_is_killed(labour: ModuleType, tmp_path: Path) -> None:
     with working(labour.app, grace=0.0) as beside:
@@ -214,6 +225,7 @@ def test_what_a_stopping_worker_hands_back_is_killed(labour: ModuleType, tmp_pat
     assert (job.retries, job.crashes) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10")
 def test_the_memory_limit_is_a_failure_with_a_name(labour: ModuleType) -> None:
     within, beyond = labour.swells.enqueue(1_000_000), labour.swells.using(retry=ONCE).enqueue(1 << 30)
@@ -254,6 +266,7 @@ def test_a_job_whose_process_dies_is_buried_at_the_crash_limit(
     assert attempt(labour.app, poison.id).outcome == "crashed"
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10", "HK-1")
 def test_a_tick_runs_them_too(labour: ModuleType) -> None:
     labour.where.enqueue()
@@ -262,6 +275,7 @@ def test_a_tick_runs_them_too(labour: ModuleType) -> None:
     assert (done.taken, done.succeeded, done.crashed) == (2, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10")
 def test_what_a_dead_process_leaves_is_killed(labour: ModuleType, tmp_path: Path) -> None:
     handle = labour.dies_and_leaves.using(retry=Retry(max_crashes=0)).enqueue(str(tmp_path / "marks"))
@@ -270,6 +284,7 @@ def test_what_a_dead_process_leaves_is_killed(labour: ModuleType, tmp_path: Path
     until_gone(*marked(tmp_path / "marks"))
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-7", "DP-22")
 def test_a_module_that_cannot_be_imported_is_a_clear_failure(
     labour: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -325,6 +340,7 @@ def test_a_database_in_memory_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) 
     module.app.close()
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "JF-7")
 def test_a_copy_of_the_process_does_not_answer_for_it(labour: ModuleType) -> None:
     """Two answers to one question, and every job from then on would have had the result of the one before."""
@@ -335,6 +351,7 @@ def test_a_copy_of_the_process_does_not_answer_for_it(labour: ModuleType) -> Non
     assert (exits.job().state, exits.job().error_code) == (State.DEAD_LETTER, "SystemExit")
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10", "JF-4")
 @pytest.mark.parametrize("text", ["hello", "\n"])
 def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text: str) -> None:
@@ -347,6 +364,7 @@ def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text
     assert "not ours" in attempt.error_message
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10", "JF-4")
 def test_a_handler_that_closes_every_file_has_crashed(labour: ModuleType) -> None:
     handle = labour.closes_every_file.enqueue()

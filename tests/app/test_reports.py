@@ -155,6 +155,7 @@ def test_a_report_belongs_to_its_tenant(app: App) -> None:
         app.artifacts.get(ref, tenant="default")
 
 
+@pytest.mark.slow
 def test_many_rows_need_no_more_memory_than_few(new_app: NewApp) -> None:
     """Some 40 MB of report, of which never more than a piece is in memory."""
     app = new_app()

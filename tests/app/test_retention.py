@@ -16,6 +16,7 @@ from tests.app.waiting import until
 from tests.support.stores import forward
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
 def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None:
     """It puts the policy down, cleans and purges on the side, and what was used is still known."""
@@ -81,6 +82,7 @@ def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
         app.job(cost=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-16", "DP-12")
 def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()

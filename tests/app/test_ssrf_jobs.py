@@ -71,6 +71,7 @@ def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
     return [(handle.state(), handle.job().error_code) for handle in handles]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [requested, delivered])
 def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
     sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +89,7 @@ def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
     assert web.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [requested, delivered])
 def test_a_name_that_changes_its_mind_leads_nowhere(
     sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch

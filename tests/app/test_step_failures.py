@@ -48,7 +48,7 @@ ERRORS = {
         UnicodeDecodeError,
         "'utf-8' codec can't decode byte 0xff in position 0: bad byte",
     ),
-    "one of ours": (NotFound("no such job"), NotFound, "no such job [not_found]"),
+    "one of ours": (NotFound("no such job"), NotFound, "no such job [not_found] Check the id and the tenant."),
 }
 
 
@@ -102,6 +102,7 @@ async def test_an_error_that_was_not_made_as_it_should_be_still_ends_its_job() -
     assert type(outcome).__name__ == "Failed"
 
 
+@pytest.mark.slow
 def test_a_failure_after_a_pause_stays_one_when_the_handler_pauses_again(app: App) -> None:
     """Its row is there already, and still open: what is written with the next pause closes it."""
     tries: list[int] = []

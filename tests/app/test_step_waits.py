@@ -79,6 +79,7 @@ def test_what_is_waited_for_is_what_the_code_says_now(app: App, new_app: NewApp)
     assert handle.result(timeout=5) == 2
 
 
+@pytest.mark.slow
 def test_many_waits_of_one_job(app: App) -> None:
     """Each takes the event that comes next, and none of them twice."""
 

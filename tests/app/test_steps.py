@@ -209,6 +209,7 @@ def test_steps_at_once_in_threads(app: App) -> None:
     assert handle.result(timeout=5) == ["A", "B", "C"]
 
 
+@pytest.mark.slow
 def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: App) -> None:
     tries: list[int] = []
 

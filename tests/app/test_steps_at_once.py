@@ -163,6 +163,7 @@ def test_nor_is_it_done_again_when_the_handler_fails(app: App) -> None:
     assert (slow.begun, slow.most) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) -> None:
     slow = Slow()
     tries: list[int] = []
@@ -252,6 +253,7 @@ def test_a_thousand_steps(app: App, way: str) -> None:
     assert sum(calls) == expected, "each was done once"
 
 
+@pytest.mark.slow
 def test_many_jobs_at_once_each_with_their_own_steps(app: App) -> None:
     """Their steps are written together; each is told of its own."""
 

@@ -38,6 +38,7 @@ def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch:
     assert [handle.job().attempt for handle in handles] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
     app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_and_when_the_worker_could_not_ask_what_was_cancelled(
     assert away.met[verb] == 2
 
 
+@pytest.mark.slow
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(elsewhere, monkeypatch)
     away.left["renew_lease"] = 3
@@ -112,6 +114,7 @@ def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, mo
         assert beside.lease == lease
 
 
+@pytest.mark.slow
 def test_a_lost_lease_while_the_store_is_away(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(elsewhere, monkeypatch)
     with working(elsewhere) as beside:
@@ -122,6 +125,7 @@ def test_a_lost_lease_while_the_store_is_away(app: App, elsewhere: App, monkeypa
     assert away.met["open_lease"] == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_settle_when_it_leaves_ends_all_the_same(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ async def test_inside_a_running_loop_it_says_what_to_call(shop: App) -> None:
     await shop.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "JF-3")
 def test_many_at_once_run_each_job_once(shop: App, new_app: NewApp) -> None:
     handles = [shop.enqueue("add", {"a": n}) for n in range(60)]

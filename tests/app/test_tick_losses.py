@@ -49,6 +49,7 @@ def test_a_job_cancelled_while_it_ran_is_said_to_be(app: App, new_app: NewApp) -
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (1, 0, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-11")
 def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_app: NewApp) -> None:
     handle, elsewhere = shop.enqueue("nap", {"seconds": 600}), new_app()
@@ -64,6 +65,7 @@ def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_ap
     assert (done.taken, done.cancelled, done.lost) == (1, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "DP-7")
 def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) -> None:
     begun = threading.Event()
@@ -107,6 +109,7 @@ def kept_until(url: str) -> float:
     return lease.until
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "JF-4")
 def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp, url: str) -> None:
     other, begun, longer = stocked(new_app()), threading.Event(), threading.Event()
@@ -143,6 +146,7 @@ app.tick(lease=1.0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-15", "DP-8")
 def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
     shop.client.make_ready()

@@ -101,6 +101,7 @@ def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour:
     assert (handle.job().state, handle.job().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
     @app.job("sync")

@@ -197,6 +197,7 @@ def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App
     assert (web.asked, one.endpoints.deliveries("ops")) == ([], [])
 
 
+@pytest.mark.slow
 def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> None:
     """Retry-After, a redirect, a refusal, 410; the rest of what an answer can mean is in the unit tests."""
     web.says("/later", 429, headers={"retry-after": "7200"})

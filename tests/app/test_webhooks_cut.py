@@ -105,6 +105,7 @@ def test_what_was_taken_is_sent_once_whatever_is_wrong_with_the_rest(app: App, r
     assert {(each.status, each.error_code) for each in app.endpoints.deliveries("ops")} == {(200, None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_taken_and_not_said_it_comes_again_under_its_id(app: App, receiver: Receiver, secret: str) -> None:
     ends: list[Turn] = [(None, b"", "reset"), (None, b"", "closed"), (None, b"HTTP/1.1 200 OK\r\n", "open")]
@@ -218,6 +219,7 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
     assert last.state() is State.CANCELLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_refusal_after_an_outage_is_counted_from_the_first_refusal(app: App, receiver: Receiver) -> None:
     """Its route is back a little later than its server: what was tried before that is no refusal."""

@@ -115,6 +115,7 @@ def test_groups_sequences_and_workflows_within(app: App, press: Press) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-17")
 def test_what_a_failure_does_is_said_by_edge_group_or_workflow(app: App, press: Press) -> None:
     press.broken = {"fetch 1", "render a"}

@@ -60,6 +60,7 @@ def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_hostile_text_is_shown_as_it_is_and_secrets_are_not(open_page: Open, site: Site) -> None:
     page = open_page(f"/jobs/{a_job(site, kind=hostile.KIND)}")
     assert page.inner_text("h1") == hostile.KIND
@@ -122,6 +123,7 @@ def test_keys(open_page: Open) -> None:
     page.wait_for_url(re.compile(r"/jobs/[0-9a-f-]{36}$"))
 
 
+@pytest.mark.slow
 def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=queued", viewport=NARROW)
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -140,6 +142,7 @@ def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, si
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+@pytest.mark.slow
 def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> None:
     job = a_job(site, kind="waits", state=State.QUEUED)
     page = open_page(f"/jobs/{job}", java_script_enabled=False)
@@ -163,6 +166,7 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     assert "Nothing was selected." in page.inner_text(".said")
 
 
+@pytest.mark.slow
 def test_live_pause_and_stale(open_page: Open, site: Site) -> None:
     """A page goes on by itself, rests when told to, and says when it hears nothing any more."""
     page = open_page("/jobs?q=queue:fresh", expected=("ERR_", "Failed to load"))
@@ -184,6 +188,7 @@ def test_live_pause_and_stale(open_page: Open, site: Site) -> None:
     expect(page.locator("#live-state span")).to_contain_text("Stale since")
 
 
+@pytest.mark.slow
 def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=dead_letter&q=kind:breaks")
     dead = page.locator("tbody tr").count()

@@ -43,6 +43,7 @@ def test_the_inbox_is_oldest_first_and_says_what_people_need(holdfast: Holdfast,
     assert words(rows[1]) == f"{second.id} refund 1 m 0/1 anybody, but not tester Give it back"
 
 
+@pytest.mark.slow
 def test_each_filter(holdfast: Holdfast, store: Store) -> None:
     one = asked(store.url, approvers=["ada"], escalate_after="1h", escalate_to=["boss"])
     two = asked(store.url, "refund")
@@ -203,6 +204,7 @@ def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store)
     assert "\\x1b" in holdfast("approvals", "list").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_into_a_pipe_it_goes_in_lines(store: Store) -> None:
     gate = asked(store.url, summary="Pay " + "and pay " * 30, approvers=[f"person {n}" for n in range(9)])

@@ -115,6 +115,7 @@ def test_each_class_of_error_has_its_exit_code(error: errors.HoldfastError, code
     assert exit_code(error) == code
 
 
+@pytest.mark.slow
 @pytest.mark.req("ARCH")
 def test_version() -> None:
     done = run("--version")
@@ -154,6 +155,7 @@ def test_the_list_above_is_complete(bare: Holdfast) -> None:
     assert sorted(found) == sorted(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.req("ARCH")
 @pytest.mark.parametrize(
     ("typed", "offered"),
@@ -176,6 +178,7 @@ def test_a_shell_can_complete_it(typed: str, offered: list[str]) -> None:
     assert done.stdout.split() == offered
 
 
+@pytest.mark.slow
 @pytest.mark.req("ARCH")
 def test_without_the_extra_one_line_says_how_to_get_it() -> None:
     script = "import sys; sys.modules['typer'] = None; from holdfast.cli.main import run; run()"
@@ -185,6 +188,7 @@ def test_without_the_extra_one_line_says_how_to_get_it() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.req("ARCH")
 def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
     script = (
@@ -287,6 +291,7 @@ def test_a_file_that_is_no_database_is_an_error(bare: Holdfast, tmp_path: Path) 
     assert error_of(result)["code"] in {"not_a_database", "store_unavailable"}
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_an_argument_that_is_not_text_is_refused(sqlite_url: str) -> None:
     done = run("enqueue", b"caf\xe9", url=sqlite_url)
@@ -295,6 +300,7 @@ def test_an_argument_that_is_not_text_is_refused(sqlite_url: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_ctrl_c_exits_with_130(store: Store, tmp_path: Path) -> None:
     put_one(store)
@@ -307,6 +313,7 @@ def test_ctrl_c_exits_with_130(store: Store, tmp_path: Path) -> None:
     assert "Traceback" not in messages
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_a_reader_that_goes_away_early_is_no_crash(sqlite_url: str) -> None:
     with subprocess.Popen(

@@ -88,6 +88,7 @@ def test_still_open_it_says_how_many_more(holdfast: Holdfast, store: Store) -> N
     assert "goes on" in holdfast("approvals", "approve", gate.id, "--by", "eve").stdout
 
 
+@pytest.mark.slow
 def test_what_is_refused_has_its_code(holdfast: Holdfast, store: Store) -> None:
     gate = asked(store.url, approvers=["ada", "bob", "tester"], quorum=2, not_requester=True)
 

@@ -56,6 +56,7 @@ def test_what_is_no_place_to_start_from(holdfast: Holdfast) -> None:
     assert holdfast("events", "--after", "1", "--consumer", "mail").exit_code == 2
 
 
+@pytest.mark.slow
 def test_follow_prints_what_comes(store: Store, tmp_path: Path) -> None:
     put_one(store, "first")
     with started(["events", "--follow", "--json"], cwd=tmp_path, url=store.url) as process:

@@ -157,6 +157,7 @@ def test_a_job_that_is_not_there(holdfast: Holdfast, store: Store, command: str)
     assert holdfast("jobs", command, theirs[:8]).exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_text_is_printed_to_the_letter(holdfast: Holdfast, store: Store) -> None:
     jobs = {}
@@ -172,6 +173,7 @@ def test_text_is_printed_to_the_letter(holdfast: Holdfast, store: Store) -> None
         assert document(holdfast("jobs", "show", job_id, "--json"))["job"]["payload"] == {text: text}
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_text_is_printed_to_the_letter_on_a_terminal_too(
     holdfast: Holdfast, store: Store, monkeypatch: pytest.MonkeyPatch

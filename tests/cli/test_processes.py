@@ -98,6 +98,7 @@ def test_when_the_supervisor_is_killed_its_children_drain_and_leave(store: Store
     assert live_leases(store) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_lets_what_is_running_end(store: Store, crew: Crew, number: signal.Signals) -> None:
@@ -179,6 +180,7 @@ def test_a_child_that_is_blocked_does_not_stay(sqlite_store: Store, crew: Crew, 
     assert process.returncode == (-signal.SIGKILL if kill_first else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) -> None:
     done = call("worker", "nowhere:app", "--processes", "3", url=sqlite_url, cwd=crew.folder)

@@ -24,6 +24,7 @@ def waiting(store: Store, invoice: Any = 7, **options: Any) -> str:
     return begun(store.url, ("event", ("payment.settled", {"invoice": invoice}, "1h")), **options)
 
 
+@pytest.mark.slow
 def test_it_says_whether_it_was_new_and_whom_it_woke(holdfast: Holdfast, store: Store) -> None:
     jobs = [waiting(store), waiting(store)]
     other = holdfast("send-event", "payment.settled", "invoice=8")
@@ -109,6 +110,7 @@ def test_what_cannot_be_told(holdfast: Holdfast, store: Store, given: tuple[str,
     assert (result.exit_code, error_of(result)["code"]) == (2, code)
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_through_a_pipe(store: Store) -> None:
     job_id = waiting(store, "a\x1b[2J☃")

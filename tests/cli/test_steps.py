@@ -188,6 +188,7 @@ def test_redrive_from_a_step(
     assert state_of(store, job_id) is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-15", "DP-3")
 def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) -> None:
     job_id, waits = begun(store.url, *PLAN), begun(store.url, ("sleep", "1h"))
@@ -211,6 +212,7 @@ def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) ->
     assert state_of(store, job_id) is State.DEAD_LETTER
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-15")
 def test_several_are_redriven_from_the_same_step(holdfast: Holdfast, store: Store) -> None:
     jobs = [begun(store.url, *PLAN) for _ in range(2)]

@@ -225,6 +225,7 @@ os._exit(40 + len(heard)) if sys.argv[1] == "exit" else os.kill(os.getpid(), sig
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes through /proc")
 @pytest.mark.req("CX-15", "SC-13")
 @pytest.mark.parametrize(("how", "code"), [("exit", 41), ("killed", 137)])

@@ -47,6 +47,7 @@ def test_what_is_not_done_in_time_is_handed_back(store: Store, shop: Path) -> No
     assert {state_of(store, job_id) for job_id in ids} == {State.RETRY_WAITING}
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "SC-13")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_as_if_the_time_were_up(store: Store, tmp_path: Path, number: signal.Signals) -> None:
@@ -61,6 +62,7 @@ def test_a_signal_is_as_if_the_time_were_up(store: Store, tmp_path: Path, number
     assert history(store, job_id)[-1].meta["reason"] == "tick_over"
 
 
+@pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-15", "DP-8")
 def test_killed_half_way_the_next_recovers(store: Store, tmp_path: Path) -> None:
     crew = Crew(tmp_path / "crew")

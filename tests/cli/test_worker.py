@@ -108,6 +108,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
     assert handed_back.meta["reason"] == "worker_stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop: Path) -> None:
     job_id = put_one(store, "stuck")

@@ -34,6 +34,7 @@ def claimed(store: Store, want: int = 100, **fields: object) -> list[str]:
     return [each.id for each in claim(store, open_lease(store), want, **fields)]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_waiting_jobs_of_a_disabled_agent_are_not_begun(store: Store) -> None:
     register(store)
     ids = put(store, spec(agent="planner"), spec(), spec(agent="planner"), spec(agent="other"), spec())
@@ -138,6 +139,7 @@ def test_another_tenants_agent_of_the_same_name_works_on(store: Store) -> None:
     assert claimed(store) == [theirs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("want", [1, 16])
 def test_a_thousand_held_jobs_do_not_stand_in_the_way(store: Store, want: int) -> None:
     """The first claim puts them off, all of them; from then on a claim does not even see them."""

@@ -89,6 +89,7 @@ def _produce(url: str, folder: str, name: str) -> None:
     (marks / name).write_text(f"{accepted} {late}")
 
 
+@pytest.mark.slow
 def test_nothing_comes_in_from_other_processes_either(store: Store, by_hand: ByHand, tmp_path: Path) -> None:
     register(store)
     names = ["one", "two", "three"]
@@ -122,6 +123,7 @@ def begun(by_hand: ByHand) -> int:
     return int(count)
 
 
+@pytest.mark.slow
 def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None:
     register(store)
     put(store, *(spec(agent="planner" if n % 2 else None) for n in range(800)))
@@ -150,6 +152,7 @@ def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None
     assert len(claim(store, open_lease(store), 1000)) == 400 - by_then
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
     forward(store)

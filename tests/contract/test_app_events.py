@@ -115,6 +115,7 @@ TOLD: list[tuple[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 def test_an_event_finds_those_whose_every_value_it_has(store: Store) -> None:
     """Against the pure rule, on every store alike: 7.0 is 7, true is not 1, and what is missing is null."""
     forward(store)

@@ -24,6 +24,7 @@ def connect(store: Store) -> Any:
     return closing(psycopg.connect(store.url))
 
 
+@pytest.mark.slow
 def test_a_batch_is_there_when_the_transaction_commits(store: Store) -> None:
     specs = [spec(), spec(key="k"), spec(key="k"), spec(content_key="c", dedupe="skip"), spec(tags=("a",))]
     with connect(store) as connection:

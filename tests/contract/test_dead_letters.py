@@ -171,6 +171,7 @@ def test_a_note_stays_with_its_group(store: Store) -> None:
     assert [(each.note, each.noted_by) for each in groups(store)] == [(None, None)]
 
 
+@pytest.mark.slow
 def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str, store: Store, by_hand: ByHand) -> None:
     """Two kinds of failures, in turns of each worker the other way round: whoever locks groups as they come would meet
     a deadlock."""

@@ -141,6 +141,7 @@ def owner(url: str, owned_databases: OwnedDatabases) -> Iterator[psycopg.Connect
         yield connection
 
 
+@pytest.mark.slow
 def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
     store: Store, owner: psycopg.Connection[object], owned_databases: OwnedDatabases
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
     assert store.run(store.verbs.seal_ledger("test")) > 0
 
 
+@pytest.mark.slow
 def test_who_keeps_a_worker_waiting_is_named(
     store: Store, owner: psycopg.Connection[object], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +182,7 @@ def test_who_keeps_a_worker_waiting_is_named(
 # -- listening and speaking ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_listens_without_grants_learns_no_name(store: Store, outsider: psycopg.Connection[object]) -> None:
     outsider.execute("listen holdfast")
     job = put_one(store, queue="payroll-of-acme", tenant="acme")

@@ -141,6 +141,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow
 def test_every_ballot_is_answered_as_the_rule_says(store: Store, by_hand: ByHand) -> None:
     forward(store)
     for name, case in CASES.items():

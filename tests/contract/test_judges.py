@@ -94,6 +94,7 @@ class Attempts:
             return None if found.rowcount else "no row"
 
 
+@pytest.mark.slow
 def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
     found = settings()
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:

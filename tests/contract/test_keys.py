@@ -112,6 +112,7 @@ def test_a_key_twice_in_one_batch(store: Store) -> None:
     assert count(store) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-5")
 def test_many_threads_with_the_same_key_make_one_job(store: Store) -> None:
     calls = [partial(enqueue, store, spec(key="r-7", payload={"a": 1}), spec(payload={"n": n})) for n in range(12)]

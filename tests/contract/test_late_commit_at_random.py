@@ -41,6 +41,7 @@ def check_feed(store: Store, seen: list[Event], committed: set[str]) -> None:
         assert numbers == [event.seq for event in history(store, job_id)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_eight_transactions_interleaved_at_random(ledger: Store, seed: int) -> None:
     """One thread plays all parts, so a seed that fails fails again."""
@@ -80,6 +81,7 @@ def _work(store: Store, writer: Transaction, lease: str) -> None:
         writer.run(store.verbs.settle(lease, [decide(held, Succeeded(), 1.0)], "*"))
 
 
+@pytest.mark.slow
 def test_eight_threads_write_while_a_consumer_reads(ledger: Store) -> None:
     """The same without a conductor: real concurrency, pages of three."""
     lease = open_lease(ledger, ttl=10_000)

@@ -28,6 +28,7 @@ def counted_by(job: Job) -> list[str]:
     return [f"queue:{job.queue}", f"kind:{job.kind}", *(job.uses or ())]
 
 
+@pytest.mark.slow
 def test_turns_at_once(store: Store, by_hand: ByHand) -> None:
     choice = random.Random(7)
     limit(store, "queue", "q1", 3)

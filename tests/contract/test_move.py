@@ -257,6 +257,7 @@ def test_jobs_in_the_same_place_stand_by_age_and_are_parted_by_a_move(store: Sto
     assert order_of(store) == claimed(store) == [ids[0], ids[1], ids[4], ids[2], ids[3]]
 
 
+@pytest.mark.slow
 def test_a_thousand_moves_into_the_same_gap(store: Store, by_hand: ByHand) -> None:
     """Each right before the same job: only the jobs around are numbered anew, not those a hundred places away."""
     ids = put(store, *(spec() for _ in range(1_200)))

@@ -52,6 +52,7 @@ class Lines:
             line.insert(line.index(other) + (where == "after"), job_id)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

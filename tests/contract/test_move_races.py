@@ -40,6 +40,7 @@ def test_first_at_once_gives_everybody_a_place_of_their_own(store: Store) -> Non
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.slow
 def test_movers_claimers_and_cancellers_together(store: Store, by_hand: ByHand) -> None:
     """Each side works on the same jobs in any order; whoever is refused is told why, and the ledger holds."""
     ids = put(store, *(spec() for _ in range(120)))

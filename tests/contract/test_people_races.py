@@ -70,6 +70,7 @@ def begun(store: Store, count: int, lease: str | None = None) -> list[Claim]:
 # -- waiting and telling ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["settle", "turn"])
 def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> None:
     """A job lets go to wait in the very moment in which the event is sent: it hears of it before, or after."""
@@ -96,6 +97,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> Non
     print(Counter(each.woke for each in sent))
 
 
+@pytest.mark.slow
 def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
     """Batches that wait for the same few names, in any order, while those are being sent."""
     lease = open_lease(store, ttl=1000)
@@ -147,6 +149,7 @@ def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: lis
 # -- deciding --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -> None:
     """Approve, deny, cancel, its own expiry and the deadline, on one gate after another."""
     rounds = 60

@@ -32,6 +32,7 @@ from tests.support.threads import together
 THREADS = 20
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-7", "SC-4")
 @pytest.mark.parametrize("begin", [True, False])
 def test_twenty_threads_claim_disjoint_sets(store: Store, begin: bool) -> None:

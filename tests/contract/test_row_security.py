@@ -306,6 +306,7 @@ def test_a_tenant_is_bound_for_one_transaction_only(place: Place) -> None:
 # -- rule 18: the name of the schema -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
     stores: list[Store] = [PostgresStore(empty_postgres_url, schema=name) for name in ("jobs_x", "_y2")]
     for store in stores:

@@ -44,6 +44,7 @@ def fill(store: Store, by_hand: ByHand) -> None:
     by_hand.execute("analyze schedule")
 
 
+@pytest.mark.slow
 def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None:
     fill(store, by_hand)
     store.run(store.verbs.open_lease(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
@@ -70,6 +71,7 @@ def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None
         assert "Seq Scan on schedule" not in plan, plan
 
 
+@pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("tenant", ["default", "*"])
 def test_a_page_of_them_is_read_by_an_index_and_no_more_than_a_page(store: Store, by_hand: ByHand, tenant: str) -> None:

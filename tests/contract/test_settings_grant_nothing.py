@@ -99,6 +99,7 @@ def test_the_settings_there_are(url: str) -> None:
     assert settings(url) == ["actor", "notify", "presented", "tenant"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_no_setting_grants_anything(url: str, role: str) -> None:
     tried = 0

@@ -157,6 +157,7 @@ def _only_held(store: Store) -> Claim:
     return held
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-7", "DP-3")
 def test_a_stale_holder_is_told_and_writes_nothing(store: Store, by_hand: ByHand) -> None:
     def refused(held: Claim, how: str) -> None:

@@ -121,6 +121,7 @@ def test_a_crash_after_the_jobs_and_before_the_place_leaves_nothing(
     assert len(made_of(store)) == 2
 
 
+@pytest.mark.slow
 def test_many_processes_look_at_once(store: Store) -> None:
     names = ["one", "two", "three"]
     for name in names:

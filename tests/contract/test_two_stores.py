@@ -116,6 +116,7 @@ with closing(open_store(url)) as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-1")
 def test_several_processes_share_one_file(new_sqlite_url: str) -> None:
     """All open it at once, new as it is; each adds jobs and works on everybody's."""

@@ -31,6 +31,7 @@ def others(store: Store) -> Iterator[list[Store]]:
         yield [stack.enter_context(closing(open_store(store.url))) for _ in range(SETTLERS)]
 
 
+@pytest.mark.slow
 def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, others: list[Store]) -> None:
     """Layers of eight, every job behind all of the layer before: each layer's last end releases the next, once."""
     layers, width = 6, SETTLERS
@@ -49,6 +50,7 @@ def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, other
     assert {tuple(verbs_of(store, job_id)) for job_id in flow.ids.values()} == {("enqueue", "take", "succeed")}
 
 
+@pytest.mark.slow
 def test_stopping_cancelling_and_ending_at_once_leave_nothing_behind(store: Store, others: list[Store]) -> None:
     """Ends good and bad, retries, a cancel of the whole, all at once: what is kept follows from the jobs,
     and nothing waits for a parent that has ended."""

@@ -23,6 +23,7 @@ async def scene(app: App) -> Scene:
     return await asyncio.to_thread(play, app)
 
 
+@pytest.mark.slow
 async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: App, scene: Scene) -> None:
     page = f"/approvals/{scene.gate}"
     async with client_of(app, role="approver") as approver, client_of(app, role="viewer") as viewer:

@@ -51,6 +51,7 @@ def test_nobody_is_sent_back_to_log_in() -> None:
     assert [onward(path) for path in ("/login", "/login?next=/login", "/logout")] == ["/", "/", "/"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> None:
     app.client.make_ready()

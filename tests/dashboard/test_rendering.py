@@ -104,6 +104,7 @@ def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
         pages.from_string("{% around 7 %}{% endaround %}")
 
 
+@pytest.mark.slow
 async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(app: App) -> None:
     service = make_service(app, authenticate=at_this_machine(app.client))
     assert isinstance(service.routes[0], Below)

@@ -35,6 +35,7 @@ def path_of(route: Route) -> str:
     return re.sub(r"\{[^}]+\}", "01a1e1b7-1e12-738e-9fd2-be7089c8714f", route.path)
 
 
+@pytest.mark.slow
 async def test_every_action_asks_for_one_scope_and_every_role_is_held_to_it(app: App) -> None:
     app.client.make_ready()
     routes = [route for route in make_dashboard(app).routes if isinstance(route, Route) and route.path not in OPEN]

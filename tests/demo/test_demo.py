@@ -68,6 +68,7 @@ def alive(pid: int) -> bool:
     return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-1")
 def test_on_a_new_sqlite_file(tmp_path: Path) -> None:
     told, messages = run_demo(tmp_path)

@@ -27,6 +27,7 @@ def test_every_code_of_the_source_is_documented() -> None:
     assert collect() - set(documented()) == set()
 
 
+@pytest.mark.slow
 def test_every_documented_code_is_in_the_source() -> None:
     assert set(documented()) - collect() == set()
 

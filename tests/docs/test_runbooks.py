@@ -33,6 +33,7 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line.removeprefix("$ holdfast ")) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_commands_of_the_page_work(
     request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch

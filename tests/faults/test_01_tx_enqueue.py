@@ -78,6 +78,7 @@ def written(app: App) -> tuple[int, ...]:
         return tuple(by_hand.execute(f"select count(*) from {table}")[0][0] for table in tables)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_before_commit_has_enqueued_nothing(app: App) -> None:
     kept = put_one(app.store)
     consumer = Consumer(app.store, 10)
@@ -94,6 +95,7 @@ def test_a_program_that_is_killed_before_commit_has_enqueued_nothing(app: App) -
     assert written(app)[:2] == (1, 5)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_after_commit_has_enqueued_all(app: App) -> None:
     with shop(app.store.url) as process:
         process.communicate("commit\n", timeout=10)

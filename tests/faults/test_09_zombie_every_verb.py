@@ -84,6 +84,7 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
     return {name: known[name] for name in wanted}
 
 
+@pytest.mark.slow
 def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     tried = []
     before = by_hand.contents()
@@ -180,6 +181,7 @@ BY_HAND = [
 ]
 
 
+@pytest.mark.slow
 def test_by_hand(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     before = by_hand.contents()
     now = "(select now from present)"

@@ -89,6 +89,7 @@ def test_workers_and_a_kill(pooled: Pooler, folder: Path, postgres_url: str, cho
     check(postgres_url, ids, folder=folder)
 
 
+@pytest.mark.slow
 def test_the_first_migration_goes_through_it(empty_postgres_url: str) -> None:
     with Pooler(empty_postgres_url) as pooler, closing(open_store(pooler.url())) as store:
         assert store.migrate().current
@@ -97,6 +98,7 @@ def test_the_first_migration_goes_through_it(empty_postgres_url: str) -> None:
         check_ledger(store)
 
 
+@pytest.mark.slow
 async def test_both_colours_and_connections_of_others(pooled: Pooler) -> None:
     with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app:
 

@@ -30,6 +30,7 @@ def sound(path: Path) -> bool:
         return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
 
 
+@pytest.mark.slow
 def test_a_full_disk(tiny_disk: Path, folder: Path) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app:

@@ -87,6 +87,7 @@ def test_a_worker_with_a_wrong_clock_that_dies_is_found_in_time(app: App, crew: 
     check(app.store.url, ids, folder=folder, within=IN_TIME)
 
 
+@pytest.mark.slow
 def test_a_database_whose_clock_jumps_loses_nothing(app: App, crew: Crew, folder: Path) -> None:
     """The one clock that counts goes an hour ahead, and back: leases may end early, and no job ends twice."""
     crew.start(2)

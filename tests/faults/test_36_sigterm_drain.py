@@ -26,6 +26,7 @@ def kept_until(app: App, worker: WorkerProcess) -> float:
     return lease.until
 
 
+@pytest.mark.slow
 def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -> None:
     """The drain takes longer than a lease, and somebody sweeps meanwhile: nobody is taken for dead."""
     leaving = crew.start_one(lease=2.0, concurrency=3, grace=60.0)
@@ -49,6 +50,7 @@ def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -
     assert set(runs(folder).values()) == {1}
 
 
+@pytest.mark.slow
 def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: Path) -> None:
     leaving = crew.start_one(lease=1.0, grace=0.3)
     ids = load(app, 2, kind="ahold")
@@ -67,6 +69,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -> None:
     """As an orchestrator does when its own patience ends before the worker's grace."""

@@ -323,6 +323,7 @@ def test_without_the_unique_key_a_key_has_two_jobs(store: Store, by_hand: ByHand
 # -- tenants: N7 --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_force_the_owner_sees_every_tenant(postgres_server: PostgresServer | GivenServer) -> None:
     databases = OwnedDatabases(postgres_server)
     try:

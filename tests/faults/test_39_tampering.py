@@ -110,6 +110,7 @@ def test_a_seal_that_was_edited_removed_or_made_anew_is_named(store: Store, owne
     assert flaws(store, kept) == [("cut", "seal", 3)]
 
 
+@pytest.mark.slow
 def test_a_seal_that_was_hashed_anew_does_not_fit_the_next(store: Store, owner: ByHand) -> None:
     second = store.run(store.verbs.seal(2))
     assert second is not None
@@ -144,6 +145,7 @@ def test_an_action_that_was_edited_or_deleted_is_named(store: Store, owner: ByHa
     assert flaws(store) == [("edited", "action", first), ("deleted", "action", first + 1)]
 
 
+@pytest.mark.slow
 def test_an_exported_file_is_checked_by_itself(store: Store, owner: ByHand, tmp_path: Path) -> None:
     audit = Audit(Client(store, tenant="*", name="tests", actor="ada"))
     audit.seal()

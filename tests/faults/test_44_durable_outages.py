@@ -135,12 +135,14 @@ def held_up(
     assert worker.alive
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_file_is_locked_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
     held_up(app, crew, folder, colour, lambda: locked(app.store.url), "")
 
 
+@pytest.mark.slow
 @COLOURS
 def test_the_disk_is_full_while_a_step_is_written(tiny_disk: Path, folder: Path, colour: str) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
@@ -168,6 +170,7 @@ def test_the_server_is_restarted_while_a_step_is_written(
         held_up(app, crew, folder, colour, lambda: stopped(own_server), "steps could not be written")
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_connections_are_cut_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
@@ -243,6 +246,7 @@ def test_a_job_inside_a_step_may_end(app: App, crew: Crew, folder: Path, colour:
     ends_well(app, job, folder, [1, 1, 1], attempts=1)
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("SC-13")
 def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_was_in(
@@ -264,6 +268,7 @@ def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_wa
     assert found.crashes == 0
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
@@ -289,6 +294,7 @@ def _waits_for_the_lock(url: str) -> bool:
         return bool(connection.execute("select from pg_locks where not granted").fetchall())
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.req("SC-13")
 def test_nor_does_a_full_disk_keep_it(tiny_disk: Path, folder: Path, colour: str) -> None:

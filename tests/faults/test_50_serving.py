@@ -153,6 +153,7 @@ def started_through(url: str, cut: Cut | None) -> int:
     return asked
 
 
+@pytest.mark.slow
 def test_some_requests_of_a_start(postgres_url: str, choice: random.Random) -> None:
     cut = (choice.randint(1, 20), choice.choice(FATES))
     print(cut)
@@ -190,6 +191,7 @@ def test_asked_to_leave_at_every_request_of_its_start(postgres_url: str) -> None
         asked_to_leave_at(postgres_url, number)
 
 
+@pytest.mark.slow
 def test_without_a_database_it_ends_and_says_why() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
@@ -242,6 +244,7 @@ def test_it_leaves_a_silent_database_and_keeps_what_it_has_accepted(postgres_url
             assert service.left() == 0
 
 
+@pytest.mark.slow
 def test_asked_twice_it_leaves_at_once(postgres_url: str) -> None:
     """Half of an upload is waited for as long as the grace lasts, and not when it is asked again: then it is not even
     answered."""
@@ -264,6 +267,7 @@ def refused(client: httpx2.Client) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_killed_it_has_lost_nothing_that_it_accepted(postgres_url: str) -> None:
     with closing(App(postgres_url)) as app, serving(postgres_url) as service, closing(service.begun()) as client:
         accepted: list[str] = []

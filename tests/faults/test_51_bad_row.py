@@ -106,6 +106,7 @@ def listed(app: App) -> list[Job]:
     return found
 
 
+@pytest.mark.slow
 def test_no_other_row_stops_anything(app: App, spoiler: Spoiler, caplog: pytest.LogCaptureFixture) -> None:
     furnish(app)
     tables = {name: list(columns) for name, columns in groupby(spoiler.columns(), lambda column: column.table)}

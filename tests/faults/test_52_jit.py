@@ -91,6 +91,7 @@ def set_for(url: str, **settings: str) -> None:
             connection.execute(f'alter database "{connection.info.dbname}" set {name} = {value}')
 
 
+@pytest.mark.slow
 def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url: str) -> None:
     """Or the tests below would prove nothing."""
     compiled = Compiled(debian)
@@ -101,6 +102,7 @@ def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url
     assert len(compiled.plans()) == 1
 
 
+@pytest.mark.slow
 def test_nothing_a_worker_does_is_compiled(debian: DebianServer, stock_url: str) -> None:
     set_for(stock_url, **{"auto_explain.log_nested_statements": "on"})
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
@@ -132,6 +134,7 @@ def transactions(url: str) -> int:
     return int(row[0])
 
 
+@pytest.mark.slow
 def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_url: str) -> None:
     """With this threshold every plan is dear, as on tables with millions of rows."""
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
@@ -155,6 +158,7 @@ def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_u
     assert dear == []
 
 
+@pytest.mark.slow
 def test_the_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) -> None:
     with closing(open_store(stock_url)) as store:
         (found,) = [finding for finding in store.diagnose() if finding.name == "jit"]

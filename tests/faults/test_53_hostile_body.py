@@ -97,6 +97,7 @@ async def test_a_head_ends_at_its_limit(new_sqlite_url: str) -> None:
         assert (await exchanged(port, ordinary)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 async def test_a_connection_that_is_used_is_kept(new_sqlite_url: str) -> None:
     """Longer than a connection may wait for its next request: each look finds another one answered."""
     async with serving(new_sqlite_url) as port:
@@ -110,6 +111,7 @@ async def test_a_connection_that_is_used_is_kept(new_sqlite_url: str) -> None:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_others_are_served_beside_hostile_bodies(new_sqlite_url: str) -> None:
     body = b'{"verdict":"approve",' + b",".join(b'"%x":1' % n for n in range(5_000)) + b"}"
     async with serving(new_sqlite_url) as port:

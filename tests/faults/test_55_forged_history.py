@@ -214,6 +214,7 @@ def names(report: Report) -> str:
     return "; ".join(flaw.says for flaw in report.flaws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guards", ["with guards", "without guards"])
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_the_check_names_whatever_was_done(scenes: Any, database: str, guards: str) -> None:
@@ -292,6 +293,7 @@ def test_a_purge_that_was_not_one_is_named(scenes: Any, database: str, told: str
         assert not verify(store, [kept]).ok
 
 
+@pytest.mark.slow
 def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery: tuple[Store, ByHand]) -> None:
     """Somebody's own trigger writes at the depth at which ours do (PostgreSQL)."""
     store, owner = owned_forgery

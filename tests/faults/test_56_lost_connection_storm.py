@@ -97,6 +97,7 @@ def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
     assert pauses[len(before) :] == [(1, 0.0)], "an exchange that came through begins the count anew"
 
 
+@pytest.mark.slow
 def test_a_storm_of_lost_connections_loses_no_job(
     postgres_url: str, choice: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ def _done(app: App, count: int) -> bool:
     return len(app.jobs(state=State.SUCCEEDED, limit=200)) >= count
 
 
+@pytest.mark.slow
 def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
     own_server: PostgresServer, own_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -111,6 +111,7 @@ def test_n1_a_job_that_sleeps_over_its_event(copy: Copy) -> None:
 GATE = "(select gate_id from job_state where id = :id)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "job"),
     [
@@ -137,6 +138,7 @@ EVENT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "was", "now"),
     [("succeed", "in_progress", "succeeded"), ("cancel", "queued", "cancelled"), ("due", "retry_waiting", "queued")],
@@ -147,16 +149,19 @@ def test_n2_a_job_that_ended_and_went_on(copy: Copy, verb: str, was: str, now: s
     assert not invariants(n2(copy.picture)) - {("N2", copy.ids[DONE])}
 
 
+@pytest.mark.slow
 def test_n3_a_result_of_the_holder_before(copy: Copy) -> None:
     copy.tamper("update event set actor = 'first' where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
 
 
+@pytest.mark.slow
 def test_n3_a_result_of_the_attempt_before(copy: Copy) -> None:
     copy.tamper("update event set attempt = 1 where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
 
 
+@pytest.mark.slow
 def test_n3_a_job_in_the_wrong_hands(copy: Copy) -> None:
     copy.tamper(
         "update job_state set lease = (select id from lease where holder = 'first') where state = 'in_progress'"
@@ -164,6 +169,7 @@ def test_n3_a_job_in_the_wrong_hands(copy: Copy) -> None:
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[HELD])}
 
 
+@pytest.mark.slow
 def test_n3_progress_of_an_attempt_that_never_was(copy: Copy) -> None:
     copy.tamper("update checkpoint set attempt = 2")
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[HELD])}

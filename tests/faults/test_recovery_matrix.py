@@ -63,6 +63,7 @@ def crash(app: App, folder: Path, point: Point) -> None:
     assert victim.exitcode == GONE, f"no worker has come to {point}"
 
 
+@pytest.mark.slow
 def test_queued_jobs_stay_in_their_order(app: App, crew: Crew, folder: Path) -> None:
     """Every process is killed, the one that enqueued included as far as it matters: nothing of a queue is in memory."""
     crew.start(2, options=("--queues", "elsewhere"))
@@ -80,6 +81,7 @@ def test_queued_jobs_stay_in_their_order(app: App, crew: Crew, folder: Path) -> 
     assert begun == sorted(ids, key=lambda job: (-(ids.index(job) % 3), ids.index(job)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: When) -> None:
     """Before and within it the job is queued and has no run. After it the job runs and has one: never one without the
@@ -107,6 +109,7 @@ def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None
     assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
     victim = crew.start_one()
     ids = load(app, 3, kind="hold")
@@ -121,6 +124,7 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
         assert (first.outcome, first.error_code, second.outcome) == ("crashed", "worker_lost", "succeeded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_gone_around_the_write_that_ends_a_run(app: App, folder: Path, when: When) -> None:
     """After it the run and the job have ended; before and within it, neither. The effect was there already: outside the

@@ -112,6 +112,7 @@ def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:
         assert len(keys) == 1  # made once
 
 
+@pytest.mark.slow
 def test_no_port_and_no_answer_are_both_unavailable_in_time(drive: Drive) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -151,6 +152,7 @@ def test_an_answer_without_end_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPa
         assert "larger than" in str(refusal(drive, server, retrying=Retrying(tries=1)))
 
 
+@pytest.mark.slow
 def test_a_redirect_leads_no_token_elsewhere(drive: Drive) -> None:
     with hostile(answers(200, "{}")) as other:
         for place in (f"{other.url}/api/v1/jobs/7", "//127.0.0.2/x", "http://[", "/elsewhere", "ftp://127.0.0.1/"):

@@ -65,6 +65,7 @@ print(json.dumps([own, forked(theirs)]))
 """
 
 
+@pytest.mark.slow
 def test_a_fork_is_not_given_the_answers_of_its_parent() -> None:
     # The server answers the two in turn, so that they would meet on one connection.
     turn = threading.Barrier(2)
@@ -114,6 +115,7 @@ print(json.dumps([own, looped(AsyncClient(sys.argv[1], retrying=Retrying(tries=1
 """
 
 
+@pytest.mark.slow
 def test_a_client_may_be_used_on_one_event_loop_after_the_other() -> None:
     with echoing() as server:
         run = subprocess.run([sys.executable, "-c", LOOPING, server.url], capture_output=True, text=True, timeout=60)

@@ -172,6 +172,7 @@ def test_a_real_stream_that_is_cut_behind_its_head_misses_nothing(base: str, dri
     assert [each.job_id for each in told] == made
 
 
+@pytest.mark.slow
 @there
 def test_a_real_stream_that_is_cut_at_many_places_misses_nothing(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(30)]
@@ -197,6 +198,7 @@ def test_a_list_of_few_among_many_goes_on_behind_empty_pages(
     assert drive(base).take(lambda c: c.events.list(kind="none")) == []
 
 
+@pytest.mark.slow
 @there
 def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: str, drive: Drive, app: App) -> None:
     def length(act: Callable[[Any], Any]) -> int:
@@ -251,6 +253,7 @@ def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: st
                 straight.do(lambda c: c.leases.claim(lease, queues=["work"]))
 
 
+@pytest.mark.slow
 @there
 def test_how_a_job_ended_is_answered_the_second_time_as_the_first(base: str, drive: Drive, app: App) -> None:
     driver = drive(base)

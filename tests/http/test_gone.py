@@ -31,6 +31,7 @@ def purge(app: App) -> None:
         app.enqueue("later")  # the job of the last event stays
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_follower_is_told_of_a_gap_and_how_to_begin_again(app: App, base: str, drive: Drive) -> None:
     keep(app.store, purge="1d")

@@ -16,6 +16,7 @@ Drive = Callable[..., Driver]
 there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
 
 
+@pytest.mark.slow
 @there
 def test_what_is_begun_at_most_once_is_not_begun_again_by_being_handed_back(base: str, drive: Drive, app: App) -> None:
     handle, plain = app.enqueue("pay", retry=Retry(max_crashes=0)), app.enqueue("mail")

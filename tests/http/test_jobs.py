@@ -80,6 +80,7 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
     assert client.do(lambda c: c.get("0198c5b4-0000-7000-8000-000000000001")) is None
 
 
+@pytest.mark.slow
 @both
 def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
@@ -112,6 +113,7 @@ def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive,
     assert (history[-1].actor, history[-1].meta["reason"]) == ("a tester", "not wanted")
 
 
+@pytest.mark.slow
 @one
 def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)

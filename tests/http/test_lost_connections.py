@@ -36,6 +36,7 @@ def test_what_was_enqueued_before_the_answer_was_lost_is_one_job(base: str, driv
     assert app.get(one.id).attempt == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @there
 def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: App) -> None:
     job = app.enqueue("mail")

@@ -155,6 +155,7 @@ def test_the_client_is_written_once_and_knows_no_store() -> None:
                 assert not (node.module or "").startswith(("holdfast.stores.s", "holdfast.stores.p", "holdfast.app"))
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n")
     program = (

@@ -38,6 +38,7 @@ def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> 
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: str, colour: str) -> None:
     seen: list[Any] = []
 
@@ -73,6 +74,7 @@ class Late(HttpxTransport):
         return reply
 
 
+@pytest.mark.slow
 def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> None:
     late = Late(app)
     with Client(base, token=TOKEN, retrying=SOON, transport=late) as client:
@@ -81,6 +83,7 @@ def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> Non
         assert asked >= 2
 
 
+@pytest.mark.slow
 def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
     begun: list[Any] = []
     asking = threading.Thread(target=within, args=(colour, base, begun.append), kwargs={"queue": "imports"})
@@ -93,6 +96,7 @@ def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
     assert app.reservations.list() == []
 
 
+@pytest.mark.slow
 def test_what_was_lost_is_told(app: App, base: str, colour: str) -> None:
     def meanwhile(mine: Any) -> None:
         app.reservations.release(mine.id, reason="it hangs")

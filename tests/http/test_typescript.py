@@ -49,6 +49,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # what it needs is installed, built and run by others than us
 def test_the_package_against_the_real_service(package: Path, sqlite_url: str) -> None:
     with closing(App(sqlite_url)) as app:

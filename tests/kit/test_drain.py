@@ -55,6 +55,7 @@ def test_jobs_run_one_after_another_in_their_order(kit: Kit) -> None:
     assert [job.payload["order"] for job in kit.drain().jobs] == [0, *orders]
 
 
+@pytest.mark.slow
 def test_only_some_queues(kit: Kit) -> None:
     shop.place_order.enqueue(1)
     shop.send_receipt.enqueue("ada@example.com", 1)
@@ -74,6 +75,7 @@ def test_jobs_of_other_programs_are_left(kit: Kit) -> None:
 # --- failures ---
 
 
+@pytest.mark.slow
 def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
     shop.send_receipt.enqueue("ada@example.com", 1)
     shop.charge.enqueue(7)
@@ -93,6 +95,7 @@ def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
     assert "testing/running.py" not in second, "no frames of the machinery"
 
 
+@pytest.mark.slow
 def test_failures_that_are_expected(kit: Kit) -> None:
     shop.charge.enqueue(7)
     report = kit.drain(check=False)
@@ -105,6 +108,7 @@ def test_failures_that_are_expected(kit: Kit) -> None:
         assert kit.drain(check=False).states == {state: 1}
 
 
+@pytest.mark.slow
 def test_a_retry_waits_as_long_as_its_policy_says_without_chance(kit: Kit) -> None:
     shop.charge.enqueue(7)
     with kit.frozen():
@@ -116,6 +120,7 @@ def test_a_retry_waits_as_long_as_its_policy_says_without_chance(kit: Kit) -> No
         assert kit.drain(check=False).attempts == 1
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_made_good_is_none(kit: Kit) -> None:
     handle = shop.second_time_lucky.enqueue()
     report = kit.drain()
@@ -141,6 +146,7 @@ def test_a_job_that_puts_itself_off_runs_when_the_clock_has_moved(kit: Kit) -> N
     assert handle.result() == 2
 
 
+@pytest.mark.slow
 def test_nothing_becomes_due_because_a_drain_is_slow(kit: Kit) -> None:
     """The job comes back after a millisecond, of which there are many meanwhile."""
     shop.put_off.enqueue(0.001)
@@ -196,6 +202,7 @@ async def test_a_drain_that_is_cancelled_hands_back(kit: Kit) -> None:
     assert handle.state() is State.RETRY_WAITING
 
 
+@pytest.mark.slow
 async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
     """Its lease has not run out then: the third job is taken under it while the second still runs."""
     handles = [await shop.hang.aenqueue(seconds) for seconds in (0.4, 1.2, 0.0)]
@@ -207,6 +214,7 @@ async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
     assert kit.now() - datetime.now(UTC) > timedelta(days=29)
 
 
+@pytest.mark.slow
 def test_threads_do_not_pile_up(kit: Kit) -> None:
     before = set(threading.enumerate())
     for order in range(5):

@@ -49,6 +49,7 @@ def test_by_arguments_those_that_are_named(jobs: Kit, match: dict[str, Any]) -> 
     assert job.payload["order"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "match",
     [

@@ -56,6 +56,7 @@ def kit(place: str | None) -> Iterator[Kit]:
         check_ledger(app.store)
 
 
+@pytest.mark.slow
 def test_the_way_of_a_payment(kit: Kit) -> None:
     handle = pay.enqueue(5000)
     kit.drain()
@@ -84,6 +85,7 @@ def test_one_word_at_a_time(kit: Kit) -> None:
     assert kit.decisions[0].state == "denied"
 
 
+@pytest.mark.slow
 def test_what_nobody_asked_for(kit: Kit) -> None:
     with pytest.raises(HoldfastError, match="nothing") as caught:
         kit.approve("big-payment")
@@ -104,6 +106,7 @@ def test_a_job_that_is_run_and_waits_says_for_what(kit: Kit) -> None:
         kit.run(pay, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after", "saved"])
 @pytest.mark.parametrize("kind", [pay, pay_in_a_thread], ids=["async", "thread"])
 def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit, kind: Any, when: Any) -> None:

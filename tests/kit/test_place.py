@@ -41,6 +41,7 @@ def test_it_is_put_back_after_an_error_too(place: str | None) -> None:
     assert shop.app.store.url == shop.OWN_URL
 
 
+@pytest.mark.slow
 def test_the_next_test_sees_nothing_of_this_one(place: str | None) -> None:
     for _ in range(2):
         with Kit(shop.app, place) as kit:
@@ -74,6 +75,7 @@ def schemas(url: str) -> set[str]:
     return {row[0] for row in rows}
 
 
+@pytest.mark.slow
 def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: str) -> None:
     with Kit(shop.app, postgres_url) as kit:
         kit.travel("1d")
@@ -88,6 +90,7 @@ def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: s
         assert app.client.run(app.client.verbs.counts("*")) == {}
 
 
+@pytest.mark.slow
 def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
     """Nor does one belong to the loop of a test, which is closed before the kit is."""
 
@@ -105,6 +108,7 @@ def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
         until(lambda: connection.execute(asking).fetchone() == (0,), "nobody else is connected", 10.0)
 
 
+@pytest.mark.slow
 def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
     """The URL is the same; only the schema tells them apart."""
     with closing(App(postgres_url, name="same")) as app:
@@ -120,6 +124,7 @@ def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
         assert app.jobs() == []
 
 
+@pytest.mark.slow
 def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.testing.server.LONGEST_WAIT", "200ms")
     kit = Kit(shop.app, postgres_url)
@@ -129,6 +134,7 @@ def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monk
         assert shop.app.store.url == shop.OWN_URL
 
 
+@pytest.mark.slow
 def test_jobs_in_a_transaction_of_the_test(kit: Kit, place: str | None) -> None:
     """A connection to the kit's database, as a program would have one to its own."""
     connection = sqlite3.connect(database_path(kit.url)) if place is None else psycopg.connect(kit.url)
@@ -139,6 +145,7 @@ def test_jobs_in_a_transaction_of_the_test(kit: Kit, place: str | None) -> None:
     assert kit.drain().states == {"succeeded": 1}
 
 
+@pytest.mark.slow
 def test_a_real_worker_finds_it_too(kit: Kit) -> None:
     handle = shop.send_receipt.enqueue("ada@example.com", 1)
     shop.app.run_worker(burst=True, queues=("mail",))
@@ -153,6 +160,7 @@ def test_one_kit_an_app(kit: Kit) -> None:
     assert kit.drain().attempts == 1, "the first one is as it was"
 
 
+@pytest.mark.slow
 def test_two_apps_two_kits(kit: Kit, place: str | None) -> None:
     with closing(App(shop.OWN_URL, name="other")) as other, Kit(other, place) as second:
 
@@ -165,6 +173,7 @@ def test_two_apps_two_kits(kit: Kit, place: str | None) -> None:
         assert len(second.enqueued()) == len(kit.enqueued()) == 1
 
 
+@pytest.mark.slow
 def test_a_kit_is_used_inside_its_block(place: str | None) -> None:
     kit = Kit(shop.app, place)
     with kit:
@@ -219,6 +228,7 @@ assert "pytest" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_importing_it_changes_nothing() -> None:
     command = [sys.executable, "-c", UNCHANGED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_a_child_is_on_the_kits_database(kit: Kit) -> None:
     found = kit.run(shop.elsewhere, 7)
     assert found["pid"] != os.getpid()
@@ -26,10 +27,12 @@ def test_a_child_is_on_the_kits_database(kit: Kit) -> None:
     assert kit.drain().states == {"succeeded": 1}
 
 
+@pytest.mark.slow
 def test_also_where_nothing_leads_from_the_function_to_its_app(kit: Kit) -> None:
     assert kit.run(shop.plainly, 8) == kit.assert_enqueued(shop.send_receipt, to="plain@example.com")[0].id
 
 
+@pytest.mark.slow
 def test_drains_start_children_too(kit: Kit) -> None:
     shop.elsewhere.enqueue(1)
     shop.elsewhere.enqueue(2)

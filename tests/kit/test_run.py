@@ -123,6 +123,7 @@ def test_what_must_not_end_a_test_run_is_a_failed_job(kit: Kit) -> None:
         kit.run(shop.too_slow)
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_is_given_up(place: str | None) -> None:
     with Kit(shop.app, place, timeout="1s") as kit:
         with pytest.raises(WaitTimeout, match="not done after 1 s; handed back: hang"):
@@ -136,6 +137,7 @@ def test_what_cannot_be_run_here(kit: Kit) -> None:
     assert unknown.value.code == "unknown_kind"
 
 
+@pytest.mark.slow
 async def test_a_job_that_runs_already(kit: Kit) -> None:
     handle = await shop.hang.aenqueue()
     drain = asyncio.create_task(kit.adrain())

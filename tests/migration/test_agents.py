@@ -57,6 +57,7 @@ def url(empty_url: str, kind: str) -> Iterator[str]:
     yield as_role(empty_url, OWNER)
 
 
+@pytest.mark.slow
 def test_waiting_jobs_know_their_agent(url: str, kind: str) -> None:
     with closing(open_store(url)) as store:
         today = plan_of(store)

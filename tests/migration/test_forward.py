@@ -56,6 +56,7 @@ def next_plan(store: Store) -> Plan:
     return with_more(plan_of(store))
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: str) -> None:
     use(store, next_plan)
     assert store.schema().pending == ("9999_more", "code")
@@ -80,6 +81,7 @@ def test_a_fresh_database_is_like_one_that_came_all_the_way(
     assert applied(other_url) == applied(empty_url)
 
 
+@pytest.mark.slow
 def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_plan: Plan, empty_url: str) -> None:
     today = plan_of(store)
     use(store, next_plan)
@@ -95,6 +97,7 @@ def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_pl
     assert store.run(store.verbs.get(SPEC.id, "default")) is not None
 
 
+@pytest.mark.slow
 def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_url: str) -> None:
     before, marks = catalogue(empty_url), applied(empty_url)
     broken = Script("9999_more", MORE.sql + "insert into nowhere values (1);\n")
@@ -106,6 +109,7 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_
     assert store.run(store.verbs.get(SPEC.id, "default")) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-19")
 def test_a_migration_killed_half_way_leaves_the_old_schema_whole(
     store: Store, next_plan: Plan, empty_url: str, kind: str

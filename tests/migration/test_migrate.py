@@ -49,6 +49,7 @@ def test_an_empty_database_says_what_is_pending(store: Store) -> None:
     assert not status.current
 
 
+@pytest.mark.slow
 def test_migrating_makes_the_schema_and_the_store_usable(store: Store) -> None:
     status = store.migrate()
     assert (status.applied, status.pending, status.unknown) == (NAMES, (), ())
@@ -57,6 +58,7 @@ def test_migrating_makes_the_schema_and_the_store_usable(store: Store) -> None:
     assert store.run(store.verbs.enqueue([SPEC], "default"))[0].created
 
 
+@pytest.mark.slow
 def test_migrating_again_changes_nothing(store: Store, empty_url: str) -> None:
     store.migrate()
     store.run(store.verbs.enqueue([SPEC], "default"))
@@ -67,6 +69,7 @@ def test_migrating_again_changes_nothing(store: Store, empty_url: str) -> None:
     assert store.run(store.verbs.get(SPEC.id, "default")) is not None
 
 
+@pytest.mark.slow
 def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
     """Else two empty answers would be equal, and the tests below say nothing."""
     assert catalogue(empty_url) == {}
@@ -76,6 +79,7 @@ def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
         assert thing in text, thing
 
 
+@pytest.mark.slow
 def test_the_script_gives_the_same_schema(store: Store, empty_url: str, other_url: str) -> None:
     store.migrate()
     script = store.migration_sql()
@@ -105,6 +109,7 @@ def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
     assert catalogue(empty_url) == before
 
 
+@pytest.mark.slow
 def test_a_newer_database_is_refused_and_left_alone(store: Store, empty_url: str) -> None:
     store.migrate()
     write(empty_url, "insert into migration (name, digest) values ('0999_tomorrow', 'x')")
@@ -118,6 +123,7 @@ def test_a_newer_database_is_refused_and_left_alone(store: Store, empty_url: str
     assert catalogue(empty_url) == before
 
 
+@pytest.mark.slow
 def test_a_changed_migration_is_refused(store: Store, empty_url: str) -> None:
     store.migrate()
     write(empty_url, "update migration set digest = 'edited' where name = '0001_engine'")

@@ -9,6 +9,7 @@ from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore
 
 
+@pytest.mark.slow
 @pytest.mark.req("DP-17", "DP-20")
 def test_a_role_created_later_makes_the_grants_pending(
     empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch

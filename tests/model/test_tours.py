@@ -186,6 +186,7 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.req("HF-6")
 def test_steps_and_waits_at_every_stage(tour: Tour) -> None:
     """Told before it waits, while it waits, while it runs again, after it was told; kept, tried again, forgotten."""
@@ -255,6 +256,7 @@ def test_gates_at_every_stage(tour: Tour) -> None:
     assert {gate.seen.state for gate in tour.model.gates.values()} == {"open", "approved", "expired", "withdrawn"}
 
 
+@pytest.mark.slow
 @pytest.mark.req("SC-3")
 def test_moving_at_every_stage(tour: Tour) -> None:
     """Waiting for its turn, its time, its retry; held, begun, dead: a place among those that wait, and no other."""
@@ -285,6 +287,7 @@ def test_moving_at_every_stage(tour: Tour) -> None:
     tour.move(c, first=True)
 
 
+@pytest.mark.slow
 def test_rescheduling_at_every_stage(tour: Tour) -> None:
     """Waiting for its turn, its time, its retry; held, begun, dead; and the same words twice are told once."""
     later = Reschedule(delay=60.0, max_retries=3)
@@ -308,6 +311,7 @@ def test_rescheduling_at_every_stage(tour: Tour) -> None:
     assert tour.model.jobs[job].max_retries == 7
 
 
+@pytest.mark.slow
 def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:
     job = tour.put(retry=TWICE)
     for _ in range(2):
@@ -318,6 +322,7 @@ def test_a_job_that_costs_its_workers_is_buried(tour: Tour) -> None:
     assert tour.state(job) is State.DEAD_LETTER
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10")
 def test_a_job_whose_process_dies_every_time_is_buried(tour: Tour) -> None:
     job = tour.put(retry=TWICE)
@@ -399,6 +404,7 @@ def test_an_agent_at_every_stage(tour: Tour) -> None:
     assert ends == {State.IN_PROGRESS}
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-16", "HK-2", "DP-5")
 def test_keys_of_what_an_agent_refuses(tour: Tour) -> None:
     """Nothing is taken from whoever had them before, and nothing kept."""

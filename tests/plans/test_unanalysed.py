@@ -26,6 +26,7 @@ pytestmark = pytest.mark.req("JF-3")
 HELD, ENDED = 600, 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
 def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:

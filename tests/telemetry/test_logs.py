@@ -147,6 +147,7 @@ def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> No
     assert (told["inf"], told["odd name"][:3], len(told["odd name"])) == ("inf", "vvv", 2_000)
 
 
+@pytest.mark.slow
 async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
     sqlite_url: str, stream: io.StringIO
 ) -> None:

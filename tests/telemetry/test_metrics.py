@@ -108,6 +108,7 @@ async def test_it_serves_what_there_is_to_those_who_may(new_app: NewApp, process
     await app.aclose()
 
 
+@pytest.mark.slow
 async def test_without_the_database_it_says_so_and_without_the_extra_as_well(
     process: prometheus.ProcessMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     assert len(sections) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(

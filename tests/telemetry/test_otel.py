@@ -180,6 +180,7 @@ def test_a_watcher_that_fails_is_no_reason_for_a_job_to(
     assert [record.name for record in caplog.records].count("holdfast.telemetry") == 1
 
 
+@pytest.mark.slow
 def test_without_an_sdk_nothing_is_made() -> None:
     assert otel.watcher() is None
     assert not otel.measures()

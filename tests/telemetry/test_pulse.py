@@ -175,6 +175,7 @@ def test_keys_end_it_and_hold_it() -> None:
     assert typed(" Q") == (True, True)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:
     with closing(open_store(sqlite_url)) as store:
         store.migrate()

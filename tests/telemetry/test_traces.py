@@ -153,6 +153,7 @@ def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) 
     work_off(app)
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_imported_before_it_is_wanted() -> None:
     text = (
         "import sys, holdfast;"

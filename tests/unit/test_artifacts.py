@@ -102,6 +102,7 @@ def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "no"
 
 
+@pytest.mark.slow
 def test_a_bucket_is_asked_again_and_believes_nobody_without_a_signature(server: S3Server) -> None:
     given = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
     url = f"s3://jobs?region={REGION}&endpoint={server.url}"

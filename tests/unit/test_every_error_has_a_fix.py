@@ -38,6 +38,7 @@ def raised() -> Iterator[tuple[str, str | None, bool]]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text, "fix" in named
 
 
+@pytest.mark.slow
 def test_every_error_of_a_store_has_a_fix() -> None:
     found = list(raised())
     assert len(found) > 15

@@ -61,6 +61,7 @@ def test_the_order_of_keys_does_not_matter(
     assert key_or_none(kind, tenant, payload) == key_or_none(kind, tenant, shuffled(payload, rng))
 
 
+@pytest.mark.slow
 @given(st.tuples(names, tenants, payloads), st.tuples(names, tenants, payloads))
 @example(("a:", "b", 1), ("a", ":b", 1))
 @example(("a", "b::c", 1), ("a::b", "c", 1))
@@ -75,6 +76,7 @@ def test_different_work_never_has_the_same_key(
     assert first is None or first != second
 
 
+@pytest.mark.slow
 @given(names, tenants, payloads)
 def test_a_key_can_be_taken_apart(kind: str, tenant: str | None, payload: JsonValue) -> None:
     key = key_or_none(kind, tenant, payload)

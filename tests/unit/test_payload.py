@@ -82,6 +82,7 @@ def exact(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+@pytest.mark.slow
 @given(values)
 @example("\\u0000")
 @example({"\\u0000": "\\\\u0000 \x01 \x7f \u2028"})
@@ -93,6 +94,7 @@ def test_what_goes_in_comes_back(value: JsonValue) -> None:
         assert exact(decode(text)) == exact(decode(text.encode())) == exact(value)
 
 
+@pytest.mark.slow
 @given(values)
 def test_the_limit_is_exact_and_in_bytes(value: JsonValue) -> None:
     size = len(encode(value).encode())
@@ -101,11 +103,13 @@ def test_the_limit_is_exact_and_in_bytes(value: JsonValue) -> None:
         encode(value, limit=size - 1)
 
 
+@pytest.mark.slow
 @given(values)
 def test_text_is_compact_and_not_escaped(value: JsonValue) -> None:
     assert encode(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+@pytest.mark.slow
 @given(values)
 def test_whatever_is_read_can_be_written(value: JsonValue) -> None:
     assert exact(decode(encode(decode(json.dumps(value, indent=3))))) == exact(value)
@@ -119,6 +123,7 @@ def shuffled(value: Any, rng: random.Random) -> Any:
     return [shuffled(item, rng) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @given(values, st.randoms(use_true_random=False))
 def test_canonical_text_does_not_depend_on_the_order_of_keys(value: JsonValue, rng: random.Random) -> None:
     assert canonical(shuffled(value, rng)) == canonical(value)

@@ -151,6 +151,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_of_anything_takes_no_time(name: str) -> None:
     """Twice: cut to what is kept, as it always is, and in full, where anything worse than linear would take minutes."""

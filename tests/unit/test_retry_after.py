@@ -70,6 +70,7 @@ def test_nothing_gets_past_the_bounds(value: object) -> None:
     assert found is None or 0.0 <= found <= DAY
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[A-Za-z]{0,9},? ?[0-9]{1,4}[ -][A-Za-z]{3}[ -][0-9]{1,9} [0-9:]{1,12} ?[A-Z0-9+-]{0,9}"))
 def test_nor_anything_that_looks_like_a_date(value: str) -> None:
     found = asked_delay(value, NOW, DAY)

@@ -205,6 +205,7 @@ print(done)
 """
 
 
+@pytest.mark.slow
 def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> None:
     command = [sys.executable, "-c", MANY, store.url]
     processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]

@@ -55,6 +55,7 @@ def use(dsn: str, jobs: int) -> None:
         work(store, want=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [3, 600])  # to be deleted, and to be truncated
 def test_what_a_test_has_written_is_gone(databases: TemplateDatabases, jobs: int) -> None:
     with databases.fresh() as dsn:
@@ -108,6 +109,7 @@ def test_one_that_was_altered_is_dropped(databases: TemplateDatabases, statement
         assert oid_of(again) != first
 
 
+@pytest.mark.slow
 def test_after_a_crash_nobody_knows_what_was_written() -> None:
     server = PostgresServer(in_memory=True)
     server.start()

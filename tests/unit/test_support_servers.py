@@ -75,6 +75,7 @@ def test_databases_copied_from_a_template_are_apart(server: PostgresServer | Giv
         server.drop_database(f"{template}_copy")
 
 
+@pytest.mark.slow
 def test_a_server_that_was_destroyed_leaves_nothing() -> None:
     server = PostgresServer()
     server.start()
@@ -84,6 +85,7 @@ def test_a_server_that_was_destroyed_leaves_nothing() -> None:
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_test_run_leaves_nothing() -> None:
     program = (
         "import sys; from tests.support.servers import PostgresServer\n"

@@ -91,7 +91,7 @@ def shown_url(url: object) -> str:
     if not rest.startswith("//"):
         return f"{scheme}:…"
     credentials, at, place = rest[2:].rpartition("@")
-    if not at and (scheme.lower() != "sqlite" or ":" in place):
+    if not at and (not place.startswith("/") or ":" in place):  # only a path is sure to be no password
         return f"{scheme}://…"
     place = re.split("[?#]", place, maxsplit=1)[0]
     return f"{scheme}://{'…@' if credentials or at else ''}{place}"

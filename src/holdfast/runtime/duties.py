@@ -76,8 +76,9 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, se
     )
 
 
-async def run_once(duty: Duty, store: Store) -> int:
-    """Do what there is to do; answers how much. A store that is away is a reason to try later, not to fail."""
+async def run_once(duty: Duty, store: Store, failed: Callable[[], None] = lambda: None) -> int:
+    """Do what there is to do; answers how much. A database that is unreachable is a reason to retry later, not to fail:
+    ``failed`` is called then."""
     total = 0
     try:
         if duty.run is not None:
@@ -90,8 +91,10 @@ async def run_once(duty: Duty, store: Store) -> int:
         return total
     except StoreUnavailable as error:
         store.outage.failed(error)
+        failed()
         return total
-    except Exception as error:  # a duty that fails is tried again; it must not end the worker
+    except Exception as error:  # a task that fails is retried; it must not end the worker
+        failed()
         log.warning("duty %s failed: %s", duty.name, error)
         found = False
         with contextlib.suppress(Exception):
@@ -198,13 +201,17 @@ class Maintenance:
     async def _run(self, chain: _Chain, names: frozenset[str], leaving: asyncio.Event) -> None:
         if leaving.is_set():
             return
+        failures: list[str] = []
         for duty in chain.duties:
-            if duty.name in names and not leaving.is_set() and await run_once(duty, self._store):
+            failed = partial(failures.append, duty.name)
+            if duty.name in names and not leaving.is_set() and await run_once(duty, self._store, failed):
                 self._call()
         now, every = time.monotonic(), chain.first.every
         # The quick ones are paced by the loop itself.
         chain.next_at = now if every <= self._pace else now + every * random.uniform(0.8, 1.2)
-        if names == chain.names:
+        if failures:
+            chain.unasked_at = now  # retried at the next look, whether or not it is known to have work
+        elif names == chain.names:
             chain.unasked_at = now + max(UNASKED, every) * random.uniform(0.8, 1.2)
         self._looked(chain.first.name)
 

@@ -51,6 +51,7 @@ def test_the_success_is_there_after_commit_and_not_before(app: App, url: str, bo
     assert app.client.run(app.client.verbs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_rollback_takes_the_success_back(app: App, url: str, borrower: Borrower) -> None:
     ctx = in_hand(app)
     borrower.begin()
@@ -88,6 +89,7 @@ def test_twice_in_one_transaction_is_told(app: App, borrower: Borrower) -> None:
     assert state_of(app, ctx) == State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["commit", "commit and raise", "rollback", "rollback and raise"])
 @pytest.mark.parametrize("case", [EVERYBODY[0], EVERYBODY[5]], ids=["psycopg", "sqlalchemy"])
 def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends: str) -> None:

@@ -119,9 +119,8 @@ begin
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
            or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at)
               is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at)
-           or old.swept_at is not null and new.swept_at is distinct from old.swept_at
-           or new.until < old.until or new.renewed_at < old.renewed_at) then
-        raise exception 'lease %: what it was opened as and its end never change, and its time only grows', old.id
+           or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
+        raise exception 'lease %: what it was opened as and its end never change', old.id
             using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';
     elsif (tg_op = 'DELETE' or new.swept_at is not null and old.swept_at is null)
           and exists (select from job_state s where s.lease = old.id) then

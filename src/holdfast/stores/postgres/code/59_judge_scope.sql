@@ -29,7 +29,9 @@ begin
         select c.relname from pg_class c
          where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r'
            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')
-           and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal)
+           -- Not those that record actions: in a new database they come later.
+           and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like 'record\_%'
+                          or t.tgrelid = c.oid and t.tgname = 'record_transition')
     loop
         execute format('create or replace trigger judge_scope after delete on %I referencing old table as gone'
             ' for each statement execute function judge_scope()', v_table);
