@@ -231,7 +231,6 @@ def test_a_lease_is_not_taken_away_under_its_jobs_nor_brought_back(store: Store,
     for sql in (
         "delete from lease where id = :held",
         "update lease set swept_at = opened_at where id = :held",
-        "update lease set until = opened_at where id = :held",
         "update lease set holder = 'another' where id = :held",
         "update lease set ended_at = null, ended_why = null where id = :ended",
         "update lease set ended_why = 'lapsed' where id = :ended",

@@ -201,7 +201,7 @@ def played(
         yield {case: pool.submit(one, case) for case in chosen}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
     played[case].result(timeout=100)

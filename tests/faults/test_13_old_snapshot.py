@@ -43,6 +43,7 @@ def come_and_go(app: App, jobs: int, batch: int = 1_000) -> list[str]:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [30_000, pytest.param(200_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a_worker_does_not_walk_over_all_that_was_done_since(url: str, crew: Crew, gone: int) -> None:
     """With sixteen slots a turn takes eight at most: from the head each time, that is one walk for every eight jobs."""

@@ -265,7 +265,7 @@ PLAYED = [
 ]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)

@@ -334,6 +334,7 @@ def test_a_job_whose_process_dies_every_time_is_buried(tour: Tour) -> None:
     assert (tour.model.jobs[job].crashes, tour.model.jobs[job].retries) == (2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dedupe", ["skip", "coalesce"])
 def test_the_same_content_at_every_stage(tour: Tour, dedupe: Any) -> None:
     """Before it is taken, while it is held, while it waits for its second try, and after its end."""
@@ -355,6 +356,7 @@ def test_the_same_content_at_every_stage(tour: Tour, dedupe: Any) -> None:
     tour.put(content="c", key="by another name", payload="[]")
 
 
+@pytest.mark.slow
 def test_the_same_key_at_every_stage(tour: Tour) -> None:
     first = tour.put(key="k")
     go_on: list[Callable[[], None]] = [

@@ -24,7 +24,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "http", "kit", "telemetry"}
+ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "faults", "http", "kit", "telemetry"}
 # Except in these tests: of workers, leases, transactions and outages, where the stores differ most.
 BOTH_STORES = {
     *("app/test_bulk.py", "app/test_commit_ack_cut.py", "app/test_enqueue.py", "app/test_events.py"),
@@ -34,6 +34,10 @@ BOTH_STORES = {
     *("app/test_subscriptions.py", "app/test_tenants.py", "app/test_tick.py", "app/test_tick_losses.py"),
     *("app/test_transactions_completion.py", "app/test_transactions_going_on.py", "app/test_transactions_killed.py"),
     *("app/test_wakeup.py", "app/test_worker.py", "app/test_workflows.py"),
+    *("faults/test_01_tx_enqueue.py", "faults/test_09_zombie_every_verb.py", "faults/test_10_sweep_vs_settle.py"),
+    *("faults/test_12_deadlock_mix.py", "faults/test_25_clock_jump.py", "faults/test_30_payload_fuzz.py"),
+    *("faults/test_33_nested_ids.py", "faults/test_34_approval_race.py", "faults/test_39_tampering.py"),
+    *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
 }
 
 FIXED_SEED = 20_261_116
