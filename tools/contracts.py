@@ -74,15 +74,29 @@ def main() -> None:
 
 def contracts(up: list[str], across: list[str]) -> str:
     pure = [f"holdfast.** -> holdfast.features.*.{name}" for name in PURE]
-    structure = [f"holdfast.features.*.{name} -> holdfast.{layer}{rest}" for name in TOP for layer in ("cli", "app", "kind", "context", "server") for rest in ("", ".**")]
-    structure += [f"holdfast.features.*.{name} -> holdfast.{layer}{rest}" for name in WEB for layer in ("server", "app", "kind", "context") for rest in ("", ".**")]
+    structure = [
+        f"holdfast.features.*.{name} -> holdfast.{layer}{rest}"
+        for name in TOP
+        for layer in ("cli", "app", "kind", "context", "server")
+        for rest in ("", ".**")
+    ]
+    structure += [
+        f"holdfast.features.*.{name} -> holdfast.{layer}{rest}"
+        for name in WEB
+        for layer in ("server", "app", "kind", "context")
+        for rest in ("", ".**")
+    ]
     structure.append("holdfast.features.*.pages -> holdfast")  # its version
     structure = [each for each in structure if not each.endswith(("kind.**", "context.**", "cli", "server"))]
     source = '["holdfast.engine", "holdfast.domain"]' if "domain" in PACKAGES else '["holdfast.engine"]'
     through = ["holdfast.features.** -> holdfast"]
     for name in sorted(PACKAGES - {"features", "__init__", "__main__"}):
-        through += [f"holdfast.{name}{rest} -> holdfast.features.**" for rest in ("", ".**") if not rest or (PACKAGE / name).is_dir()]
-    return f'''[tool.importlinter]
+        through += [
+            f"holdfast.{name}{rest} -> holdfast.features.**"
+            for rest in ("", ".**")
+            if not rest or (PACKAGE / name).is_dir()
+        ]
+    return f"""[tool.importlinter]
 root_packages = ["holdfast"]
 include_external_packages = true
 # A handle names the session only for the type checker.
@@ -122,7 +136,7 @@ name = "The engine is pure"
 type = "forbidden"
 source_modules = {source}
 forbidden_modules = ["asyncio", "os", "psycopg", "sqlite3", "threading", "time"]
-'''
+"""
 
 
 def lines(entries: object) -> str:

@@ -398,7 +398,13 @@ class Moves:
 
     def fresh(self, module: Module, name: str, taken: set[str]) -> str:
         stem = module.name.rpartition(".")[2]
-        singular = stem[:-2] if stem.endswith("ches") else stem[:-1] if stem.endswith("s") and not stem.endswith("ss") else stem
+        singular = (
+            stem[:-2]
+            if stem.endswith("ches")
+            else stem[:-1]
+            if stem.endswith("s") and not stem.endswith("ss")
+            else stem
+        )
         bare = name.lstrip("_")
         lead = name[: len(name) - len(bare)]
         if bare.isupper():
@@ -481,8 +487,11 @@ class Moves:
         if not set(bound) & local.keys():
             return
         names = [
-            f"{alias.name} as {local[name]}" if name in local else
-            f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+            f"{alias.name} as {local[name]}"
+            if name in local
+            else f"{alias.name} as {alias.asname}"
+            if alias.asname
+            else alias.name
             for alias, name in zip(node.names, bound, strict=True)
         ]
         lead = f"from {node.module} import " if isinstance(node, ast.ImportFrom) else "import "
@@ -619,7 +628,9 @@ class Moves:
                         whole = source.span(parent)
                         source.replace(whole[1] - len(parent.attr), whole[1], attribute)
                 elif merged:
-                    self.note(f"{where}:{node.lineno}: module {node.id} is used as a value, and is merged into this one")
+                    self.note(
+                        f"{where}:{node.lineno}: module {node.id} is used as a value, and is merged into this one"
+                    )
             new = next((again[id(each)][node.id] for each in imports if node.id in again[id(each)]), None)
             if new is None and nodes is None and node.id in local:
                 new = local[node.id]
@@ -743,9 +754,7 @@ class Moves:
             body.append("".join(lines[position:]))
             if exported is not None and "__all__" not in module.tops:
                 exported += sorted(
-                    self.renamed.get((module.name, name), name)
-                    for name in module.defines()
-                    if not name.startswith("_")
+                    self.renamed.get((module.name, name), name) for name in module.defines() if not name.startswith("_")
                 )
             text = "".join(body).strip("\n")
             if text:
@@ -795,7 +804,9 @@ class Moves:
         merged: list[tuple[Target, str]] = []
         for target in self.mapping.targets:
             if len(target.sources) > 1:
-                merged.append((target, self.merge(target, {each: (PACKAGE / each).read_text() for each in target.sources})))
+                merged.append(
+                    (target, self.merge(target, {each: (PACKAGE / each).read_text() for each in target.sources}))
+                )
         # Through names of their own first: a target may have the name of another's source.
         for target in self.mapping.targets:
             for each in target.sources:
