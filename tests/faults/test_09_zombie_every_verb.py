@@ -157,10 +157,12 @@ def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
             continue
         wanted = list(zip(names, types, strict=False))[: count - defaults]
         values = [known.get(name.removeprefix("p_")) for name, _ in wanted]
-        call = ", ".join(f"%s::{kind}" for _, kind in wanted)
-        tenant = ", for_tenant => '*'" if "for_tenant" in names[count - defaults : count] else ""
+        call = [f"%s::{kind}" for _, kind in wanted]
+        optional = names[count - defaults : count]
+        call += [f"lease => '{zombie.lease}'"] if "lease" in optional else []
+        call += ["for_tenant => '*'"] if "for_tenant" in optional else []
         try:
-            by_hand.connection.execute(f"select * from {function}({call}{tenant})", values)
+            by_hand.connection.execute(f"select * from {function}({', '.join(call)})", values)
         except psycopg.Error as error:
             if error.sqlstate != "ZH003":
                 raise

@@ -101,7 +101,8 @@ def test_what_has_to_do_with_waiting_reads_its_own(connection: Connection, name:
     index, flow = flows.people(VERBS)[name]
     seen = used(connection, flow)
     assert seen.scanned == {}
-    assert index is None or 0 < seen.by_index[index] <= 40, seen.by_index
+    # Ten jobs at most; rows of the cases before, which were rolled back, are still in the index.
+    assert index is None or 0 < seen.by_index[index] <= 200, seen.by_index
     assert sum(seen.by_index.values()) < 500, seen.by_index
 
 

@@ -32,8 +32,10 @@ begin
         return;
     end if;
     v_times := array[
-        (select s.due_at from job_state s where s.due_at is not null and s.state in ('queued', 'retry_waiting')
-            and (v_scope = '*' or s.tenant = v_scope) order by s.due_at limit 1),
+        least((select s.due_at from job_state s where s.due_at is not null and s.state in ('queued', 'retry_waiting')
+                  and (v_scope = '*' or s.tenant = v_scope) order by s.due_at limit 1),
+              -- Promotion also rechecks waits that began while an event was sent.
+              (select min(w.check_at) from unsure_wait w where v_scope = '*' or w.tenant = v_scope)),
         (select s.attend_at from schedule s where s.attend_at is not null
             and (v_scope = '*' or s.tenant = v_scope) order by s.attend_at limit 1),
         (select s.deadline_at from job_state s where s.deadline_at is not null
