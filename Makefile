@@ -49,7 +49,7 @@ test-all: $(READY) ## Run every test, on every PostgreSQL at hand, at most 20 mi
 
 .PHONY: test-rest
 test-rest: $(READY) # what test-all has besides test: .ci/run runs one after the other
-	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier rest $(ARGS)
+	$(BIN)/$(PYTEST) --tier rest $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
 
