@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Handle
 from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.base import ClaimRequest
 from tests.app.running import work_off, working
 from tests.app.waiting import until
+from tests.support.by_hand import PostgresByHand
 from tests.support.stores import decide_on
 
 pytestmark = pytest.mark.req("DP-6")
@@ -88,3 +90,44 @@ def test_a_worker_that_is_taken_off_the_list_ends_what_it_runs_and_leaves(app: A
         assert handle.result(10) == "done"
         until(lambda: not beside.alive, "it has left")
     assert app.jobs()[0].state == "queued"
+
+
+def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_later(app: App) -> None:
+    """The look at the list and the search for jobs are two statements: the second must not outlive the first."""
+    if app.store.embedded:
+        pytest.skip("SQLite has one writer at a time, so nothing happens between the two")
+
+    @app.job()
+    def quick() -> None: ...
+
+    first = quick.enqueue()
+    store, verbs = app.store, app.store.verbs
+    app.executors.add("gpu")
+    lease = store.run(verbs.open_lease("w", 60, "*", "gpu")).id
+    request = ClaimRequest(lease=lease, queues=("default",), want=1)
+    (claimed,) = store.run(verbs.turn([], request)).claims
+
+    def remove_while_the_turn_waits() -> Handle[None]:
+        hand = PostgresByHand(store.url)
+        try:
+            hand.begin()
+            hand.execute("select from job_state where id = :id for update", {"id": first.id})
+            held.set()
+            ((blocking,),) = hand.execute("select pg_backend_pid()")
+            waiting = "select 1 from pg_locks where not granted and :pid = any (pg_blocking_pids(pid))"
+            until(lambda: hand.execute(waiting, {"pid": blocking}), "the turn waits for the row")
+            app.executors.add("other")
+            app.executors.remove("gpu")
+            return quick.enqueue()
+        finally:
+            hand.commit()
+            hand.close()
+
+    held = threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        removal = beside.submit(remove_while_the_turn_waits)
+        assert held.wait(20)
+        turn = store.run(verbs.turn([decide_on(claimed)], request))
+        later = removal.result(20)
+    assert (turn.claims, turn.stale) == ([], [])
+    assert (first.state(), later.state()) == ("succeeded", "queued")

@@ -173,9 +173,9 @@ begin
                                 where r.ctid = any (v_more) and not r.ctid = any (v_got) order by r.n);
                 if v_new <> '{}' and not v_locked then
                     -- As below, but before anything is counted: what is let in must be taken.
-                    perform from lease l where l.id = turn.lease and l.ended_at is null for share;
+                    select executes(l.name) into v_may from lease l where l.id = turn.lease and l.ended_at is null for share;
                     live := found;
-                    exit when not live;
+                    exit when not live or not v_may;
                     perform set_config('holdfast.actor', v_holder, true);
                     v_locked := true;
                 end if;
@@ -196,11 +196,10 @@ begin
         continue when v_rows is null;
         if not v_locked then
             -- The share lock keeps a reaper from ending this lease while jobs are being put under it.
-            perform from lease l where l.id = turn.lease and l.ended_at is null for share;
-            if not found then
-                live := false;
-                exit;
-            end if;
+            -- The worker may have been removed from the list since the first look: then it must not get jobs enqueued later.
+            select executes(l.name) into v_may from lease l where l.id = turn.lease and l.ended_at is null for share;
+            live := found;
+            exit when not live or not v_may;
             perform set_config('holdfast.actor', v_holder, true);
             v_locked := true;
         end if;
