@@ -11,8 +11,8 @@ import psycopg
 
 from bench.subjects import Ours
 from bench.timing import Row
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.open import open_store
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import psycopg
 
-from holdfast.domain.ids import IdMaker
-from holdfast.domain.job import EVERY_TENANT, JobSpec
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.ids import IdMaker
+from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest, Store
 
 new_ids = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

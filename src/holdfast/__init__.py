@@ -3,33 +3,31 @@
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
 from holdfast.domain.agents import Agent
-from holdfast.domain.control import Cancel, Reject, Stopped
 from holdfast.domain.dead_letters import DeadLetterGroup
-from holdfast.domain.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.domain.gates import Gate
 from holdfast.domain.health import Health
-from holdfast.domain.job import Attempt, Event, Job
 from holdfast.domain.limits import Limit
 from holdfast.domain.operations import Operation
-from holdfast.domain.policies import Backoff, Retry
-from holdfast.domain.progress import Progress
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
 from holdfast.domain.retention import Retention
 from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.states import State
-from holdfast.domain.steps import Step
 from holdfast.domain.subscriptions import SentEvent, Subscription
 from holdfast.domain.templates import Template
-from holdfast.domain.trace import Trace
 from holdfast.domain.usage import Usage
 from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
 from holdfast.durable.values import AppEvent
+from holdfast.engine.job import Attempt, Event, Job
+from holdfast.engine.outcome import Cancel, Reject, Stopped
+from holdfast.engine.retry import Backoff, Retry, retry_after
+from holdfast.engine.states import State
+from holdfast.engine.steps import Progress, Step
+from holdfast.engine.trace import Trace
+from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.features.approvals import Asked
 from holdfast.handle import Handle
-from holdfast.headers import retry_after
 from holdfast.insights import Why
 from holdfast.kind import Kind
 from holdfast.logs import configure_logging

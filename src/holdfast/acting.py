@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from holdfast.context import current
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.gates import GateState
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Event, Job, Verdict
-from holdfast.domain.keys import check_name
-from holdfast.domain.order import Move
-from holdfast.domain.payload import encode
 from holdfast.domain.subscriptions import SentEvent, check_event_name
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Event, Job, Verdict
+from holdfast.engine.names import check_name
+from holdfast.engine.order import Move
+from holdfast.engine.payload import encode
+from holdfast.engine.units import Duration
 from holdfast.enqueuing import Enqueuing, as_it_is
+from holdfast.errors import InvalidSetting
 from holdfast.features.approvals import Approvals, Said
 from holdfast.features.dead_letters import DeadLetters
 from holdfast.features.operations import Operations

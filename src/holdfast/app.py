@@ -14,10 +14,10 @@ from holdfast.calling import Declared
 from holdfast.client import Client
 from holdfast.connectors.reach import Reach, SecretProvider
 from holdfast.connectors.report import Sources
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.keys import check_name
-from holdfast.domain.redaction import Redactor
 from holdfast.egress import EgressPolicy
+from holdfast.engine.names import check_name
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents import Agents
 from holdfast.features.audit import Audit
 from holdfast.features.endpoints import Endpoints

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.domain.errors import InvalidArguments, InvalidPayload
-from holdfast.domain.payload import decode, encode
+from holdfast.engine.payload import decode, encode
+from holdfast.errors import InvalidArguments, InvalidPayload
 
 try:
     from pydantic import PydanticUserError, TypeAdapter, ValidationError

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidInput, InvalidSetting
-from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.handle import Handle
 from holdfast.kind import Prepared
 from holdfast.stores.flow import Flow, Steps

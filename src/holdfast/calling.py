@@ -13,17 +13,17 @@ from typing import Any, assert_never
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
 from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
-from holdfast.domain.errors import Conflict, HoldfastError
-from holdfast.domain.job import DEFAULT_RETRY, Claim
-from holdfast.domain.outcome import Settled, Succeeded
-from holdfast.domain.payload import look_at
-from holdfast.domain.policies import as_policy
-from holdfast.domain.progress import RESERVED
-from holdfast.domain.redaction import JobRedactor, Redactor
 from holdfast.domain.rules import HIDDEN, Effective
 from holdfast.durable.approvals import Asking
 from holdfast.durable.drivers import Durable, Lent
 from holdfast.durable.plan import Plan
+from holdfast.engine.job import DEFAULT_RETRY, Claim
+from holdfast.engine.outcome import Settled, Succeeded
+from holdfast.engine.payload import look_at
+from holdfast.engine.redaction import JobRedactor, Redactor
+from holdfast.engine.retry import as_policy
+from holdfast.engine.steps import RESERVED
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.kind import Kind, Prepared
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children

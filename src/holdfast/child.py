@@ -26,15 +26,15 @@ from holdfast import config
 from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, wants_context
 from holdfast.client import Client
-from holdfast.domain.errors import HoldfastError, InvalidSetting
-from holdfast.domain.job import Claim
-from holdfast.domain.keys import check_name
-from holdfast.domain.outcome import Outcome, Settled, Succeeded
-from holdfast.domain.payload import encode
-from holdfast.domain.redaction import Redactor
 from holdfast.domain.rules import NO_RULE
-from holdfast.domain.sizes import in_words
 from holdfast.durable.drivers import Lent
+from holdfast.engine.job import Claim
+from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Outcome, Settled, Succeeded
+from holdfast.engine.payload import encode
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.units import in_words
+from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.runtime import looping
 from holdfast.runtime.children import within

@@ -9,15 +9,15 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.domain.ids import id_texts
-from holdfast.domain.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
-from holdfast.domain.keys import check_name
-from holdfast.domain.order import Move
-from holdfast.domain.policies import retry_limit
 from holdfast.domain.rules import PayloadRule, effective
-from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import SentEvent
+from holdfast.engine.ids import id_texts
+from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
+from holdfast.engine.names import check_name
+from holdfast.engine.order import Move
+from holdfast.engine.retry import retry_limit
+from holdfast.engine.settlement import storable
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.redriving import FromStep, check_from_step, redriving
 from holdfast.handle import Handle
 from holdfast.stores.aside import aside

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 
 URL_VARIABLE = "HOLDFAST_URL"
 TENANT_VARIABLE = "HOLDFAST_TENANT"

@@ -11,14 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
-from holdfast.domain.control import Snooze, Stopped
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import InvalidSetting, StaleLease
-from holdfast.domain.job import Claim, References, log_fields
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode
-from holdfast.domain.progress import RESERVED, Progress
-from holdfast.domain.redaction import Redact, Redactor
 from holdfast.domain.usage import check_cost
 from holdfast.domain.workflows import ParentResult
 from holdfast.durable.awaited import AwaitedCalls
@@ -26,6 +18,14 @@ from holdfast.durable.blocking import BlockingCalls, Here
 from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
 from holdfast.durable.drivers import Durable, Lent
 from holdfast.durable.plan import Plan
+from holdfast.engine.job import Claim, References, log_fields
+from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Snooze, Stopped
+from holdfast.engine.payload import encode
+from holdfast.engine.redaction import Redact, Redactor
+from holdfast.engine.steps import RESERVED, Progress
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.facts import Facts
 from holdfast.handle import Handle
 from holdfast.joblog import JobLog

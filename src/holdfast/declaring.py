@@ -15,18 +15,17 @@ from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context, SyncContext
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_RETRY
-from holdfast.domain.keys import check_name
 from holdfast.domain.limits import uses
-from holdfast.domain.policies import AT_MOST_ONCE, Retry, as_policy
-from holdfast.domain.redaction import Redactor
 from holdfast.domain.retention import Keeping
 from holdfast.domain.rules import RuleOptions
-from holdfast.domain.sizes import Size
 from holdfast.domain.usage import check_cost
 from holdfast.durable.approvals import Asking, asking, check_notifier
+from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.engine.names import check_name
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
+from holdfast.engine.units import Duration, Size, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.features.payload_rules import PayloadRules
 from holdfast.features.retention import Retentions
 from holdfast.features.scheduler import Scheduler

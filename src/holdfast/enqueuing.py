@@ -10,12 +10,12 @@ from holdfast import bulk
 from holdfast.calling import Declared
 from holdfast.client import Client
 from holdfast.context import current
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode
-from holdfast.domain.policies import as_stored_policy
 from holdfast.domain.rules import NO_RULE
+from holdfast.engine.job import JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import as_stored_policy
+from holdfast.errors import InvalidSetting
 from holdfast.features.schedules import Schedules
 from holdfast.features.templates import Templates
 from holdfast.features.workflows import Workflows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.job import Claim
-from holdfast.domain.trace import Trace, plain_tags
+from holdfast.engine.job import Claim
+from holdfast.engine.trace import Trace, plain_tags
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ Consumers and subscriptions, whose place the database keeps, hold a purge back; 
 
 from __future__ import annotations
 
-from holdfast.domain.errors import EventsGone
+from holdfast.errors import EventsGone
 from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
 

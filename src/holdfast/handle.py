@@ -12,22 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import (
-    Conflict,
-    InvalidPayload,
-    InvalidSetting,
-    JobFailed,
-    NotFound,
-    StoreUnavailable,
-    WaitTimeout,
-)
-from holdfast.domain.job import Event, Job, Result, Verdict
-from holdfast.domain.order import Move
-from holdfast.domain.payload import Unreadable
-from holdfast.domain.progress import Progress
-from holdfast.domain.settlement import storable
-from holdfast.domain.states import State
+from holdfast.engine.job import Event, Job, Result, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.payload import Unreadable
+from holdfast.engine.settlement import storable
+from holdfast.engine.states import State
+from holdfast.engine.steps import Progress
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
 from holdfast.insights import ledger_of
 from holdfast.stores.base import Reschedule
 from holdfast.stores.flow import Flow, Steps, flow

@@ -8,20 +8,19 @@ from typing import Any
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.dead_letters import DeadLetterGroup, Remade
-from holdfast.domain.errors import NotFound
 from holdfast.domain.gates import Gate, GateFilter
-from holdfast.domain.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.domain.limits import Limit
-from holdfast.domain.progress import RESERVED
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
 from holdfast.domain.rules import HIDDEN, WITHHELD, effective
 from holdfast.domain.scene import Scene
-from holdfast.domain.states import State
-from holdfast.domain.steps import Step
 from holdfast.domain.templates import MadeFrom
 from holdfast.domain.why import reasons
 from holdfast.domain.workflows import ParentResult
+from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.states import State
+from holdfast.engine.steps import RESERVED, Step
+from holdfast.errors import NotFound
 from holdfast.searching import Search
 from holdfast.stores.base import Counted, JobFilter, Verbs
 from holdfast.stores.beside import side_by_side

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from holdfast.domain.redaction import Redact, one_line
+from holdfast.engine.redaction import Redact, one_line
 from holdfast.runtime.failures import traceback_of
 
 

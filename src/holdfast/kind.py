@@ -12,19 +12,19 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from holdfast import context
 from holdfast.arguments import Signature
 from holdfast.client import Client
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
-from holdfast.domain.keys import check_name, content_hash
 from holdfast.domain.limits import uses
-from holdfast.domain.order import check_priority
-from holdfast.domain.payload import decode
-from holdfast.domain.policies import Retry, as_policy, as_stored_policy
 from holdfast.domain.rules import NO_RULE, Effective
-from holdfast.domain.times import instant_or_none
-from holdfast.domain.trace import Trace, retagged
 from holdfast.durable.approvals import Asking
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
+from holdfast.engine.names import check_name, content_hash
+from holdfast.engine.order import check_priority
+from holdfast.engine.payload import decode
+from holdfast.engine.retry import Retry, as_policy, as_stored_policy
+from holdfast.engine.times import instant_or_none
+from holdfast.engine.trace import Trace, retagged
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.handle import Handle
 from holdfast.stores.ids import new_id
 from holdfast.vault import Vault

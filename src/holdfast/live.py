@@ -19,8 +19,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from holdfast.client import Client
-from holdfast.domain.errors import EventsGone, Refused
-from holdfast.domain.job import EVERY_TENANT, Event
+from holdfast.engine.job import EVERY_TENANT, Event
+from holdfast.errors import EventsGone, Refused
 from holdfast.following import check_gone
 
 log = logging.getLogger("holdfast.live")

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from holdfast.app import App
-from holdfast.domain.errors import HoldfastError, InvalidSetting
+from holdfast.errors import HoldfastError, InvalidSetting
 
 FORM = "Write it as module:attribute, for example shop.jobs:app."
 

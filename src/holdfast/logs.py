@@ -16,10 +16,10 @@ from weakref import WeakSet
 
 from holdfast import config
 from holdfast.context import current
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import log_fields
-from holdfast.domain.redaction import HIDDEN, LINE_LIMIT, Redactor, one_line
-from holdfast.domain.settlement import TRACEBACK_LIMIT
+from holdfast.engine.job import log_fields
+from holdfast.engine.redaction import HIDDEN, LINE_LIMIT, Redactor, one_line
+from holdfast.engine.settlement import TRACEBACK_LIMIT
+from holdfast.errors import InvalidSetting
 from holdfast.runtime.failures import traceback_of, type_name
 from holdfast.telemetry import tracing, watching
 

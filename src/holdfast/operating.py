@@ -8,10 +8,10 @@ from typing import Unpack
 
 from holdfast import config
 from holdfast.client import Client
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import Refused
 from holdfast.domain.health import USUAL, Health, Thresholds, check_thresholds, with_concerns
 from holdfast.domain.switches import Named, Switch
+from holdfast.engine.units import Duration
+from holdfast.errors import Refused
 from holdfast.features.connectors import Connectors
 from holdfast.features.switches import Switches
 from holdfast.features.tokens import Tokens

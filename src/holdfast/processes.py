@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Crashed, Failed, Settled, Succeeded
-from holdfast.domain.sizes import Size, in_bytes, in_words
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
+from holdfast.engine.units import Size, in_bytes, in_words
+from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
 from holdfast.runtime.children.pool import Children, ready

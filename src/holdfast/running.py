@@ -10,11 +10,11 @@ from typing import Any, Unpack
 from holdfast.calling import Means
 from holdfast.client import Client
 from holdfast.declaring import Declaring
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.tick import Ticking, TickOptions, TickSummary
 from holdfast.durable.drivers import Lent, Reached
+from holdfast.engine.units import Duration, seconds
 from holdfast.enqueuing import Enqueuing
+from holdfast.errors import InvalidSetting
 from holdfast.features.repository import JobRepository
 from holdfast.features.subscriptions import Subscriptions
 from holdfast.operating import Operating

@@ -7,11 +7,11 @@ from typing import Any, TypedDict, TypeVar
 
 from holdfast.calling import Declared
 from holdfast.client import Client
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Enqueued
-from holdfast.domain.policies import Retry
 from holdfast.domain.schedules import Missed, Overlap, ScheduleDraft
+from holdfast.engine.job import Enqueued
+from holdfast.engine.retry import Retry
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidSetting
 from holdfast.features.scheduler import Scheduler
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.domain.errors import InvalidSetting, Refused
+from holdfast.errors import InvalidSetting, Refused
 
 KEYS_VARIABLE: Final = "HOLDFAST_KEYS"
 KEY_BYTES: Final = 32

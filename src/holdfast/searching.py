@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidInput, InvalidSetting
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Job
-from holdfast.domain.keys import check_name
-from holdfast.domain.states import State
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Job
+from holdfast.engine.names import check_name
+from holdfast.engine.states import State
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.stores.base import JobFilter
 
 LONGEST: Final = 1_000

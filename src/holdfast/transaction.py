@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.client import Client
-from holdfast.domain.errors import Conflict, InvalidSetting, StaleLease
-from holdfast.domain.job import Claim, Job
-from holdfast.domain.outcome import Succeeded
-from holdfast.domain.payload import encode
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim, Job
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.payload import encode
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, InvalidSetting, StaleLease
 from holdfast.runtime.stopping import Stop
 from holdfast.stores.flow import Flow
 

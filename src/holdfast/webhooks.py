@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from holdfast.domain import webhooks as standard
-from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.webhooks import TOLERANCE, Headers, Message
+from holdfast.errors import InvalidInput, InvalidSetting
 
 __all__ = ["TOLERANCE", "Message", "Seen", "new_secret", "sign", "verify"]
 

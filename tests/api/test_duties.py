@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import App
 from holdfast.access.local import at_this_machine
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.service import make_service
 from tests.api.serving import auntil, serving_asgi
 from tests.app.conftest import NewApp

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
-from holdfast.domain.job import Attempt
-from holdfast.domain.states import State
+from holdfast.engine.job import Attempt
+from holdfast.engine.states import State
 from holdfast.sealing import new_key
 from tests.api.conftest import client_of
 from tests.app.conftest import NewApp

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from tests.api.conftest import client_of
 from tests.api.test_leases import LEASES, claim, lease_of, settle, tried, work
 

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import App
 from holdfast.access import Identity, scopes_of
-from holdfast.domain.errors import EventsGone
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
+from holdfast.errors import EventsGone
 from holdfast.live import Here, Lagged, Live
 from holdfast.stores.flow import Flow
 from tests.api.serving import auntil, events_of, serving

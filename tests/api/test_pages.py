@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.dashboard.acting import below
 from holdfast.dashboard.rendering import THEME
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.live import Live
 from tests.api.conftest import client_of
 from tests.api.serving import auntil

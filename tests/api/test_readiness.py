@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from holdfast import App
 from holdfast.api.routes.health import Readiness
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.service import make_service
 from holdfast.stores.open import open_store
 from tests.api.conftest import HERE

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.domain.errors import NotFound
+from holdfast.errors import NotFound
 from tests.api.conftest import client_of
 
 pytestmark = pytest.mark.req("JF-14", "SC-6")

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.domain.job import Job
-from holdfast.domain.policies import GENTLE, HOURLY_CAP
+from holdfast.engine.job import Job
+from holdfast.engine.retry import GENTLE, HOURLY_CAP
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.sqlite.connection import database_path
 
 pytestmark = pytest.mark.req("CX-16")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import App, ApprovalNotice, Context, Decision, Gate, Handle, State, SyncContext
-from holdfast.domain.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State
-from holdfast.domain.job import Turn
+from holdfast.engine.job import Turn
 from holdfast.errors import InvalidSetting
 from holdfast.runtime.worker import WorkerOptions
 from holdfast.stores.flow import Flow

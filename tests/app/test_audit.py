@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.domain.errors import InvalidInput, NotFound
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit import verify_file
 from holdfast.runtime.sealing import Sealing, release
 from holdfast.runtime.worker import WorkerOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Kind, State, bulk
-from holdfast.domain.errors import Conflict, InvalidArguments
+from holdfast.errors import Conflict, InvalidArguments
 from holdfast.kind import Prepared
 
 pytestmark = pytest.mark.req("HF-5", "SC-19")

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Snoozed, Succeeded
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children import keeper
 from holdfast.runtime.children.child import ChildDied

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
-from holdfast.domain.errors import InvalidArguments, InvalidSetting
-from holdfast.domain.job import Attempt
+from holdfast.engine.job import Attempt
+from holdfast.errors import InvalidArguments, InvalidSetting
 from tests.app.proc import marked, until_gone
 from tests.app.running import work_off, working
 from tests.app.worker_process import worker_process

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, Handle, Retry, State
-from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
-from holdfast.domain.settlement import decide
+from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.stores.open import open_store
 from tests.app.notes import notes, prepare_notes

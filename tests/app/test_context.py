@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
-from holdfast.domain.progress import Progress
+from holdfast.engine.steps import Progress
 from holdfast.errors import InvalidPayload
 from holdfast.insights import story
 from tests.app.conftest import NewApp

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import App, Reject, Retry, State
-from holdfast.domain.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound, WaitTimeout
+from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

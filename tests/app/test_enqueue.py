@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Retry, State
-from holdfast.domain.job import Job
+from holdfast.engine.job import Job
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.domain.job import Job
+from holdfast.engine.job import Job
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload
 from holdfast.kind import Kind
 

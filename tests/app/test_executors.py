@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import App, Handle
-from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.base import ClaimRequest
 from tests.app.running import work_off, working
 from tests.app.waiting import until

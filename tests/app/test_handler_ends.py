@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Handle, Retry, State
-from holdfast.domain.job import Attempt
+from holdfast.engine.job import Attempt
 from tests.app.running import work_off
 
 ONCE = Retry(max_attempts=1)

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from holdfast import App, Backoff, Context, HoldfastError, Retry, State, SyncContext
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Outcome, Settled
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Outcome, Settled
 from holdfast.runtime import execution, slots
 from holdfast.runtime.slots import Slots
 from holdfast.runtime.worker import WorkerOptions

@@ -10,8 +10,8 @@ import holdfast
 from holdfast import App, State
 from holdfast.artifacts import Artifacts, Reference
 from holdfast.artifacts.directory import Directory
-from holdfast.domain.errors import InvalidSetting, StoreUnavailable
-from holdfast.domain.policies import fixed
+from holdfast.engine.retry import fixed
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.keys import rotate
 from holdfast.runtime.leftovers import clear
 from holdfast.sealing import new_key

@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
+from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
 from tests.support.stores import claim, open_lease

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
-from holdfast.domain.job import Enqueued
+from holdfast.engine.job import Enqueued
+from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, ApprovalNotice, Context, Retry, State, SyncContext
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from tests.app.running import work_off
 
 pytestmark = pytest.mark.req("HF-6", "CX-5")

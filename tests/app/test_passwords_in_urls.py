@@ -21,9 +21,9 @@ from holdfast import App
 from holdfast.artifacts.open import open_artifacts
 from holdfast.cli.commands import app as commands
 from holdfast.domain.endpoints import check_url
-from holdfast.domain.errors import InvalidSetting
 from holdfast.egress.target import Target
 from holdfast.egress.wire import _proxy
+from holdfast.errors import InvalidSetting
 from holdfast.http import Client
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Retry, State, processes, trace_from
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
 from tests.app.running import work_off, working

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Handle, Progress, Retry, State, SyncContext
-from holdfast.domain.job import Claim
-from holdfast.domain.progress import RESERVED
+from holdfast.engine.job import Claim
+from holdfast.engine.steps import RESERVED
 from holdfast.errors import StoreUnavailable
 from holdfast.runtime.reporting import Reporter
 from tests.app.conftest import NewApp

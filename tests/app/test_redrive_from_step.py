@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Handle, Retry, State
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.features.redriving import redriving
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast import App, Handle, Retry, State
 from holdfast.connectors.tables import csv_cell, written
-from holdfast.domain.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
-from holdfast.domain.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State
-from holdfast.domain.errors import InvalidSetting, JobFailed, WaitTimeout
+from holdfast.errors import InvalidSetting, JobFailed, WaitTimeout
 from tests.app.running import work_off, working
 
 pytestmark = pytest.mark.req("SC-6", "SC-12")

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.testing import Kit
 from tests.app.conftest import NewApp
 from tests.app.waiting import until

@@ -133,7 +133,7 @@ def test_without_redaction_the_canary_would_be_found(
     new_app: NewApp, url: str, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search itself sees what it should: here nothing is hidden."""
-    monkeypatch.setattr("holdfast.domain.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
+    monkeypatch.setattr("holdfast.engine.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
     app = new_app()
     handles = [kind.enqueue(password=GIVEN) for kind in declare(app).values()]
     work_off(app)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
-from holdfast.domain.errors import NotFound
+from holdfast.errors import NotFound
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.stopping import Stop
 from tests.app.running import work_off, working

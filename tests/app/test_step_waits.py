@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import App, Context, State
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.kind import Options
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working

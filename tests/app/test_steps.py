@@ -21,7 +21,7 @@ from holdfast import (
     SyncContext,
     step_key,
 )
-from holdfast.domain.steps import Step
+from holdfast.engine.steps import Step
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.outcome import Failed
-from holdfast.domain.policies import RetryPolicy
-from holdfast.domain.steps import StepEntry
+from holdfast.engine.outcome import Failed
+from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.steps import StepEntry
+from holdfast.errors import StaleLease
 from holdfast.runtime.recording import Recorder
 from holdfast.stores.flow import Flow
 from tests.app.away import Away

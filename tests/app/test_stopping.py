@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State, Stopped, SyncContext
-from holdfast.domain.outcome import Failed
+from holdfast.engine.outcome import Failed
 from holdfast.errors import StaleLease
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.stopping import Stop

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import NotFound, Refused
+from holdfast.errors import NotFound, Refused
 from holdfast.runtime.worker import Worker, WorkerOptions
 from tests.app.conftest import NewApp
 from tests.app.waiting import until

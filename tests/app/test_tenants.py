@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import App, Context, State
-from holdfast.domain.errors import InvalidSetting, NotFound, Refused
+from holdfast.errors import InvalidSetting, NotFound, Refused
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 

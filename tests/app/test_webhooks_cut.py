@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import App, Backoff, Job, Retry, State, webhooks
 from holdfast.domain.endpoints import DELIVER, PATIENCE
-from holdfast.domain.states import FINISHED
 from holdfast.egress import EgressPolicy
+from holdfast.engine.states import FINISHED
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
-from holdfast.domain.job import Attempt
+from holdfast.engine.job import Attempt
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

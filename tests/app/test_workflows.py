@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.workflows import WorkflowRun
 from tests.app.running import work_off
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from holdfast import App
 from holdfast.access.local import at_this_machine
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.runtime.worker import WorkerOptions
 from holdfast.service import make_service
 from tests.app.waiting import until

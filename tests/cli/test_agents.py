@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.agents import disable, register

@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.bench.judge import drained, percentile, picked_up, problems_of
 from holdfast.cli.bench.run import TRICKLE
 from holdfast.cli.demo.check import Reading, read
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import call, run

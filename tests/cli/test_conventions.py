@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as package
+from holdfast import errors
 from holdfast.cli.failures import exit_code
-from holdfast.domain import errors
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment, run, started, until

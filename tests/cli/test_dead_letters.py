@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.outcome import Failed
-from holdfast.domain.states import State
+from holdfast.engine.outcome import Failed
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of

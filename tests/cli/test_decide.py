@@ -11,7 +11,7 @@ from typer.testing import Result
 
 from holdfast import config
 from holdfast.domain.gates import Vote
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import FORM, asked

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from holdfast.domain.job import Job
+from holdfast.engine.job import Job
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import job

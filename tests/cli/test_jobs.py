@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from holdfast.domain.outcome import Failed, Succeeded
-from holdfast.domain.progress import RESERVED
+from holdfast.engine.outcome import Failed, Succeeded
+from holdfast.engine.steps import RESERVED
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, take, tries, work

@@ -15,7 +15,7 @@ import pytest
 from holdfast.cli.serving import AT_ONCE, ONCE_MORE
 from holdfast.cli.supervision.child import Reports
 from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import call, environment, hear, run, until

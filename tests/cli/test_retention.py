@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from holdfast.domain.outcome import Succeeded
-from holdfast.domain.states import State
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import forward, put_one, settle, state_of, take

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import config
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import begun

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from holdfast import App, config
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import started, until

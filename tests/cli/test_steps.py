@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Backoff, Retry
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import asked, begun, go_on

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.job import JobSpec
-from holdfast.domain.states import State
+from holdfast.engine.job import JobSpec
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import COMMAND, environment, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew
 from tests.cli.processes import call, run, started, until

@@ -13,9 +13,9 @@ from holdfast.cli.options import queues_of
 from holdfast.cli.output import line, plain
 from holdfast.cli.timeline import short, special, timeline
 from holdfast.cli.words import duration, instant, since, span
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Event
-from holdfast.domain.states import State
+from holdfast.engine.job import Event
+from holdfast.engine.states import State
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-4")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.serving import ONCE_MORE
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import JobFilter, Store
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, hear, run, started, until

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import Definition
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Rule
 from holdfast.domain.reservations import Ask
 from holdfast.domain.subscriptions import Subscribing
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.base import Store
 from holdfast.stores.port.audit import ActionFilter
 from holdfast.stores.recording import RECORDED

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import WAITING_CAP, Definition
-from holdfast.domain.errors import InvalidInput, Refused
-from holdfast.domain.job import Enqueued, JobSpec
-from holdfast.domain.policies import GENTLE, Backoff, Retry
-from holdfast.domain.states import State
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.retry import GENTLE, Backoff, Retry
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput, Refused
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.reads import agents as agent_reads
 from tests.support.agents import disable, enable, register

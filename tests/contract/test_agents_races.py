@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.job import Enqueued
-from holdfast.domain.states import State
+from holdfast.engine.job import Enqueued
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.app.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.order import Move
+from holdfast.engine.order import Move
 from holdfast.stores.base import Store
 from tests.support.stores import TENANT, claim, forward, history, job, open_lease, put, put_one, spec
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.domain.outcome import Failed
-from holdfast.domain.payload import canonical
-from holdfast.domain.states import State
-from holdfast.domain.steps import MATCH_LIMIT, check_match, projection
+from holdfast.engine.outcome import Failed
+from holdfast.engine.payload import canonical
+from holdfast.engine.states import State
+from holdfast.engine.steps import MATCH_LIMIT, check_match, projection
+from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs

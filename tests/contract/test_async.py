@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Refused, StaleLease
-from holdfast.domain.job import Enqueued, Sweep, Verdict
-from holdfast.domain.outcome import Succeeded
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Enqueued, Sweep, Verdict
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
+from holdfast.errors import Refused, StaleLease
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.flow import Flow
 from tests.support.stores import FINAL, new_id, spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, gate, steps

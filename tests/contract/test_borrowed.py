@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.stores.base import Store
 from tests.support.stores import claim, job, open_lease, put_one, spec

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.payload import decode
-from holdfast.domain.policies import GENTLE, RetryPolicy
-from holdfast.domain.states import State
+from holdfast.engine.payload import decode
+from holdfast.engine.retry import GENTLE, RetryPolicy
+from holdfast.engine.states import State
+from holdfast.errors import StaleLease
 from holdfast.stores.base import Store
 from tests.support.stores import (
     BROKEN,

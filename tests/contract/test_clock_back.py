@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.schedules import add, decided, firing
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of

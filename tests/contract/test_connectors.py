@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.connectors import ConnectorDraft
-from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.stores.base import Store
 from holdfast.stores.port.audit import ActionFilter
 from tests.support.connectors import connect, drafted

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Store
 from tests.support.ledger import read_events
 from tests.support.stores import BROKEN, forward, history, put, put_one, spec, work

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.reads import overview
 from tests.support.stores import put, spec

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.job import Artifact, Attempt
-from holdfast.domain.outcome import Crashed, Failed, Outcome, Succeeded
-from holdfast.domain.policies import RetryPolicy, fixed
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Artifact, Attempt
+from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
+from holdfast.engine.retry import RetryPolicy, fixed
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.stores import (
     BROKEN,

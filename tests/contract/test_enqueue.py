@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Conflict, HoldfastError, Refused
-from holdfast.domain.payload import JsonValue
-from holdfast.domain.policies import GENTLE, RetryPolicy
-from holdfast.domain.states import State
+from holdfast.engine.payload import JsonValue
+from holdfast.engine.retry import GENTLE, RetryPolicy
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import EVERY_TENANT, Event
+from holdfast.engine.job import EVERY_TENANT, Event
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Store
 from tests.support.retention import keep, sweep
 from tests.support.stores import TENANT, forward, put_one

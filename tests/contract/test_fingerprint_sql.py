@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.domain.fingerprint import fingerprint, shape
+from holdfast.engine.settlement import fingerprint, shape
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.domain.errors import Refused, StaleLease
-from holdfast.domain.job import Claim
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim
+from holdfast.engine.states import State
+from holdfast.errors import Refused, StaleLease
 from holdfast.stores.base import ClaimRequest, Store
 from tests.support.limits import most_at_once
 from tests.support.stores import claim, enqueue, job, new_id, open_lease, put, put_one, settle, spec, state_of

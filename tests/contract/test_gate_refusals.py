@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
 from holdfast.domain.forms import violations
 from holdfast.domain.gates import Ballot, Gate, Token, refusal
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, ballot, deny, gate, keep_token, say, votes

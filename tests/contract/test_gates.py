@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.gates import Gate
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import (

@@ -7,7 +7,7 @@ import pytest
 from holdfast.domain.limits import Rule, uses
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Ask
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.insights import why
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.job import Dedupe, Enqueued
-from holdfast.domain.keys import content_hash
-from holdfast.domain.outcome import Outcome
-from holdfast.domain.states import State
+from holdfast.engine.job import Dedupe, Enqueued
+from holdfast.engine.names import content_hash
+from holdfast.engine.outcome import Outcome
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.stores import (
     BROKEN,

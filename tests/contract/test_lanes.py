@@ -9,8 +9,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.domain.job import Claim
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.job import Claim
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store

@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.job import Event
-from holdfast.domain.outcome import Succeeded
-from holdfast.domain.settlement import decide
+from holdfast.engine.job import Event
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.settlement import decide
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import check_ledger

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.errors import Refused, StaleLease
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import Refused, StaleLease
 from holdfast.stores.base import Store
 from tests.support.stores import (
     claim,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.outcome import Failed, Snoozed
-from holdfast.domain.states import State
-from holdfast.domain.transitions import TRANSITIONS, Transition, Verb
+from holdfast.engine.outcome import Failed, Snoozed
+from holdfast.engine.states import TRANSITIONS, State, Transition, Verb
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger, read_events

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Refused
-from holdfast.domain.job import EVERY_TENANT, Claim
 from holdfast.domain.limits import EACH, Limit, Rule
-from holdfast.domain.order import Move
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
+from holdfast.engine.job import EVERY_TENANT, Claim
+from holdfast.engine.order import Move
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
+from holdfast.errors import Refused
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
 from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.domain.job import Job
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.job import Job
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.open import open_store
 from tests.contract.test_limits import limit

@@ -14,9 +14,9 @@ from typing import TypeVar
 import psycopg
 import pytest
 
-from holdfast.domain.job import Claim, Sweep
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim, Sweep
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import check_ledger

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting
-from holdfast.domain.job import Verdict
-from holdfast.domain.order import Move
-from holdfast.domain.states import State
+from holdfast.engine.job import Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.stores.base import Reschedule, Store
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.order import crowd, move, order_of

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.operations import BATCH, Operation, Starting
-from holdfast.domain.outcome import Failed
-from holdfast.domain.states import State
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.outcome import Failed
+from holdfast.engine.states import State
+from holdfast.errors import InvalidSetting
 from holdfast.stores import operating
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.flow import drive

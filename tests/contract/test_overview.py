@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.domain.gates import Ballot, GateFilter, Question
 from holdfast.domain.health import Health, Thresholds
-from holdfast.domain.outcome import Failed, Paused
-from holdfast.domain.states import State
-from holdfast.domain.steps import Pause
+from holdfast.engine.outcome import Failed, Paused
+from holdfast.engine.states import State
+from holdfast.engine.steps import Pause
 from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

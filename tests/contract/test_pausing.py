@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Refused
-from holdfast.domain.job import EVERY_TENANT, Claim
-from holdfast.domain.outcome import Failed, Succeeded
-from holdfast.domain.settlement import LONGEST_DELAY, Settlement, decide
-from holdfast.domain.states import State
-from holdfast.domain.steps import Pause, StepEntry
+from holdfast.engine.job import EVERY_TENANT, Claim
+from holdfast.engine.outcome import Failed, Succeeded
+from holdfast.engine.settlement import LONGEST_DELAY, Settlement, decide
+from holdfast.engine.states import State
+from holdfast.engine.steps import Pause, StepEntry
+from holdfast.errors import Refused
 from holdfast.stores.base import ClaimRequest, Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, gates, paused, running, save, send, sleeps, steps, waits

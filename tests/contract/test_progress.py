@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from holdfast.domain.errors import Conflict, StaleLease
-from holdfast.domain.job import Claim
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, StaleLease
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

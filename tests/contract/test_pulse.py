@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.domain.pulse import QueuePulse
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.reads import audit

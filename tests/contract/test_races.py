@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.states import FINISHED, State
+from holdfast.engine.states import FINISHED, State
+from holdfast.errors import StaleLease
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand

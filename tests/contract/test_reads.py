@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.ids import created_ms
-from holdfast.domain.states import State
+from holdfast.engine.ids import created_ms
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.codecs import from_micros
 from tests.support.stores import BROKEN, FINAL, claim, new_id, open_lease, put, put_one, spec, work

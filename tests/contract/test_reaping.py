@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.job import Sweep
-from holdfast.domain.states import State
+from holdfast.engine.job import Sweep
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.sqlite.operations.audit import record_removed

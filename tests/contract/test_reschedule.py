@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Verdict
-from holdfast.domain.states import State
+from holdfast.engine.job import Verdict
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import Definition
-from holdfast.domain.job import Claim, Job
-from holdfast.domain.outcome import Crashed, Outcome, Succeeded
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim, Job
+from holdfast.engine.outcome import Crashed, Outcome, Succeeded
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite.operations import retry_as
 from tests.support.by_hand import ByHand

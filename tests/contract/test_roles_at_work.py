@@ -19,19 +19,19 @@ from holdfast import App
 from holdfast.api.attending import Attending
 from holdfast.domain.agents import Definition
 from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.errors import Refused
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.limits import Rule
 from holdfast.domain.operations import Starting
-from holdfast.domain.order import Move
 from holdfast.domain.reservations import Ask
 from holdfast.domain.retention import Keeping
 from holdfast.domain.rules import RuleDraft
 from holdfast.domain.schedules import Schedule
-from holdfast.domain.states import State
 from holdfast.domain.subscriptions import Subscribing
 from holdfast.domain.switches import Pausing
 from holdfast.domain.workflows import EdgeSpec, NodeSpec
+from holdfast.engine.order import Move
+from holdfast.engine.states import State
+from holdfast.errors import Refused
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

@@ -16,15 +16,15 @@ import psycopg
 import pytest
 
 from holdfast.domain.agents import Definition
-from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
-from holdfast.domain.job import References
 from holdfast.domain.limits import Rule
 from holdfast.domain.operations import Starting
-from holdfast.domain.outcome import Succeeded
 from holdfast.domain.reservations import Ask
 from holdfast.domain.retention import Keeping
 from holdfast.domain.rules import RuleDraft
-from holdfast.domain.states import State
+from holdfast.engine.job import References
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.retention import Leftover

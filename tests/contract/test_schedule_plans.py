@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.job import holder_of_ours
-from holdfast.domain.pages import Place
+from holdfast.engine.job import holder_of_ours
+from holdfast.engine.names import Place
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Rows, Statement, drive
 from tests.support.by_hand import ByHand, PostgresByHand

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.job import Result
-from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
-from holdfast.domain.payload import decode
-from holdfast.domain.policies import Backoff, RetryPolicy
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Result
+from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.engine.payload import decode
+from holdfast.engine.retry import Backoff, RetryPolicy
+from holdfast.engine.settlement import Settlement, decide
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

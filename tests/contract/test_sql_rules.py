@@ -11,10 +11,9 @@ from itertools import product
 
 import pytest
 
-from holdfast.domain.ids import created_ms, parse_id
-from holdfast.domain.policies import PRESETS, Backoff, fixed
-from holdfast.domain.states import State
-from holdfast.domain.transitions import TRANSITIONS, is_legal
+from holdfast.engine.ids import created_ms, parse_id
+from holdfast.engine.retry import PRESETS, Backoff, fixed
+from holdfast.engine.states import TRANSITIONS, State, is_legal
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.stores import history

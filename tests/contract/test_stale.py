@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import Claim, Result
-from holdfast.domain.outcome import Failed, Outcome, Succeeded
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim, Result
+from holdfast.engine.outcome import Failed, Outcome, Succeeded
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
+from holdfast.errors import StaleLease
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

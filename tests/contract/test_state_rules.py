@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 
 ENDED = {State.SUCCEEDED, State.FAILED, State.DEAD_LETTER, State.CANCELLED, State.CLEANED}
 HELD = {State.LEASED, State.IN_PROGRESS}

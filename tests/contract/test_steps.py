@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError, StaleLease
-from holdfast.domain.job import Claim
-from holdfast.domain.states import State
-from holdfast.domain.steps import Saved, StepEntry
+from holdfast.engine.job import Claim
+from holdfast.engine.states import State
+from holdfast.engine.steps import Saved, StepEntry
+from holdfast.errors import HoldfastError, StaleLease
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, running, save, send, sleeps, steps, waits

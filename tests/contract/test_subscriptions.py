@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.agents import Definition
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
-from holdfast.domain.job import Event
 from holdfast.domain.subscriptions import Delivery, JobOptions, Subscribing, Subscription
 from holdfast.domain.templates import TemplateDraft
+from holdfast.engine.job import Event
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand

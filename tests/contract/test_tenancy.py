@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Conflict, StaleLease
-from holdfast.domain.job import Sweep, Verdict
-from holdfast.domain.outcome import Succeeded
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
+from holdfast.engine.job import Sweep, Verdict
+from holdfast.engine.outcome import Succeeded
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, StaleLease
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Store
 from holdfast.stores.flow import Flow
 from tests.support.by_hand import ByHand

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.domain.errors import Refused
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.outcome import Failed, Snoozed
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.outcome import Failed, Snoozed
+from holdfast.errors import Refused
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter

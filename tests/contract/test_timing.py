@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.support.stores import (
     BROKEN,

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
-from holdfast.domain.errors import InvalidInput, StoreError
+from holdfast.errors import InvalidInput, StoreError
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres import connections, together

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import Claim, Holding, Turn
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim, Holding, Turn
+from holdfast.engine.settlement import Settlement, decide
+from holdfast.engine.states import State
+from holdfast.errors import StaleLease
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import check_ledger, read_events

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.errors import NotFound
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.domain.reason import Reason
-from holdfast.domain.states import State
 from holdfast.domain.why import REASONS
+from holdfast.engine.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
+from holdfast.engine.states import State
+from holdfast.errors import NotFound
 from holdfast.insights import Why, story, view, why
 from holdfast.stores.base import Reschedule, Store
 from tests.support.audit import unguarded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.states import State
 from holdfast.domain.workflows import WorkflowStatus
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
@@ -34,7 +34,7 @@ def test_jobs_run_when_their_parents_have_ended_and_not_before(store: Store) -> 
 
 
 def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) -> None:
-    from holdfast.domain.settlement import decide
+    from holdfast.engine.settlement import decide
     from holdfast.stores.base import ClaimRequest
     from tests.support.stores import DONE
 
@@ -287,7 +287,7 @@ def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> No
 
 
 def test_reading_lists_them_newest_first_with_what_parents_returned(store: Store) -> None:
-    from holdfast.domain.outcome import Succeeded
+    from holdfast.engine.outcome import Succeeded
 
     flow, second = Flow(store, {"a": "", "b": "a"}), Flow(store, {"a": ""}, kind="other")
     flow.start()

@@ -10,9 +10,8 @@ import pytest
 
 from holdfast.cli.demo.check import Reading, Verdict, judge
 from holdfast.cli.demo.kinds import ALWAYS_FAILS
-from holdfast.domain.job import Event, Job
-from holdfast.domain.states import State
-from holdfast.domain.transitions import TRANSITIONS
+from holdfast.engine.job import Event, Job
+from holdfast.engine.states import TRANSITIONS, State
 
 pytestmark = pytest.mark.req("CX-15", "CX-4")
 

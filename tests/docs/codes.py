@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # Calls whose arguments are codes: the name, and where the code stands.
 HELPERS = {
-    "_refusal": 0,  # domain/payload.py
-    "_whole": 4,  # domain/policies.py
-    "Reject": 0,  # domain/control.py: an attempt's error code, for good
+    "_refusal": 0,  # engine/payload.py
+    "_whole": 4,  # engine/retry.py
+    "Reject": 0,  # engine/outcome.py: an attempt's error code, for good
     "Fate": 1,  # domain/endpoints.py
-    "Failed": 0,  # domain/outcome.py: an attempt's error code
+    "Failed": 0,  # engine/outcome.py: an attempt's error code
     "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error
     "Enqueued": 2,  # the reason why no job was made

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, Gate, State
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.features.approvals import REASONS
 from tests.app.running import work_off
 from tests.docs.console import Console

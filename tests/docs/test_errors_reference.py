@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from tests.docs.codes import collect, python_codes
 
 pytestmark = pytest.mark.req("DP-22")

@@ -10,10 +10,10 @@ from ipaddress import ip_network
 import pytest
 
 from holdfast import App
-from holdfast.domain.errors import EgressRefused, InvalidSetting
 from holdfast.egress import EgressPolicy, Outgoing
 from holdfast.egress.addresses import refusal
 from holdfast.egress.target import Target
+from holdfast.errors import EgressRefused, InvalidSetting
 
 pytestmark = pytest.mark.req("JF-8")
 

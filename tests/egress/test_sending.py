@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.domain.errors import EgressError, EgressRefused, EgressTimeout, EgressTooLarge, EgressUnreachable
 from holdfast.egress import EgressPolicy, Outgoing, send
+from holdfast.errors import EgressError, EgressRefused, EgressTimeout, EgressTooLarge, EgressUnreachable
 from tests.egress.conftest import Policy
 from tests.support.web import Page, Web, running
 

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.domain.states import FINISHED, HELD, State
-from holdfast.domain.transitions import Step as Transition
-from holdfast.domain.transitions import replay
+from holdfast.engine.states import FINISHED, HELD, State, replay
+from holdfast.engine.states import Step as Transition
 from tests.faults.effects import effects
 from tests.faults.picture import Holding, Picture, Step, endings, lives, take_picture
 

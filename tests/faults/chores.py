@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import App
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.stores.open import open_store
 from tests.faults.workplace import Fresh, Line, OverAProxy

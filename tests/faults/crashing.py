@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast import App
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Flow, Steps
 from tests.support.crew import FOLDER_VARIABLE

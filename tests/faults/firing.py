@@ -8,7 +8,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from holdfast import App
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from tests.app.waiting import until
 from tests.support.schedules import attend, set_time
 from tests.support.warm import start_call

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import StepEntry
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.steps import StepEntry
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore

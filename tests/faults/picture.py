@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from holdfast.domain.states import FINISHED, State
+from holdfast.engine.states import FINISHED, State
 from tests.support.by_hand import ByHand, open_by_hand
 
 _SECONDS = {"sqlite": "{} / 1e6", "postgres": "extract(epoch from {})::float8"}

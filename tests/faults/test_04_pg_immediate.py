@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import StoreError
+from holdfast.errors import StoreError
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects

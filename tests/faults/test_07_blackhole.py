@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects

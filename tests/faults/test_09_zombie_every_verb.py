@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.errors import HoldfastError, StaleLease
-from holdfast.domain.job import Claim, Turn
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import StepEntry
+from holdfast.engine.job import Claim, Turn
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.steps import StepEntry
+from holdfast.errors import HoldfastError, StaleLease
 from holdfast.stores.base import ClaimRequest, Store, Verbs
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand

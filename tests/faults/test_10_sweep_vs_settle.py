@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.faults.checker import check

@@ -21,7 +21,7 @@ from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
 from holdfast.cli.health import level
-from holdfast.domain.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store

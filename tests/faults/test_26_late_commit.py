@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.domain.errors import Conflict
+from holdfast.errors import Conflict
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.picture import take_picture

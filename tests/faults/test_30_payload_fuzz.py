@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State, SyncContext
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.outcome import Failed, Snoozed
+from holdfast.engine.outcome import Failed, Snoozed
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Store
 from tests.app.running import work_off
 from tests.faults.checker import check

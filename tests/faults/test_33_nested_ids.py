@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.contract.test_roles_at_work import furnish, verbs

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.faults.checker import check

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from holdfast.domain.settlement import decide
-from holdfast.domain.states import State
+from holdfast.engine.settlement import decide
+from holdfast.engine.states import State
 from holdfast.stores.flow import Flow
 from tests.model import views
 from tests.model.conftest import Make, make

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast import App
 from holdfast.domain.gates import Gate
-from holdfast.domain.job import Claim
-from holdfast.domain.states import State
+from holdfast.engine.job import Claim
+from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.errors import Conflict, HoldfastError, Refused
+from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.flow import Steps
 from holdfast.stores.open import open_store

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.operations import Starting
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, replaced

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.job import Job
-from holdfast.domain.states import FINISHED
-from holdfast.domain.steps import Step
+from holdfast.engine.job import Job
+from holdfast.engine.states import FINISHED
+from holdfast.engine.steps import Step
 from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import Effect, effects

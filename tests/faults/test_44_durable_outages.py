@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.steps import Step
+from holdfast.engine.steps import Step
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects

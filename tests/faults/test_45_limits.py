@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.job import Job
+from holdfast.engine.job import Job
 from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects

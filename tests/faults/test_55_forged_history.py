@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.audit_check import Report
-from holdfast.domain.outcome import Succeeded
+from holdfast.engine.outcome import Succeeded
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.audit import anchor, seal, unguarded, verify

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from tests.faults.load import PATIENT
 from tests.support.stores import put, spec
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from holdfast import App
-from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.states import FINISHED, State
+from holdfast.engine.states import FINISHED, State
+from holdfast.errors import StoreUnavailable
 from tests.app.waiting import until
 
 LONG = 60.0

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from holdfast import App, Retry, State
-from holdfast.domain.states import FINISHED
+from holdfast.engine.states import FINISHED
 from holdfast.stores.open import open_store
 from tests.app.waiting import until
 from tests.faults.checker import check

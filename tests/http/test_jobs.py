@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, errors
-from holdfast.domain.job import Job
-from holdfast.domain.states import State
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
 from tests.app.conftest import NewApp
 from tests.http.conftest import Driver
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import errors, http
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.http import sse
 from holdfast.http.problems import checked
 from holdfast.http.reading import read

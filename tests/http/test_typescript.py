@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Context
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
 from tests.cli.processes import started
 from tests.support.retention import keep, sweep
 from tests.support.stores import forward

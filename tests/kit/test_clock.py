@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from holdfast import State
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.testing import Kit
 from tests.kit import shop
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import State
-from holdfast.domain.errors import HoldfastError, InvalidSetting, WaitTimeout
+from holdfast.errors import HoldfastError, InvalidSetting, WaitTimeout
 from holdfast.testing import JobsFailed, Kit, NeverIdle
 from tests.app.waiting import until
 from tests.kit import shop

@@ -8,7 +8,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.testing import Kit
 from tests.kit import shop
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, EventTimeout, State, SyncContext
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.testing import JobWaits, Kit
 from tests.support.ledger import check_ledger
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.connection import database_path
 from holdfast.testing import Kit
 from tests.app.waiting import until

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.domain.errors import JobFailed
+from holdfast.errors import JobFailed
 from holdfast.testing import JobsFailed, JobWaits, Kit
 from tests.kit import shop
 

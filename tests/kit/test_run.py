@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from holdfast import Cancel, Reject, Retry, State
-from holdfast.domain.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
+from holdfast.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
 from holdfast.testing import JobWaits, Kit
 from tests.app.waiting import until
 from tests.kit import shop

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.migrate import CODE, Plan, Script
 from holdfast.stores.open import open_store
 from tests.migration.plans import plan_of, use

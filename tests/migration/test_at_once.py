@@ -20,7 +20,7 @@ PROCESSES = 4
 # Each is ready before any begins: it says so, and waits for its input to end.
 PROGRAM = """
 import sys
-from holdfast.domain.job import JobSpec
+from holdfast.engine.job import JobSpec
 from holdfast.stores.open import open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)

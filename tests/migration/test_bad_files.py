@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connection import database_path

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.domain.errors import HoldfastError, SchemaMismatch
-from holdfast.domain.job import JobSpec
+from holdfast.engine.job import JobSpec
+from holdfast.errors import HoldfastError, SchemaMismatch
 from holdfast.stores.base import Store
 from holdfast.stores.migrate import Plan, Script
 from holdfast.stores.open import open_store

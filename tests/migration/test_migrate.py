@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 import holdfast.stores
-from holdfast.domain.errors import SchemaMismatch
-from holdfast.domain.job import JobSpec
+from holdfast.engine.job import JobSpec
+from holdfast.errors import SchemaMismatch
 from holdfast.stores.base import ClaimRequest, JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connection import database_path

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
-from holdfast.domain.errors import HoldfastError
 from holdfast.domain.gates import GateFilter
 from holdfast.domain.health import Health
-from holdfast.domain.job import Event, Job
 from holdfast.domain.limits import EACH, Bucket, Limit
-from holdfast.domain.states import State
-from holdfast.domain.transitions import Step, replay
 from holdfast.domain.workflows import Graph
+from holdfast.engine.job import Event, Job
+from holdfast.engine.states import State, Step, replay
+from holdfast.errors import HoldfastError
 from holdfast.stores.base import JobFilter
 from tests.model import views
 from tests.model.model import Model

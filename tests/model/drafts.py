@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.gates import Question
-from holdfast.domain.ids import uuid7
-from holdfast.domain.job import Dedupe, JobSpec
-from holdfast.domain.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
-from holdfast.domain.policies import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
-from holdfast.domain.settlement import Ending
-from holdfast.domain.steps import Pause, StepEntry
+from holdfast.engine.ids import uuid7
+from holdfast.engine.job import Dedupe, JobSpec
+from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
+from holdfast.engine.retry import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
+from holdfast.engine.settlement import Ending
+from holdfast.engine.steps import Pause, StepEntry
 
 USUAL = RetryPolicy()
 START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")

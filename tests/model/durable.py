@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from holdfast.domain.gates import Ballot, GateFilter, VerdictWord
-from holdfast.domain.outcome import Outcome
-from holdfast.domain.states import State
-from holdfast.domain.steps import StepEntry
+from holdfast.engine.outcome import Outcome
+from holdfast.engine.states import State
+from holdfast.engine.steps import StepEntry
 from tests.model import views
 from tests.model.comparison import same
 from tests.model.drafts import EVENTS, job_id, outcomes, people, scopes, tenants, told, waits

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import EACH, SCOPES, Bucket, Limit, Rule
 from holdfast.domain.reservations import Ask, Standing
-from holdfast.domain.states import HELD
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.states import HELD
 from tests.model.reserving import Reserving
 from tests.model.world import ModelJob
 

@@ -12,11 +12,11 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from holdfast.domain.order import Move, Where
-from holdfast.domain.outcome import Failed, Outcome, Succeeded
 from holdfast.domain.reservations import Ask
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import HELD, State
+from holdfast.engine.order import Move, Where
+from holdfast.engine.outcome import Failed, Outcome, Succeeded
+from holdfast.engine.settlement import Settlement, decide
+from holdfast.engine.states import HELD, State
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import Refused
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
-from holdfast.domain.transitions import is_legal
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State, is_legal
+from holdfast.errors import Refused
 from holdfast.stores.base import ClaimRequest
 from tests.model.drafts import codes, drafts, endings, plain_drafts, tenants
 from tests.model.player import PowerCut, cut

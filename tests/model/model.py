@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import Conflict, Refused, StaleLease
-from holdfast.domain.job import Claim, Enqueued, JobSpec
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import ACTIVE, State
+from holdfast.engine.job import Claim, Enqueued, JobSpec
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import ACTIVE, State
+from holdfast.errors import Conflict, Refused, StaleLease
 from holdfast.stores.base import ClaimRequest
 from tests.model.flowing import Flowing
 from tests.model.people import People

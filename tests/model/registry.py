@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.domain.agents import HOLD, Agent, Definition, Objection, objection
-from holdfast.domain.job import JobSpec
-from holdfast.domain.states import State
+from holdfast.engine.job import JobSpec
+from holdfast.engine.states import State
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds
 

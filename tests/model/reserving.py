@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.reservations import Ask, ReservationState, Standing
-from holdfast.domain.states import HELD
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.states import HELD
 from tests.model.registry import Registry
 from tests.model.world import ModelJob, seconds
 

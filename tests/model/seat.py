@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from holdfast.domain.job import JobSpec
-from holdfast.domain.states import State
+from holdfast.engine.job import JobSpec
+from holdfast.engine.states import State
 from tests.model.comparison import Comparison
 from tests.model.drafts import START, Draft, job_id
 from tests.model.model import Model

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.domain.transitions import Verb
+from holdfast.engine.states import Verb
 from tests.model.conftest import Make
 from tests.model.machine import StoresMachine
 

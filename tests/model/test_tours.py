@@ -11,12 +11,11 @@ import pytest
 
 from holdfast.domain.agents import Definition
 from holdfast.domain.gates import Ballot, VerdictWord
-from holdfast.domain.order import Move
-from holdfast.domain.policies import RetryPolicy
-from holdfast.domain.settlement import Ending, Settlement, decide
-from holdfast.domain.states import State
-from holdfast.domain.steps import StepEntry
-from holdfast.domain.transitions import Verb
+from holdfast.engine.order import Move
+from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.settlement import Ending, Settlement, decide
+from holdfast.engine.states import State, Verb
+from holdfast.engine.steps import StepEntry
 from holdfast.stores.base import ClaimRequest, Reschedule
 from tests.model import views
 from tests.model.comparison import Comparison

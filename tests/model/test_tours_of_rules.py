@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.domain.limits import Rule
-from holdfast.domain.policies import RetryPolicy
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
 from holdfast.domain.workflows import EdgeSpec, NodeSpec, OnFailure, Standing, WorkflowSpec, plan_hash
+from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
 from holdfast.stores.base import ClaimRequest
 from tests.model.conftest import Make
 from tests.model.drafts import Draft

@@ -7,10 +7,10 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-from holdfast.domain.fingerprint import fingerprint
-from holdfast.domain.job import EVERY_TENANT, Sweep, Verdict
-from holdfast.domain.order import Move
-from holdfast.domain.states import ACTIVE, State
+from holdfast.engine.job import EVERY_TENANT, Sweep, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.settlement import fingerprint
+from holdfast.engine.states import ACTIVE, State
 from holdfast.stores.base import OperatorVerb, Reschedule
 from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 

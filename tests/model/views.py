@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from holdfast.domain.gates import Gate, GateFilter
 from holdfast.domain.health import Health
-from holdfast.domain.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
-from holdfast.domain.policies import EXPONENTIAL
-from holdfast.domain.states import State
-from holdfast.domain.steps import Step
+from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
+from holdfast.engine.retry import EXPONENTIAL
+from holdfast.engine.states import State
+from holdfast.engine.steps import Step
 from holdfast.stores.base import JobFilter
 from tests.model.flowing import ModelFlow
 from tests.model.people import People

@@ -9,11 +9,10 @@ from fractions import Fraction
 from typing import Any
 
 from holdfast.domain.agents import Agent
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import EVERY_TENANT, JobSpec
-from holdfast.domain.states import FINISHED, HELD, State
-from holdfast.domain.steps import Step
-from holdfast.domain.transitions import TRANSITIONS, Transition, Verb
+from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.states import FINISHED, HELD, TRANSITIONS, State, Transition, Verb
+from holdfast.engine.steps import Step
+from holdfast.errors import StaleLease
 
 # Of two steps of one name the first is the usual one; the other has to be asked for.
 TARGETS = {(step.source, step.verb.value): step.target for step in reversed(TRANSITIONS)}

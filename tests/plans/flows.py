@@ -10,13 +10,13 @@ from typing import Any
 
 from holdfast.domain.dead_letters import GroupFilter
 from holdfast.domain.gates import Ballot, GateFilter, Question
-from holdfast.domain.job import JobSpec
 from holdfast.domain.operations import Starting
-from holdfast.domain.order import Move
 from holdfast.domain.retention import Keeping
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.states import State
-from holdfast.domain.steps import StepEntry
+from holdfast.engine.job import JobSpec
+from holdfast.engine.order import Move
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.states import State
+from holdfast.engine.steps import StepEntry
 from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast.domain.health import CAP
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres.store import prepare_connection
 from holdfast.stores.postgres.verbs import PostgresVerbs

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.health import CAP
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows

@@ -11,10 +11,10 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.domain.order import Move, Where
-from holdfast.domain.outcome import Paused
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.steps import Pause, StepEntry
+from holdfast.engine.order import Move, Where
+from holdfast.engine.outcome import Paused
+from holdfast.engine.settlement import Settlement, decide
+from holdfast.engine.steps import Pause, StepEntry
 from holdfast.stores.base import ClaimRequest, Telling
 from holdfast.stores.open import open_store
 from tests.plans.explained import leave_alone, used

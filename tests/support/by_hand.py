@@ -17,7 +17,7 @@ from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 from typing_extensions import override
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 
 Rows = list[tuple[Any, ...]]
 NOTHING: Mapping[str, Any] = {}

@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from holdfast.domain.job import EVERY_TENANT, Event, Job
-from holdfast.domain.states import State
-from holdfast.domain.transitions import Step, replay
+from holdfast.engine.job import EVERY_TENANT, Event, Job
+from holdfast.engine.states import State, Step, replay
 from holdfast.stores.base import JobFilter, Store
 
 PAGE = 1000

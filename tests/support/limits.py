@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from holdfast.domain.job import Event, Job
-from holdfast.domain.states import HELD
+from holdfast.engine.job import Event, Job
+from holdfast.engine.states import HELD
 from holdfast.stores.base import JobFilter, Store
 
 CountedBy = Callable[[Job], Iterable[str]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT, Verdict
-from holdfast.domain.order import Move
+from holdfast.engine.job import EVERY_TENANT, Verdict
+from holdfast.engine.order import Move
 from holdfast.stores.base import Store
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand

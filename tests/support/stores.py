@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.domain.ids import IdMaker
-from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Event, Job, JobSpec
-from holdfast.domain.outcome import Failed, Outcome, Snoozed, Succeeded
-from holdfast.domain.payload import encode
-from holdfast.domain.policies import RetryPolicy
-from holdfast.domain.settlement import Settlement, decide
-from holdfast.domain.states import State
+from holdfast.engine.ids import IdMaker
+from holdfast.engine.job import EVERY_TENANT, Claim, Enqueued, Event, Job, JobSpec
+from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.settlement import Settlement, decide
+from holdfast.engine.states import State
 from holdfast.stores.base import ClaimRequest, Store
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on

@@ -112,7 +112,7 @@ def test_the_lines_of_a_job_have_the_fields_and_no_canary(
 
 def test_without_redaction_the_canary_would_be_found(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search itself sees what it should: here nothing is hidden."""
-    monkeypatch.setattr("holdfast.domain.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
+    monkeypatch.setattr("holdfast.engine.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
     logging.getLogger("any").warning("password=canary-1")
     assert "canary-1" in stream.getvalue()
 

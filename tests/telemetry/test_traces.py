@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Backoff, Context, Retry, Trace, current_trace, outgoing_headers, trace_from
-from holdfast.domain.trace import is_trace_tag
+from holdfast.engine.trace import is_trace_tag
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

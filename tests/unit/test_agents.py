@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Agent, Backoff, Retry
 from holdfast.domain.agents import Definition, Objection, objection, under
-from holdfast.domain.job import JobSpec
-from holdfast.domain.policies import EXPONENTIAL, GENTLE
+from holdfast.engine.job import JobSpec
+from holdfast.engine.retry import EXPONENTIAL, GENTLE
 
 pytestmark = pytest.mark.req("CX-16")
 

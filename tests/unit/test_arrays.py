@@ -9,7 +9,7 @@ import pytest
 from psycopg import Connection
 from psycopg.rows import TupleRow
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.stores.postgres import connections  # which tells the driver of them
 from holdfast.stores.postgres.arrays import Ids, Numbers, Words, ids, numbers, words
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.artifacts import Artifacts, open_artifacts
 from holdfast.artifacts.s3 import Bucket, Credentials, signed
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server, s3_server
 from tests.support.stores import new_id
 

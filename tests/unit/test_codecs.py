@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.job import Event, Job
+from holdfast.engine.job import Event, Job
 from holdfast.stores.codecs import Record
 from holdfast.stores.postgres.codec import PostgresCodec
 from holdfast.stores.sqlite.codec import SqliteCodec

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.domain import errors
-from holdfast.domain.errors import FIXES, HoldfastError, StoreError
+from holdfast import errors
+from holdfast.errors import FIXES, HoldfastError, StoreError
 
 pytestmark = pytest.mark.req("ARCH")
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed
-from holdfast.domain.redaction import Redactor
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Failed
+from holdfast.engine.redaction import Redactor
 from holdfast.runtime.execution import Handler, execute
 from holdfast.runtime.failures import CHAIN, FRAMES, failure, traceback_of
 from holdfast.runtime.stopping import Stop

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.fingerprint import KEPT, fingerprint, shape
-from holdfast.domain.redaction import Redactor
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.settlement import KEPT, fingerprint, shape
 from holdfast.runtime.failures import failure
 
 pytestmark = pytest.mark.req("DP-15")

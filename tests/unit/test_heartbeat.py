@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.stalls import LoopWatch
 from holdfast.stores.sqlite.store import SqliteStore

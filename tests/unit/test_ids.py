@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.ids import IdMaker, created_ms, parse_id, uuid7
+from holdfast.engine.ids import IdMaker, created_ms, parse_id, uuid7
+from holdfast.errors import InvalidInput
 
 pytestmark = pytest.mark.req("CX-2")
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidPayload, InvalidSetting
-from holdfast.domain.keys import check_name, content_hash, content_key
-from holdfast.domain.payload import JsonValue, canonical, decode
+from holdfast.engine.names import check_name, content_hash, content_key
+from holdfast.engine.payload import JsonValue, canonical, decode
+from holdfast.errors import InvalidPayload, InvalidSetting
 
 pytestmark = pytest.mark.req("HK-2")
 

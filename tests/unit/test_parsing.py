@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 
 from holdfast.api import parsing
 from holdfast.api.bodies import MOST_ERRORS, Enqueue, read
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 pytestmark = pytest.mark.req("JF-14")
 

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidPayload
-from holdfast.domain.payload import DEFAULT_LIMIT, MAX_DEPTH, JsonValue, canonical, decode, encode, safe_text
+from holdfast.engine.payload import DEFAULT_LIMIT, MAX_DEPTH, JsonValue, canonical, decode, encode, safe_text
+from holdfast.errors import InvalidPayload
 
 pytestmark = pytest.mark.req("DP-3")
 

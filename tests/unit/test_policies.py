@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.payload import decode, encode
-from holdfast.domain.policies import (
+from holdfast.engine.payload import decode, encode
+from holdfast.engine.retry import (
     EXPONENTIAL,
     GENTLE,
     HOURLY_CAP,
@@ -26,7 +25,8 @@ from holdfast.domain.policies import (
     fixed,
     preset,
 )
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9")
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.queues import check_weights, drawn_order
+from holdfast.engine.order import check_weights, drawn_order
+from holdfast.errors import InvalidSetting
 
 ROUNDS = 6_000
 

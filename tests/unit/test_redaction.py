@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.payload import JsonValue
-from holdfast.domain.redaction import HIDDEN, LEAST, Redactor, one_line
+from holdfast.engine.payload import JsonValue
+from holdfast.engine.redaction import HIDDEN, LEAST, Redactor, one_line
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("DP-22")
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Retry
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.policies import AT_MOST_ONCE, EXPONENTIAL, as_policy, as_stored_policy, fixed, retry_limit
+from holdfast.engine.retry import AT_MOST_ONCE, EXPONENTIAL, as_policy, as_stored_policy, fixed, retry_limit
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9", "JF-5")
 

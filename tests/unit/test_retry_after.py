@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.retry_after import asked_delay, http_date
+from holdfast.engine.retry import asked_delay, http_date
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.job import Claim, Turn
+from holdfast.engine.job import Claim, Turn
 from holdfast.runtime import search as module
 from holdfast.runtime.search import Look, Search
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.errors import InvalidInput, InvalidSetting
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.searching import narrowed, parse, written
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")

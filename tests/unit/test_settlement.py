@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Cancelled, Failed, Snoozed
-from holdfast.domain.policies import fixed
-from holdfast.domain.settlement import decide, hand_back
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Cancelled, Failed, Snoozed
+from holdfast.engine.retry import fixed
+from holdfast.engine.settlement import decide, hand_back
 
 CLAIM = Claim(
     id="01a1de74-eb8c-70f1-843b-cac5f6817387",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import StoreUnavailable
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connection as connections
 from holdfast.stores.sqlite.store import SqliteStore

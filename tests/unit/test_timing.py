@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.preview import preview
 from holdfast.domain.timing import Timing, zone_of
+from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("SC-9")
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast import webhooks
 from holdfast.domain.endpoints import EndpointDraft, check_url, fate_of, message_of
-from holdfast.domain.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.domain.job import DEFAULT_RETRY
 from holdfast.domain.webhooks import key_of, secret_of
+from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.stores.codecs import EPOCH
 
 pytestmark = pytest.mark.req("JF-9")

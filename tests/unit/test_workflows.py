@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.states import State
 from holdfast.domain.workflows import Counts, Edge, Standing, WorkflowStatus, derive, find_cycle
+from holdfast.engine.states import State
 
 pytestmark = pytest.mark.req("DP-14")
 

@@ -20,7 +20,7 @@ from holdfast.access.identity import Scope as Allowed
 from holdfast.access.origin import comes_from_elsewhere, comes_from_here
 from holdfast.access.problems import problem, refusal_of
 from holdfast.client import Client
-from holdfast.domain.errors import HoldfastError, Refused
+from holdfast.errors import HoldfastError, Refused
 
 Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 

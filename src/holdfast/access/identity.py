@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.roles import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
+from holdfast.engine.job import EVERY_TENANT
 
 __all__ = ["EVERY_SCOPE", "ROLES", "Identity", "Role", "Scope", "scopes_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.access.identity import Identity, scopes_of
-from holdfast.domain.errors import Refused
+from holdfast.errors import Refused
 
 
 def refuse_beyond(identity: Identity, roles: Sequence[str], scopes: Sequence[str] = ()) -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from holdfast.access.gate import Gate, identity_of
 from holdfast.access.identity import Scope
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 AGAIN = 5.0
 """Seconds for which an answer is believed."""

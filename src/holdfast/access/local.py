@@ -10,8 +10,8 @@ from holdfast.access.gate import Authenticate
 from holdfast.access.identity import EVERY_SCOPE, Identity
 from holdfast.access.origin import is_local
 from holdfast.client import Client
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
 
 TENANT_HEADER = "holdfast-tenant"
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from starlette.responses import JSONResponse
 
-from holdfast.domain.errors import (
+from holdfast.errors import (
     Conflict,
     EventsGone,
     HoldfastError,

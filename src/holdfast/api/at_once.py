@@ -19,7 +19,7 @@ from holdfast.access.problems import refusal_of
 from holdfast.api.linking import PREFIX
 from holdfast.api.problems import invalid_request
 from holdfast.api.routes.jobs import enqueue_job
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])
 """By which the log names it."""

@@ -14,7 +14,7 @@ import random
 from dataclasses import replace
 
 from holdfast.app import App
-from holdfast.domain.errors import Refused
+from holdfast.errors import Refused
 from holdfast.runtime.duties import Maintenance
 from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.patience import ENDLESS, Patience, patience_of

@@ -19,8 +19,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from holdfast.api.parsing import check_numbers, check_shape
-from holdfast.domain.payload import MAX_DIGITS
-from holdfast.domain.policies import Backoff, Retry
+from holdfast.engine.payload import MAX_DIGITS
+from holdfast.engine.retry import Backoff, Retry
 
 B = TypeVar("B", bound=BaseModel)
 

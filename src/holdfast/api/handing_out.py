@@ -20,17 +20,16 @@ from typing import Any
 from holdfast.app import App
 from holdfast.calling import ask_first, chain_of
 from holdfast.client import Client
-from holdfast.domain.control import Reject
-from holdfast.domain.errors import InvalidPayload
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome
-from holdfast.domain.payload import decode
-from holdfast.domain.policies import as_policy
-from holdfast.domain.progress import RESERVED
-from holdfast.domain.redaction import Redactor
 from holdfast.domain.rules import NO_RULE
-from holdfast.domain.settlement import MESSAGE_LIMIT, decide, unreadable
 from holdfast.durable.approvals import Asking
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Failed, Outcome, Reject
+from holdfast.engine.payload import decode
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.retry import as_policy
+from holdfast.engine.settlement import MESSAGE_LIMIT, decide, unreadable
+from holdfast.engine.steps import RESERVED
+from holdfast.errors import InvalidPayload
 from holdfast.kind import Kind
 from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.runtime.ending import Suspended

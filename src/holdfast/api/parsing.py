@@ -17,8 +17,8 @@ from contextvars import copy_context
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
-from holdfast.domain.errors import InvalidInput, InvalidPayload
-from holdfast.domain.payload import MAX_DEPTH, MAX_DIGITS
+from holdfast.engine.payload import MAX_DEPTH, MAX_DIGITS
+from holdfast.errors import InvalidInput, InvalidPayload
 
 T = TypeVar("T")
 

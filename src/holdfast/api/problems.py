@@ -14,7 +14,7 @@ from starlette.routing import Match, Mount, Route
 
 from holdfast.access.problems import problem, refusal_of
 from holdfast.access.requests import pattern_of
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.api")
 

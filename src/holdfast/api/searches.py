@@ -8,9 +8,9 @@ from fastapi import Depends, Query
 
 from holdfast.api.asking import TheApp
 from holdfast.app import App
-from holdfast.domain.ids import parse_id
-from holdfast.domain.keys import check_name
-from holdfast.domain.states import State
+from holdfast.engine.ids import parse_id
+from holdfast.engine.names import check_name
+from holdfast.engine.states import State
 from holdfast.searching import NEVER, Search, moment, names_a_time, narrowed, parse
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 from urllib.parse import quote, unquote
 
-from holdfast.domain.errors import Conflict, InvalidInput, InvalidSetting, NotFound, Refused
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
+from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound, Refused
 
 SCHEME: Final = "artifact://"
 _FORM: Final = re.compile(r"artifact://([^/]{1,900})/([0-9a-f-]{36})/([0-9a-f]{64})")

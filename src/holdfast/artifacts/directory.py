@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.domain.errors import InvalidInput, StoreUnavailable
+from holdfast.errors import InvalidInput, StoreUnavailable
 
 _PART = re.compile(r"[A-Za-z0-9%_~\-]{1,1000}")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from holdfast.artifacts.base import Artifacts, ArtifactStore
 from holdfast.artifacts.directory import Directory
 from holdfast.artifacts.s3 import Bucket
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.secrets import shown_url
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import InvalidSetting
 
 
 def open_artifacts(named: str | os.PathLike[str] | ArtifactStore | None) -> Artifacts | None:

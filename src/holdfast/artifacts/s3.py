@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
-from holdfast.domain.errors import InvalidSetting, Refused, StoreUnavailable
+from holdfast.errors import InvalidSetting, Refused, StoreUnavailable
 
 TIMEOUT: Final = 30.0
 TRIES: Final = 3

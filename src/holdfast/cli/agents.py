@@ -15,9 +15,9 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.domain.agents import WAITING_CAP, Agent, Definition
-from holdfast.domain.errors import NotFound
-from holdfast.domain.policies import PRESETS, preset, retry_limit
-from holdfast.domain.sizes import in_words
+from holdfast.engine.retry import PRESETS, preset, retry_limit
+from holdfast.engine.units import in_words
+from holdfast.errors import NotFound
 from holdfast.features.agents import Agents
 
 commands = Commands("Register agents, look at them, disable and enable them.")

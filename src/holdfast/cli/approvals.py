@@ -15,10 +15,10 @@ from holdfast.cli.output import Cell, emit, facts, heading, line, print_document
 from holdfast.cli.session import AnyTenant, scope
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import age, moment, span
-from holdfast.domain.errors import NotFound
 from holdfast.domain.fields import Field, fields, plainly
 from holdfast.domain.gates import Gate, GateState, Vote
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
+from holdfast.errors import NotFound
 from holdfast.features.approvals import Approvals, Asked
 
 commands = Commands("What waits for people: look, and decide.")

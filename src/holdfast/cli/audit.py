@@ -17,8 +17,8 @@ from holdfast.cli.timeline import short, way
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, since
 from holdfast.domain.audit_check import Report
-from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.audit import Audit, Progress, verify_file
 
 commands = Commands("The sealed ledger: check it, show it, take it elsewhere.")

@@ -12,8 +12,8 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.domain.connectors import Connector, ConnectorOptions, secret_in
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.sizes import in_words
+from holdfast.engine.units import in_words
+from holdfast.errors import InvalidSetting
 from holdfast.features.connectors import Connectors
 
 commands = Commands("What a tenant's connectors may reach, with secrets by name.")

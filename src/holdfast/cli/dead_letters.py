@@ -19,7 +19,7 @@ from holdfast.cli.tree import Commands
 from holdfast.cli.which import Kind, Queue, Which
 from holdfast.cli.words import age, moment, since
 from holdfast.domain.dead_letters import DeadLetterGroup
-from holdfast.domain.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting, NotFound
 
 commands = Commands("What failed for good, in groups: look, redrive, discard.")
 

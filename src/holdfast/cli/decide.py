@@ -13,9 +13,9 @@ from holdfast.cli.output import emit, say, state_text, table, write
 from holdfast.cli.reading import document, merged, pairs, secret_of
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration
-from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.fields import as_json, fields
 from holdfast.domain.gates import Gate, gate_of_token
+from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.approvals import Approvals, gate_of
 
 HOW = "cli"

@@ -15,7 +15,7 @@ from holdfast.cli.output import emit, say, write
 from holdfast.cli.reading import document
 from holdfast.cli.session import NAME, OneTenant, refuse_unready
 from holdfast.cli.words import duration, instant
-from holdfast.domain.errors import NotFound
+from holdfast.errors import NotFound
 from holdfast.kind import Options
 
 

@@ -14,9 +14,9 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.timeline import short, special, way
 from holdfast.cli.words import moment
 from holdfast.client import Client
-from holdfast.domain.errors import Conflict
-from holdfast.domain.job import Event
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import Event
+from holdfast.engine.names import check_name
+from holdfast.errors import Conflict
 from holdfast.following import check_gone
 
 PAGE = 100

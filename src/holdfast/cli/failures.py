@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from holdfast.cli.output import say
-from holdfast.domain.errors import HoldfastError, InvalidInput, NotFound, Refused
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
 
 OK, FAILED, USAGE, NOT_FOUND, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 

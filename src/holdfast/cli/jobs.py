@@ -17,12 +17,12 @@ from holdfast.cli.waiting import print_steps, reason, short_reason
 from holdfast.cli.which import Which
 from holdfast.cli.words import age, moment
 from holdfast.domain.dead_letters import DeadLetterGroup
-from holdfast.domain.errors import NotFound
-from holdfast.domain.job import EVERY_TENANT, Job
-from holdfast.domain.progress import RESERVED, Progress
-from holdfast.domain.states import State
 from holdfast.domain.templates import MadeFrom
-from holdfast.domain.trace import plain_tags
+from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.states import State
+from holdfast.engine.steps import RESERVED, Progress
+from holdfast.engine.trace import plain_tags
+from holdfast.errors import NotFound
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 from holdfast.vault import shown

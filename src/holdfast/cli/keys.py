@@ -12,7 +12,7 @@ from holdfast.cli import options
 from holdfast.cli.output import emit, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.features.keys import Rotated, rotate
 from holdfast.sealing import KeyRing, new_key
 from holdfast.vault import Vault

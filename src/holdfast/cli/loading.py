@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli.session import refuse_unready, wait_ready
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.loading import find_app
 
 

@@ -16,9 +16,9 @@ from holdfast.cli.tree import Commands
 from holdfast.cli.which import Which
 from holdfast.cli.words import duration, moment
 from holdfast.client import Client
-from holdfast.domain.errors import NotFound
 from holdfast.domain.operations import Operation
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import NotFound
 from holdfast.features.operations import Operations, Wanted
 from holdfast.stores.ids import new_id
 

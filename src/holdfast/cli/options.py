@@ -10,8 +10,8 @@ import typer
 
 from holdfast import config
 from holdfast.cli.words import duration
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting
 
 Url = Annotated[
     str | None,

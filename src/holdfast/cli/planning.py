@@ -14,9 +14,9 @@ from holdfast.cli.loading import load_app
 from holdfast.cli.session import Session
 from holdfast.cli.words import duration
 from holdfast.client import Client
-from holdfast.domain.job import JobSpec
-from holdfast.domain.payload import encode
-from holdfast.domain.policies import Retry
+from holdfast.engine.job import JobSpec
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import Retry
 from holdfast.features.schedules import Schedules
 from holdfast.features.templates import Templates
 from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec

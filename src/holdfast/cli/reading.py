@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from holdfast.domain.errors import InvalidPayload, InvalidSetting
 from holdfast.domain.fields import as_json
-from holdfast.domain.payload import decode
+from holdfast.engine.payload import decode
+from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.kind import PAYLOAD_LIMIT
 
 # Escapes and spaces may make the text longer than what is stored; beyond this it is not read to the end.

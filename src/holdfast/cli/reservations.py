@@ -11,8 +11,8 @@ from holdfast.cli.output import line, state_text
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.ids import parse_id
 from holdfast.domain.reservations import Reservation
+from holdfast.engine.ids import parse_id
 from holdfast.features.reservations import Reservations
 
 commands = Commands("Look at what is reserved, and end it.")

@@ -12,9 +12,9 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
 from holdfast.client import Client
-from holdfast.domain.errors import NotFound
 from holdfast.domain.rules import EACH_KIND, PayloadRule, RuleDraft
-from holdfast.domain.sizes import in_words
+from holdfast.engine.units import in_words
+from holdfast.errors import NotFound
 from holdfast.features.payload_rules import PayloadRules
 
 commands = Commands("Rules for payloads: what may be in one, who sees it.")

@@ -14,10 +14,10 @@ from holdfast.cli.output import Cell, emit, facts, heading, line, print_document
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import instant, moment, span
-from holdfast.domain.errors import InvalidSetting, NotFound
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.timing import Timing
+from holdfast.errors import InvalidSetting, NotFound
 
 commands = Commands("When jobs are made by themselves: look, and change.")
 

@@ -12,7 +12,7 @@ from holdfast.app import App
 from holdfast.cli.output import emit, say, write
 from holdfast.cli.reading import data_of
 from holdfast.cli.session import NAME, OneTenant, refuse_unready
-from holdfast.domain.errors import NotFound
+from holdfast.errors import NotFound
 from holdfast.stores.base import Sent
 
 

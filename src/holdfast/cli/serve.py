@@ -19,8 +19,8 @@ from holdfast.cli.loading import load_app
 from holdfast.cli.output import emit, say
 from holdfast.cli.serving import on_signals, run_to_end
 from holdfast.cli.session import NAME, refuse_absent, scope, wait_ready
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import InvalidSetting
 
 HOST, PORT = "127.0.0.1", 8000
 LOOK = 2.0

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.cli.output import line
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.runtime.looping import entered_again
 from holdfast.runtime.worker import Worker, WorkerOptions
 

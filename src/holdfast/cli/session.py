@@ -17,9 +17,9 @@ from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidSetting, NotFound, SchemaMismatch
-from holdfast.domain.job import DEFAULT_TENANT, EVERY_TENANT
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.runtime.beginning import when_there
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store

@@ -13,8 +13,8 @@ from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment
-from holdfast.domain.errors import NotFound
 from holdfast.domain.subscriptions import DEPTH, MOST_DEEP, JobOptions, Subscription
+from holdfast.errors import NotFound
 from holdfast.features.subscriptions import Subscriptions
 from holdfast.stores.reads.subscriptions import COUNTED
 

@@ -9,8 +9,8 @@ import typer
 from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.words import moment, time_or_span
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.switches import Named
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.switches import Switches
 
 Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue.")]

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from holdfast.cli.output import Cell, line, state_text, table
 from holdfast.cli.words import clock, moment, span
-from holdfast.domain.job import Attempt, Event
-from holdfast.domain.steps import NO_LIMIT
+from holdfast.engine.job import Attempt, Event
+from holdfast.engine.steps import NO_LIMIT
 
 COLUMNS = ("time (UTC)", "after", "verb", "from → to", "try", "by", "")
 # Shown elsewhere, or too long for a line.

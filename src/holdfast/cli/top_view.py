@@ -16,8 +16,8 @@ from holdfast.cli.timeline import short
 from holdfast.cli.words import clock, span
 from holdfast.domain.gates import Gate
 from holdfast.domain.health import CAP
-from holdfast.domain.job import Job
 from holdfast.domain.pulse import Pulse, QueuePulse, WorkerPulse
+from holdfast.engine.job import Job
 
 NARROW = 80
 OLD = 300.0

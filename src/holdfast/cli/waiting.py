@@ -11,9 +11,9 @@ from rich.text import Text
 from holdfast.cli.output import Cell, line, table
 from holdfast.cli.words import moment, span
 from holdfast.domain.gates import Gate
-from holdfast.domain.job import Job
-from holdfast.domain.states import State
-from holdfast.domain.steps import NO_LIMIT, Step
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
+from holdfast.engine.steps import NO_LIMIT, Step
 from holdfast.insights import Story
 from holdfast.vault import shown
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
-from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

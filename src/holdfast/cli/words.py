@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
 
 _STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 

@@ -23,9 +23,9 @@ from holdfast.cli.supervision.plan import Plan
 from holdfast.cli.supervision.reload import Reloader
 from holdfast.cli.supervision.supervisor import Report, Supervisor
 from holdfast.cli.words import duration
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting
 from holdfast.runtime.worker import WorkerOptions
 
 LONGEST_SWEEP = 5.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from holdfast.domain.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 
 Argument = str | int | float
 Part = tuple[str, str | None]

@@ -19,12 +19,11 @@ from holdfast import config
 from holdfast.client import Client
 from holdfast.connectors import argv
 from holdfast.connectors.ends import program_outcome
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Crashed, Failed
-from holdfast.domain.payload import safe_text
-from holdfast.domain.sizes import Size, in_bytes
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Crashed, Failed
+from holdfast.engine.payload import safe_text
+from holdfast.engine.units import Duration, Size, in_bytes, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
 from holdfast.runtime.children.pool import Children

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.domain.outcome import Failed, Outcome, Succeeded
-from holdfast.domain.payload import encode
+from holdfast.engine.outcome import Failed, Outcome, Succeeded
+from holdfast.engine.payload import encode
 
 if TYPE_CHECKING:
     from holdfast.connectors.command import Program

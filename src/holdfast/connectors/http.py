@@ -15,7 +15,12 @@ from typing import Any, Final, TypedDict
 from holdfast.connectors.reach import Reach, without
 from holdfast.context import Context
 from holdfast.domain.connectors import check_headers
-from holdfast.domain.errors import (
+from holdfast.egress import Answer, Outgoing, send
+from holdfast.engine.outcome import Failed
+from holdfast.engine.payload import decode
+from holdfast.engine.redaction import one_line
+from holdfast.engine.retry import asked_delay, http_date
+from holdfast.errors import (
     EgressError,
     EgressRefused,
     EgressTooLarge,
@@ -24,11 +29,6 @@ from holdfast.domain.errors import (
     InvalidSetting,
     Refused,
 )
-from holdfast.domain.outcome import Failed
-from holdfast.domain.payload import decode
-from holdfast.domain.redaction import one_line
-from holdfast.domain.retry_after import asked_delay, http_date
-from holdfast.egress import Answer, Outgoing, send
 from holdfast.runtime.ending import Ended
 
 REQUEST: Final = "http.request"

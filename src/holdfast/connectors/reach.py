@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from holdfast.context import Context
 from holdfast.domain.connectors import Connector, secret_in
-from holdfast.domain.control import Reject
-from holdfast.domain.redaction import LEAST, Redactor
 from holdfast.egress import EgressPolicy
+from holdfast.engine.outcome import Reject
+from holdfast.engine.redaction import LEAST, Redactor
 
 SecretProvider = Callable[[str, str], str | Awaitable[str | None] | None]
 """From the name of a secret and a tenant to its value, or None."""

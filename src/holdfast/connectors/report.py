@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, TypedDict
 
 from holdfast.connectors.tables import TYPES, Row, written
 from holdfast.context import Context
-from holdfast.domain.control import Reject
-from holdfast.domain.errors import InvalidArguments, InvalidSetting
-from holdfast.domain.keys import check_name
+from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Reject
+from holdfast.errors import InvalidArguments, InvalidSetting
 
 GENERATE: Final = "report.generate"
 LARGEST: Final = 2 * 1024**3

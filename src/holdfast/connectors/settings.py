@@ -8,11 +8,10 @@ from typing import Any, Literal, TypedDict
 
 from holdfast.connectors.argv import builder
 from holdfast.connectors.command import Program
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_RETRY
-from holdfast.domain.policies import RetryPolicy, as_policy
-from holdfast.domain.sizes import Size
+from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.engine.retry import RetryPolicy, as_policy
+from holdfast.engine.units import Duration, Size, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.kind import Options
 
 

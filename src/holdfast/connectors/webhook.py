@@ -18,7 +18,6 @@ from typing import Any, Final
 from holdfast.connectors.reach import Reach
 from holdfast.context import Context
 from holdfast.domain import webhooks
-from holdfast.domain.control import Cancel, Reject
 from holdfast.domain.endpoints import (
     DELIVER,
     DELIVERY_TIMEOUT,
@@ -33,11 +32,11 @@ from holdfast.domain.endpoints import (
     is_ours,
     message_of,
 )
-from holdfast.domain.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.domain.outcome import Failed
-from holdfast.domain.redaction import one_line
-from holdfast.domain.retry_after import asked_delay, http_date
 from holdfast.egress import Answer, Outgoing, send
+from holdfast.engine.outcome import Cancel, Failed, Reject
+from holdfast.engine.redaction import one_line
+from holdfast.engine.retry import asked_delay, http_date
+from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.runtime.ending import Ended
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.payload import DEFAULT_LIMIT
+from holdfast.engine.payload import DEFAULT_LIMIT
+from holdfast.errors import InvalidInput
 
 FORM = "application/x-www-form-urlencoded"
 MOST_FIELDS = 2_000

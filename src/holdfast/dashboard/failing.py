@@ -13,7 +13,7 @@ from starlette.responses import Response
 from holdfast.access.problems import status_of
 from holdfast.access.requests import CLOSED, pattern_of
 from holdfast.dashboard.rendering import render
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.dashboard")
 

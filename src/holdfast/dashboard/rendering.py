@@ -21,7 +21,7 @@ from holdfast.app import App
 from holdfast.dashboard import drawing
 from holdfast.dashboard.around import Around
 from holdfast.dashboard.words import FILTERS
-from holdfast.domain.errors import Refused
+from holdfast.errors import Refused
 
 SAID = "holdfast_said"
 THEME = "holdfast_theme"

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from holdfast.access import Identity, Scope, identity_of, require
 from holdfast.dashboard.rendering import the_app
-from holdfast.domain.errors import Refused
+from holdfast.errors import Refused
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.job import Event
-from holdfast.domain.states import State
+from holdfast.engine.job import Event
+from holdfast.engine.states import State
 
 # Shown elsewhere, or too long for a line.
 ELSEWHERE = frozenset({"error_code", "error_message", "reason", "traceback", "log"})

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.policies import Backoff, Retry, as_stored_policy, preset
-from holdfast.domain.sizes import Size, in_bytes
+from holdfast.engine.job import JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.retry import Backoff, Retry, as_stored_policy, preset
+from holdfast.engine.units import Duration, Size, in_bytes, seconds
+from holdfast.errors import InvalidSetting
 
 NAME_LIMIT: Final = 255
 LARGEST_PAYLOAD: Final = 2**30

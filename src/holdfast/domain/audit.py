@@ -15,7 +15,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 
 Field = str | int | None
 Item = tuple[Field, ...]

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from holdfast.domain.audit import GENESIS, Anchor, Item, Purged, Ranges, Seal, content_digest, digest_of, leaves
-from holdfast.domain.states import State
-from holdfast.domain.transitions import Step, replay
+from holdfast.engine.states import State, Step, replay
 
 What = Literal["event", "action"]
 FlawKind = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.domain.audit import ACTION_FIELDS, EVENT_FIELDS, Item, Seal
 from holdfast.domain.audit_check import Block
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 
 FORMAT = 1
 _BYTES = ("events", "actions", "contents")

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting, Refused
-from holdfast.domain.keys import check_name
-from holdfast.domain.redaction import HIDDEN, Redactor
-from holdfast.domain.secrets import hide_shapes
-from holdfast.domain.sizes import Size, in_bytes
+from holdfast.engine.names import check_name
+from holdfast.engine.redaction import HIDDEN, Redactor, hide_shapes
+from holdfast.engine.units import Duration, Size, in_bytes, seconds
+from holdfast.errors import InvalidSetting, Refused
 
 MOST: Final = 200
 """So many hosts, headers and secrets at most."""

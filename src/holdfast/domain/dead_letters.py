@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from holdfast.domain.errors import InvalidInput, InvalidSetting
-from holdfast.domain.times import instant_or_none
+from holdfast.engine.times import instant_or_none
+from holdfast.errors import InvalidInput, InvalidSetting
 
 Order = Literal["last", "count"]
 ORDERS: Final = ("last", "count")

@@ -13,11 +13,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from holdfast.domain.errors import InvalidInput, InvalidSetting
-from holdfast.domain.job import EVERY_TENANT, JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode
-from holdfast.domain.policies import Backoff, Retry
 from holdfast.domain.subscriptions import (
     TELLS,
     TOLD_BY_US,
@@ -29,6 +24,11 @@ from holdfast.domain.subscriptions import (
     stored_options,
 )
 from holdfast.domain.webhooks import MOST_SECRETS, PREFIX
+from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import Backoff, Retry
+from holdfast.errors import InvalidInput, InvalidSetting
 
 DELIVER: Final = TELLS
 PING: Final = "ping"

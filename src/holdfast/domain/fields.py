@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from holdfast.domain.errors import InvalidPayload
 from holdfast.domain.forms import DEEPEST, referred
-from holdfast.domain.payload import decode
+from holdfast.engine.payload import decode
+from holdfast.errors import InvalidPayload
 
 MOST_PARTS: Final = 500
 _YES: Final = {"true": True, "yes": True, "false": False, "no": False}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from holdfast.domain.errors import InvalidInput, InvalidSetting
 from holdfast.domain.forms import violations
-from holdfast.domain.ids import parse_id
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import canonical
+from holdfast.engine.ids import parse_id
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import canonical
+from holdfast.errors import InvalidInput, InvalidSetting
 
 VerdictWord = Literal["approve", "deny"]
 GateState = Literal["open", "approved", "denied", "expired", "withdrawn"]

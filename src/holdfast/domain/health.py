@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.sizes import in_bytes
+from holdfast.engine.units import in_bytes, seconds
+from holdfast.errors import InvalidSetting
 
 Verdict = Literal["ok", "warn", "critical"]
 Level = Literal["advice", "warn", "critical"]

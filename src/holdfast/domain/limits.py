@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
+from holdfast.engine.names import check_name
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 Scope = Literal["all", "queue", "kind", "key", "resource", "agent", "tenant"]
 SCOPES: Final[tuple[Scope, ...]] = ("all", "queue", "kind", "key", "resource", "agent", "tenant")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 
 BulkVerb = Literal["cancel", "redrive", "discard"]
 BULK_VERBS: Final = ("cancel", "redrive", "discard")

@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.domain.errors import InvalidSetting
 from holdfast.domain.schedules import GRACE, MOST_COUNTED, MOST_FIRED, Schedule, ScheduleDraft
 from holdfast.domain.timing import Timing
+from holdfast.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

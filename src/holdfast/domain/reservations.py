@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from holdfast.domain.errors import Conflict
+from holdfast.errors import Conflict
 
 # How soon whoever waits for its turn looks again: quickly at first, then at leisure.
 LOOK_EVERY: Final = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)

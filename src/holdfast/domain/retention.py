@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
+from holdfast.engine.names import check_name
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 ANY: Final = "*"
 ENDS: Final = ("succeeded", "failed", "cancelled", "dead_letter")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 
 
 class Scope(StrEnum):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import JsonValue, look_at, path_of
-from holdfast.domain.sizes import Size, in_bytes
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import JsonValue, look_at, path_of
+from holdfast.engine.units import Size, in_bytes
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
 
 EACH_KIND: Final = "*"
 FORBIDDEN: Final = (

@@ -10,14 +10,14 @@ from holdfast.domain.agents import Agent
 from holdfast.domain.circumstances import Circumstances, Executor, WorkerSeen
 from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.domain.gates import Gate
-from holdfast.domain.job import EVERY_TENANT, Event, Job
 from holdfast.domain.limits import Limit
 from holdfast.domain.reservations import Reservation
-from holdfast.domain.states import State
-from holdfast.domain.steps import Step
 from holdfast.domain.switches import Switch
 from holdfast.domain.tenants import TurnOf
 from holdfast.domain.workflows import ParentResult
+from holdfast.engine.job import EVERY_TENANT, Event, Job
+from holdfast.engine.states import State
+from holdfast.engine.steps import Step
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
 

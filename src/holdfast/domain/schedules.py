@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import JobSpec
-from holdfast.domain.keys import check_name
 from holdfast.domain.templates import payload_text, stored_options
 from holdfast.domain.timing import Timing
+from holdfast.engine.job import JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "queue"]

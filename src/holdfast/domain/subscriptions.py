@@ -13,18 +13,18 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import HoldfastError, InvalidSetting
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import DEFAULT_QUEUE, DEFAULT_RETRY, EVERY_TENANT, Event, JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.order import check_priority
-from holdfast.domain.payload import canonical, encode, own
-from holdfast.domain.policies import Backoff, Retry, as_stored_policy
-from holdfast.domain.steps import projection
 from holdfast.domain.templates import Template, job_options
-from holdfast.domain.trace import is_trace_tag
-from holdfast.domain.transitions import Verb
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, EVERY_TENANT, Event, JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.order import check_priority
+from holdfast.engine.payload import canonical, encode, own
+from holdfast.engine.retry import Backoff, Retry, as_stored_policy
+from holdfast.engine.states import Verb
+from holdfast.engine.steps import projection
+from holdfast.engine.trace import is_trace_tag
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import HoldfastError, InvalidSetting
 
 Start = Literal["now", "beginning"]
 

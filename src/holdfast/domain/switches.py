@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidInput, InvalidSetting, Refused
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
 from holdfast.domain.limits import EACH
-from holdfast.domain.settlement import storable
-from holdfast.domain.times import instant
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.engine.settlement import storable
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidInput, InvalidSetting, Refused
 
 NAME_LIMIT: Final = 255
 SHORTEST: Final = 0.001

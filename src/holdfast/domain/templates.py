@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
-from holdfast.domain.order import check_priority
-from holdfast.domain.pages import Place, unknown_place
-from holdfast.domain.payload import encode, own
-from holdfast.domain.policies import Backoff, Retry, as_stored_policy
 from holdfast.domain.rules import HIDDEN
+from holdfast.engine.names import Place, check_name, unknown_place
+from holdfast.engine.order import check_priority
+from holdfast.engine.payload import encode, own
+from holdfast.engine.retry import Backoff, Retry, as_stored_policy
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
 
 PAYLOAD_LIMIT: Final = 1_048_576
 OPTIONS: Final = ("queue", "priority", "tags", "agent", "retry", "deadline", "correlation_id", "external_ref")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
 from holdfast.domain.limits import Rule
+from holdfast.engine.names import check_name
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidSetting
 
 MOST_PENDING: Final = 100_000_000
 MOST_WEIGHT: Final = 1000

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypedDict, Unpack
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT
-from holdfast.domain.keys import check_name
-from holdfast.domain.queues import check_weights
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.engine.order import check_weights
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 LEASE, SHORTEST = 30.0, 0.01
 

@@ -18,8 +18,8 @@ from typing import Final, Literal
 
 from cronsim import CronSim, CronSimError
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
 
 TEXT_LIMIT: Final = 200
 ZONE_LIMIT: Final = 100

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
 from holdfast.domain.roles import Role, Scope, scopes_of
-from holdfast.domain.times import instant
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 PREFIX: Final = "hf_"
 SESSION_PREFIX: Final = "hfs_"

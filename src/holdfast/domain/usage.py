@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Final, Literal
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.times import instant
+from holdfast.engine.times import instant
+from holdfast.errors import InvalidSetting
 
 By = Literal["day", "kind", "tenant"]
 GROUPS: Final[tuple[By, ...]] = ("tenant", "kind", "day")

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.domain.errors import InvalidInput, InvalidPayload, InvalidSetting, Refused
-from holdfast.domain.payload import decode
+from holdfast.engine.payload import decode
+from holdfast.errors import InvalidInput, InvalidPayload, InvalidSetting, Refused
 
 PREFIX: Final = "whsec_"
 VERSION: Final = "v1"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT, Job
 from holdfast.domain.limits import EACH, Limit
 from holdfast.domain.reason import Reason
 from holdfast.domain.reservations import Reservation
-from holdfast.domain.states import State
 from holdfast.domain.switches import Switch
 from holdfast.domain.workflows import ParentResult
+from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.states import State
 
 LOST = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.domain.reason import Reason
 from holdfast.domain.scene import Scene, at
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 
 
 def succeeded(scene: Scene) -> Reason | None:

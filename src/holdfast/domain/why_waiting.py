@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.domain.reason import Reason
 from holdfast.domain.scene import WAITING, Scene, at
-from holdfast.domain.states import State
 from holdfast.domain.why_held import by_limits, by_parents, by_reservations, by_switches
+from holdfast.engine.states import State
 
 
 def retry_waiting(scene: Scene) -> Reason | None:

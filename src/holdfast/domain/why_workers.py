@@ -5,9 +5,9 @@ from __future__ import annotations
 from holdfast.domain.circumstances import AHEAD, WorkerSeen
 from holdfast.domain.reason import Reason
 from holdfast.domain.scene import Scene, at
-from holdfast.domain.states import HELD as HELD_STATES
-from holdfast.domain.states import State
 from holdfast.domain.why_waiting import limited, paused, reserved
+from holdfast.engine.states import HELD as HELD_STATES
+from holdfast.engine.states import State
 
 
 def running(scene: Scene) -> Reason | None:

@@ -14,9 +14,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import JobSpec
-from holdfast.domain.states import State
+from holdfast.engine.job import JobSpec
+from holdfast.engine.states import State
+from holdfast.errors import InvalidSetting
 
 OnFailure = Literal["stop", "continue", "skip"]
 """What a job that did not succeed means for those after it: *skip* them, *continue* with them all the same, or *stop*

@@ -10,14 +10,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.policies import Retry, as_policy
-from holdfast.domain.steps import check_step_name
 from holdfast.durable.approvals import Asking, Decision, decision
 from holdfast.durable.plan import Plan, running
 from holdfast.durable.script import Durably
 from holdfast.durable.values import AppEvent, is_async, label_of
+from holdfast.engine.retry import Retry, as_policy
+from holdfast.engine.steps import check_step_name
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.runtime.ending import Suspended
 
 P = ParamSpec("P")

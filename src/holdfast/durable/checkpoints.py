@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.client import Client
-from holdfast.domain.errors import InvalidSetting, StaleLease
-from holdfast.domain.job import Claim
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode
-from holdfast.domain.progress import RESERVED
+from holdfast.engine.job import Claim
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode
+from holdfast.engine.steps import RESERVED
+from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.stores.flow import Flow
 
 CHECKPOINT_LIMIT: Final = 1_048_576

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.control import Stopped
-from holdfast.domain.errors import StaleLease, StoreUnavailable
-from holdfast.domain.job import Claim
-from holdfast.domain.redaction import Redact
-from holdfast.domain.steps import Saved, Script, Step, StepEntry
 from holdfast.durable.script import Durably, Know, Nap, Run, Save
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Stopped
+from holdfast.engine.redaction import Redact
+from holdfast.engine.steps import Saved, Script, Step, StepEntry
+from holdfast.errors import StaleLease, StoreUnavailable
 from holdfast.runtime.ending import Suspended
 from holdfast.runtime.recording import Recorder
 from holdfast.runtime.stopping import Stop

@@ -11,18 +11,18 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.control import Reject
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
-from holdfast.domain.policies import Retry
-from holdfast.domain.steps import BEFORE_ALL, check_match, check_step_name
-from holdfast.domain.times import instant
 from holdfast.durable import script
 from holdfast.durable.approvals import Asking, decision, question
 from holdfast.durable.drivers import Durable
 from holdfast.durable.script import Durably
 from holdfast.durable.values import Value, check_callable
+from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Reject
+from holdfast.engine.retry import Retry
+from holdfast.engine.steps import BEFORE_ALL, check_match, check_step_name
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.stores.ids import new_id
 
 running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)

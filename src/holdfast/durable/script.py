@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.domain.control import Cancel, Reject, Snooze
-from holdfast.domain.errors import EventTimeout, HoldfastError, StaleLease, StoreError
-from holdfast.domain.outcome import Paused
-from holdfast.domain.policies import Retry
-from holdfast.domain.redaction import Redact
-from holdfast.domain.steps import Pause, Saved, Script, Step, StepEntry, StepKind
 from holdfast.durable.values import AppEvent, Value, describe, remembered
+from holdfast.engine.outcome import Cancel, Paused, Reject, Snooze
+from holdfast.engine.redaction import Redact
+from holdfast.engine.retry import Retry
+from holdfast.engine.steps import Pause, Saved, Script, Step, StepEntry, StepKind
+from holdfast.errors import EventTimeout, HoldfastError, StaleLease, StoreError
 from holdfast.runtime.ending import Suspended
 
 # A step that is tried again sooner than this is waited for in place: to let go and be taken again takes about as long.

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from holdfast.arguments import Signature
-from holdfast.domain.errors import HoldfastError, InvalidSetting, StepFailed
-from holdfast.domain.payload import decode, encode, own
-from holdfast.domain.redaction import Redact
-from holdfast.domain.settlement import MESSAGE_LIMIT
-from holdfast.domain.steps import VALUE_LIMIT, Step
+from holdfast.engine.payload import decode, encode, own
+from holdfast.engine.redaction import Redact
+from holdfast.engine.settlement import MESSAGE_LIMIT
+from holdfast.engine.steps import VALUE_LIMIT, Step
+from holdfast.errors import HoldfastError, InvalidSetting, StepFailed
 from holdfast.runtime.failures import message_of
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
-from holdfast.domain.errors import InvalidSetting
 from holdfast.egress.addresses import Network
 from holdfast.egress.target import Target, refused
+from holdfast.errors import InvalidSetting
 
 if TYPE_CHECKING:
     import ssl

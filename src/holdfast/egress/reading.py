@@ -14,8 +14,8 @@ import zlib
 from collections.abc import AsyncIterable, Sequence
 from typing import Final
 
-from holdfast.domain.errors import EgressError, EgressTooLarge
 from holdfast.egress.policy import EgressPolicy
+from holdfast.errors import EgressError, EgressTooLarge
 
 PACKED: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """What zlib is told for each."""

@@ -10,10 +10,10 @@ import asyncio
 import socket
 from typing import Final
 
-from holdfast.domain.errors import EgressTimeout, EgressUnreachable
 from holdfast.egress.addresses import refusal
 from holdfast.egress.policy import EgressPolicy
 from holdfast.egress.target import Target, refused
+from holdfast.errors import EgressTimeout, EgressUnreachable
 
 ANSWERS: Final = 64
 

@@ -7,12 +7,12 @@ import time
 from contextlib import aclosing
 from typing import Final
 
-from holdfast.domain.errors import EgressTimeout
 from holdfast.egress.answer import Answer
 from holdfast.egress.policy import EgressPolicy
 from holdfast.egress.request import Outgoing
 from holdfast.egress.resolving import resolve
 from holdfast.egress.target import Target, refused
+from holdfast.errors import EgressTimeout
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 

@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
-from holdfast.domain.errors import EgressRefused, InvalidSetting
+from holdfast.errors import EgressRefused, InvalidSetting
 
 URL_LIMIT: Final = 8_192
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}

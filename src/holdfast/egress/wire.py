@@ -16,10 +16,10 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from holdfast.domain.errors import EgressError, EgressTimeout, EgressUnreachable, InvalidSetting
 from holdfast.egress.policy import EgressPolicy
 from holdfast.egress.request import Outgoing
 from holdfast.egress.target import Target, missing_extra
+from holdfast.errors import EgressError, EgressTimeout, EgressUnreachable, InvalidSetting
 
 try:
     import httpcore2

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TypeVar, Unpack
 
 from holdfast.domain.agents import NAME_LIMIT, Agent, AgentOptions, Definition
-from holdfast.domain.errors import Conflict, InvalidInput, NotFound
-from holdfast.domain.keys import check_name
-from holdfast.domain.pages import Paging
-from holdfast.domain.settlement import storable
+from holdfast.engine.names import Paging, check_name
+from holdfast.engine.settlement import storable
+from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

@@ -11,8 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypedDict, TypeVar
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidInput, NotFound, Refused
 from holdfast.domain.gates import (
     COMMENT_LIMIT,
     DATA_LIMIT,
@@ -30,10 +28,12 @@ from holdfast.domain.gates import (
     new_token,
     token_hash,
 )
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Job
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode, safe_text
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Job
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode, safe_text
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.stores.base import Caller, Verbs
 from holdfast.stores.flow import Flow, Steps, flow
 

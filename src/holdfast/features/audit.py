@@ -12,8 +12,8 @@ from typing import Literal
 from holdfast.domain.audit import Action, Anchor, Seal
 from holdfast.domain.audit_check import Block, Check, Report
 from holdfast.domain.audit_file import read_header, read_parts, written_block, written_header
-from holdfast.domain.errors import NotFound
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
+from holdfast.errors import NotFound
 from holdfast.runtime.sealing import release
 from holdfast.stores.base import Caller
 from holdfast.stores.codecs import micros

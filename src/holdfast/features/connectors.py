@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Unpack
 
 from holdfast.domain.connectors import Connector, ConnectorDraft, ConnectorOptions
-from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 

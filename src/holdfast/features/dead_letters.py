@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, Protocol, TypedDict, Unpack
 
 from holdfast.domain.dead_letters import NOTE_LIMIT, DeadLetterGroup, GroupFilter, Order
-from holdfast.domain.errors import Conflict, InvalidInput, NotFound
-from holdfast.domain.job import Enqueued, Job, JobSpec
 from holdfast.domain.operations import Operation
-from holdfast.domain.pages import page_size
-from holdfast.domain.payload import safe_text
-from holdfast.domain.settlement import storable
+from holdfast.engine.job import Enqueued, Job, JobSpec
+from holdfast.engine.names import page_size
+from holdfast.engine.payload import safe_text
+from holdfast.engine.settlement import storable
+from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.stores.base import Caller, JobFilter
 from holdfast.stores.flow import Flow, Steps, flow
 

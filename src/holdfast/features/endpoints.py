@@ -18,11 +18,11 @@ from holdfast.domain.endpoints import (
     check_tenant,
     delivery_job,
 )
-from holdfast.domain.errors import Conflict, InvalidInput, NotFound, Refused
-from holdfast.domain.ids import parse_id
-from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import JobOptions
 from holdfast.domain.webhooks import MOST_SECRETS
+from holdfast.engine.ids import parse_id
+from holdfast.engine.settlement import storable
+from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.ids import new_id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.domain.circumstances import Executor, ExecutorRole
-from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.keys import check_name
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.stores.base import Caller
 
 _Executors = list[Executor]  # inside the class the word is a method

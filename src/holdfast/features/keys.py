@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
 from holdfast.stores.port.payloads import SealedJob, SealedPart

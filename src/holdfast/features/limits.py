@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from holdfast.domain.errors import NotFound
 from holdfast.domain.limits import Limit, LimitOptions, Rule, counted
+from holdfast.errors import NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

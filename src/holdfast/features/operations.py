@@ -8,12 +8,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TypedDict, Unpack
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from holdfast.domain.operations import BulkVerb, Operation, Starting, check_rate, check_verb
-from holdfast.domain.policies import retry_limit
-from holdfast.domain.settlement import storable
-from holdfast.domain.states import State
+from holdfast.engine.retry import retry_limit
+from holdfast.engine.settlement import storable
+from holdfast.engine.states import State
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from holdfast.stores.base import Caller
 from holdfast.stores.choosing import all_of
 from holdfast.stores.flow import Flow

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Unpack
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.payload import encode
 from holdfast.domain.rules import EACH_KIND, Effective, PayloadRule, RuleDraft, RuleOptions, combine, effective
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.payload import encode
+from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.runtime.rulebook import RuleBook
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow

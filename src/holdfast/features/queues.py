@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.keys import check_name
-from holdfast.domain.order import check_priority
 from holdfast.domain.reservations import QueueSetting
+from holdfast.engine.names import check_name
+from holdfast.engine.order import check_priority
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

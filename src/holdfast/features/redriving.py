@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Verdict
-from holdfast.domain.keys import check_name
-from holdfast.domain.settlement import storable
-from holdfast.domain.states import State
-from holdfast.domain.steps import NAME_LIMIT, Step
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Verdict
+from holdfast.engine.names import check_name
+from holdfast.engine.settlement import storable
+from holdfast.engine.states import State
+from holdfast.engine.steps import NAME_LIMIT, Step
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import Conflict, NotFound, StaleLease, StoreUnavailable
-from holdfast.domain.job import DEFAULT_QUEUE, Claim, JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.outcome import Failed, Outcome, Succeeded
-from holdfast.domain.payload import decode, encode, own
-from holdfast.domain.redaction import Redactor
-from holdfast.domain.settlement import MESSAGE_LIMIT, decide
-from holdfast.domain.times import instant_or_none
+from holdfast.engine.job import DEFAULT_QUEUE, Claim, JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Failed, Outcome, Succeeded
+from holdfast.engine.payload import decode, encode, own
+from holdfast.engine.redaction import Redactor
+from holdfast.engine.settlement import MESSAGE_LIMIT, decide
+from holdfast.engine.times import instant_or_none
+from holdfast.errors import Conflict, NotFound, StaleLease, StoreUnavailable
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.vault import EMPTY, Vault
 

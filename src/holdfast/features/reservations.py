@@ -14,8 +14,6 @@ from dataclasses import fields
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import HoldfastError, InvalidSetting, NotFound, StoreError
 from holdfast.domain.limits import counted
 from holdfast.domain.reservations import (
     LONGEST,
@@ -32,7 +30,9 @@ from holdfast.domain.reservations import (
     outlived,
     why_left,
 )
-from holdfast.domain.settlement import storable
+from holdfast.engine.settlement import storable
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import HoldfastError, InvalidSetting, NotFound, StoreError
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from holdfast.artifacts import Artifacts
 from holdfast.artifacts.base import Reference
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import InvalidSetting, NotFound
 from holdfast.domain.retention import ANY, Keeping, Preview, Retention, check_state
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
 from holdfast.stores.port.retention import Leftover

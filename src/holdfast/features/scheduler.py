@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.domain.errors import HoldfastError, InvalidSetting
-from holdfast.domain.job import JobSpec
 from holdfast.domain.placing import Placed, moved, plan, spread
 from holdfast.domain.rules import NO_RULE, PayloadRule, effective
 from holdfast.domain.schedules import HOLD, Decision, Firing, Schedule, ScheduleDraft
 from holdfast.domain.switches import Switch
 from holdfast.domain.templates import Template, together
+from holdfast.engine.job import JobSpec
+from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Caller, Store, Verbs
 from holdfast.stores.flow import Flow, Steps

@@ -8,15 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, Refused
-from holdfast.domain.job import JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.pages import Paging
 from holdfast.domain.placing import Placed, drafted, moved, unmoved
 from holdfast.domain.preview import Coming, preview
 from holdfast.domain.rules import PayloadRule, shown_payload
 from holdfast.domain.schedules import Fire, Firing, Schedule, ScheduleDraft
 from holdfast.domain.templates import Template, together
+from holdfast.engine.job import JobSpec
+from holdfast.engine.names import Paging, check_name
+from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.stores.base import Caller
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.keys import check_name
-from holdfast.domain.policies import Retry
-from holdfast.domain.settlement import storable
 from holdfast.domain.subscriptions import (
     DEPTH,
     Consumer,
@@ -20,6 +16,10 @@ from holdfast.domain.subscriptions import (
     check_pattern,
     check_scope,
 )
+from holdfast.engine.names import check_name
+from holdfast.engine.retry import Retry
+from holdfast.engine.settlement import storable
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id

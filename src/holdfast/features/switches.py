@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Unpack
 
 from holdfast.domain.agents import Agent
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import NotFound
 from holdfast.domain.switches import Named, Pausing, Switch, in_words, named
+from holdfast.engine.units import Duration
+from holdfast.errors import NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Flow, Steps, flow

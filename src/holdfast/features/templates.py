@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Unpack
 
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound
-from holdfast.domain.job import Enqueued, JobSpec
-from holdfast.domain.keys import check_name
-from holdfast.domain.pages import Paging
 from holdfast.domain.rules import shown_payload
 from holdfast.domain.templates import Template, TemplateDraft, together
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.names import Paging, check_name
+from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.telemetry import tracing

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeVar, Unpack
 
-from holdfast.domain.errors import InvalidSetting, NotFound
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.keys import check_name
 from holdfast.domain.tenants import EVERY_QUEUE, Tenant, TenantOptions, terms
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import NotFound
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.pages import page_size
 from holdfast.domain.tokens import ApiToken, Issuing, new_token, token_tenant
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import page_size
+from holdfast.engine.units import Duration
+from holdfast.errors import NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.domain.errors import Conflict, NotFound
-from holdfast.domain.pages import page_size
-from holdfast.domain.settlement import storable
 from holdfast.domain.workflows import Graph, Swept, Workflow
+from holdfast.engine.names import page_size
+from holdfast.engine.settlement import storable
+from holdfast.errors import Conflict, NotFound
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Dedupe
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import encode
-from holdfast.domain.policies import Retry, as_stored_policy
-from holdfast.domain.times import instant_or_none
+from holdfast.engine.job import Dedupe
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import Retry, as_stored_policy
+from holdfast.engine.times import instant_or_none
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 from holdfast.http.wire import given
 from holdfast.kind import PAYLOAD_LIMIT
 

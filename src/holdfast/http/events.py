@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Event
-from holdfast.domain.keys import check_name
+from holdfast.engine.job import Event
+from holdfast.engine.names import check_name
+from holdfast.errors import InvalidInput
 from holdfast.http.colours import Noun, many
 from holdfast.http.link import Link
 from holdfast.http.problems import checked, strange, unreadable

@@ -10,12 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.domain.agents import Agent
 from holdfast.domain.circumstances import Executor
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import NotFound
 from holdfast.domain.limits import Limit
-from holdfast.domain.policies import Retry
 from holdfast.domain.tenants import Tenant
 from holdfast.domain.tokens import ApiToken
+from holdfast.engine.retry import Retry
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import NotFound
 from holdfast.http.calls import aware, policy
 from holdfast.http.colours import Noun, verb
 from holdfast.http.runners import Runner

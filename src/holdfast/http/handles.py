@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import JobFailed, Refused, WaitTimeout
-from holdfast.domain.job import Event, Job, Verdict
-from holdfast.domain.progress import Progress
-from holdfast.domain.states import State
+from holdfast.engine.job import Event, Job, Verdict
+from holdfast.engine.states import State
+from holdfast.engine.steps import Progress
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import JobFailed, Refused, WaitTimeout
 from holdfast.http.calls import another_time
 from holdfast.http.colours import Noun, verb
 from holdfast.http.reading import read

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from holdfast.domain.durations import Duration
-from holdfast.domain.errors import Conflict, NotFound
-from holdfast.domain.job import Attempt, Event, Job, Verdict
-from holdfast.domain.states import State
+from holdfast.engine.job import Attempt, Event, Job, Verdict
+from holdfast.engine.states import State
+from holdfast.engine.units import Duration
+from holdfast.errors import Conflict, NotFound
 from holdfast.http.calls import Call, JobOptions, another_time, aware, prepared
 from holdfast.http.colours import Noun, many, verb
 from holdfast.http.handles import JobHandle, Placed, changed, history_of, one_job

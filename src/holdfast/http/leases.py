@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
-from holdfast.domain.durations import Duration, seconds
+from holdfast.engine.units import Duration, seconds
 from holdfast.http.colours import Noun, verb
 from holdfast.http.reading import read
 from holdfast.http.runners import Runner

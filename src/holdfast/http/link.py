@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from holdfast import __version__
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.http.sending import Base, Retrying
 from holdfast.http.wire import Request
 

@@ -10,7 +10,8 @@ import re
 from typing import Any
 
 from holdfast import errors
-from holdfast.domain.errors import (
+from holdfast.engine.payload import safe_text
+from holdfast.errors import (
     Conflict,
     EventsGone,
     HoldfastError,
@@ -21,7 +22,6 @@ from holdfast.domain.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from holdfast.domain.payload import safe_text
 from holdfast.http.wire import Reply, document
 
 BY_NAME: dict[str, type[HoldfastError]] = {name: getattr(errors, name) for name in errors.__all__}

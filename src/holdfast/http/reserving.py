@@ -15,8 +15,6 @@ import time
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import HoldfastError, NotFound, StoreError
 from holdfast.domain.reservations import (
     LOOK_EVERY,
     LOOK_LATER,
@@ -26,6 +24,8 @@ from holdfast.domain.reservations import (
     outlived,
     why_left,
 )
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import HoldfastError, NotFound, StoreError
 from holdfast.http.runners import Awaiting, Blocking, Runner
 from holdfast.http.standing import Asked, Reservations
 

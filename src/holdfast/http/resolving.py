@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast.domain.dead_letters import DeadLetterGroup, Order
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import NotFound, WaitTimeout
-from holdfast.domain.job import Job
 from holdfast.domain.operations import BulkVerb, Operation
+from holdfast.engine.job import Job
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import NotFound, WaitTimeout
 from holdfast.http.calls import aware
 from holdfast.http.colours import Noun, many, verb
 from holdfast.http.jobs import JobsWanted

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.domain.errors import NotFound
-from holdfast.domain.policies import Retry
 from holdfast.domain.preview import Coming
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.templates import Template
+from holdfast.engine.retry import Retry
+from holdfast.errors import NotFound
 from holdfast.http.calls import aware, new_key, policy
 from holdfast.http.colours import Noun, verb
 from holdfast.http.handles import JobHandle, Placed

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from holdfast.domain.errors import InvalidSetting, StoreError, StoreUnavailable
-from holdfast.domain.retry_after import asked_delay, http_date
+from holdfast.engine.retry import asked_delay, http_date
+from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.http.problems import may_pass
 from holdfast.http.wire import Open, Pause, Reply, Request, Send, Steps, Unreachable
 

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.http.link import Outgoing
 from holdfast.http.wire import Reply, Unreachable
 

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from holdfast.domain.payload import encode
+from holdfast.engine.payload import encode
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.job import EVERY_TENANT, Sweep
+from holdfast.engine.job import EVERY_TENANT, Sweep
+from holdfast.errors import StoreUnavailable
 from holdfast.runtime.feeding import feed
 from holdfast.runtime.operating import work_off
 from holdfast.runtime.quarantine import set_aside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.outcome import Outcome, Paused
+from holdfast.engine.outcome import Outcome, Paused
 
 
 class Ended(Exception):

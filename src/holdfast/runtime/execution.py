@@ -11,28 +11,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from holdfast.domain.control import Cancel, Reject, Snooze, Stopped
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
-from holdfast.domain.job import DEFAULT_RETRY, Claim, log_fields
-from holdfast.domain.outcome import (
+from holdfast.domain.rules import NO_RULE, WITHHELD, Effective
+from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
+from holdfast.engine.outcome import (
     WELL,
+    Cancel,
     Cancelled,
     Crashed,
     Failed,
     Outcome,
     Paused,
+    Reject,
     Settled,
+    Snooze,
     Snoozed,
+    Stopped,
     Succeeded,
     outcome_word,
 )
-from holdfast.domain.payload import own
-from holdfast.domain.policies import Retry
-from holdfast.domain.redaction import JobRedactor, Redact, Redactor, one_line
-from holdfast.domain.rules import NO_RULE, WITHHELD, Effective
-from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
-from holdfast.domain.states import State
+from holdfast.engine.payload import own
+from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
+from holdfast.engine.retry import Retry
+from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.engine.states import State
+from holdfast.engine.units import seconds
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.runtime.ending import Ended, Suspended
 from holdfast.runtime.failures import failure, frame_of, message_of, places_of, traceback_of
 from holdfast.runtime.rulebook import RuleBook

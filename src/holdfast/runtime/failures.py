@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.outcome import Failed
-from holdfast.domain.redaction import Redact
-from holdfast.domain.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.engine.outcome import Failed
+from holdfast.engine.redaction import Redact
+from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.errors import HoldfastError
 
 FRAMES = 25
 CHAIN = 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.domain.errors import Refused, StoreUnavailable
-from holdfast.domain.settlement import storable
+from holdfast.engine.settlement import storable
+from holdfast.errors import Refused, StoreUnavailable
 from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from holdfast.domain.errors import HoldfastError, StoreError, StoreUnavailable
-from holdfast.domain.job import holder_of_ours
+from holdfast.engine.job import holder_of_ours
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.runtime.beginning import pauses
 from holdfast.runtime.lease import Heartbeat
 from holdfast.runtime.options import WorkerOptions

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.runtime.stalls import LoopWatch
 from holdfast.stores.base import Store
 from holdfast.stores.patience import patience_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.queues import check_weights
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.order import check_weights
 from holdfast.runtime.duties import Duty, standard_duties
 
 

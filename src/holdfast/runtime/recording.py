@@ -11,9 +11,9 @@ import logging
 import random
 from dataclasses import dataclass, field
 
-from holdfast.domain.errors import StaleLease, StoreError
-from holdfast.domain.job import Claim
-from holdfast.domain.steps import Saved, StepEntry
+from holdfast.engine.job import Claim
+from holdfast.engine.steps import Saved, StepEntry
+from holdfast.errors import StaleLease, StoreError
 from holdfast.stores.base import Store
 
 log = logging.getLogger("holdfast.worker")

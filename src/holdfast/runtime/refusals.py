@@ -9,7 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast.domain.errors import (
+from holdfast.engine.job import Claim
+from holdfast.engine.outcome import Failed, Outcome
+from holdfast.engine.payload import safe_text
+from holdfast.engine.settlement import MESSAGE_LIMIT, Settlement, decide
+from holdfast.errors import (
     HoldfastError,
     InvalidInput,
     Refused,
@@ -18,10 +22,6 @@ from holdfast.domain.errors import (
     StoreError,
     StoreUnavailable,
 )
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Failed, Outcome
-from holdfast.domain.payload import safe_text
-from holdfast.domain.settlement import MESSAGE_LIMIT, Settlement, decide
 from holdfast.runtime.failures import message_of, type_name
 from holdfast.stores.base import Store
 

@@ -12,8 +12,8 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import Claim
+from holdfast.engine.job import Claim
+from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.worker")
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.domain.job import Turn
-from holdfast.domain.queues import drawn_order
+from holdfast.engine.job import Turn
+from holdfast.engine.order import drawn_order
 
 # A look is slow when it takes this long, and more for each job it found: twice what it takes beside nothing else.
 PATIENCE_US = 2_000

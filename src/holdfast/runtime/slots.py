@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from holdfast.domain.job import Claim, log_fields
-from holdfast.domain.outcome import WELL, Outcome, Settled
-from holdfast.domain.settlement import Settlement, hand_back, unreadable
+from holdfast.engine.job import Claim, log_fields
+from holdfast.engine.outcome import WELL, Outcome, Settled
+from holdfast.engine.settlement import Settlement, hand_back, unreadable
 from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.hands import Hands
 from holdfast.runtime.refusals import settlement_of, unusable

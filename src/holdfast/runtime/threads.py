@@ -19,7 +19,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.domain.redaction import one_line
+from holdfast.engine.redaction import one_line
 
 log = logging.getLogger("holdfast.worker")
 

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from holdfast.domain.errors import HoldfastError, StaleLease, StoreError
-from holdfast.domain.job import Claim
-from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, Snoozed
-from holdfast.domain.queues import drawn_order
-from holdfast.domain.settlement import Ending, Settlement, hand_back, unreadable
-from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
+from holdfast.engine.job import Claim
+from holdfast.engine.order import drawn_order
+from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
+from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, StaleLease, StoreError
 from holdfast.runtime.duties import Duty, standard_duties
 from holdfast.runtime.execution import Handler, charged, execute
 from holdfast.runtime.holdings import held_under, taken_away

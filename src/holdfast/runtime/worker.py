@@ -16,8 +16,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from holdfast.domain.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.settlement import Settlement
+from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
 from holdfast.runtime.duties import Duty, Maintenance
 from holdfast.runtime.execution import Handler
 from holdfast.runtime.grace import Grace

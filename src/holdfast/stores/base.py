@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from holdfast.domain.health import USUAL, Concern, Thresholds
-from holdfast.domain.job import Enqueued, JobSpec
-from holdfast.domain.settlement import Settlement
 from holdfast.domain.workflows import Started, WorkflowSpec
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.due import DueWork
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow

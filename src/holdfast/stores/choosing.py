@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.states import State
-from holdfast.domain.times import instant
+from holdfast.engine.states import State
+from holdfast.engine.times import instant
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import JobFilter
 
 _PAGE = frozenset({"before", "limit", "payloads"})

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from holdfast.domain.payload import Unreadable
-from holdfast.domain.states import State, unknown_state
-from holdfast.domain.times import EPOCH as EPOCH
-from holdfast.domain.times import FIRST, clamped, instant
-from holdfast.domain.times import MICROSECOND as MICROSECOND
+from holdfast.engine.payload import Unreadable
+from holdfast.engine.states import State, unknown_state
+from holdfast.engine.times import EPOCH, FIRST, MICROSECOND, clamped, instant
 
 R = TypeVar("R")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.domain.job import Enqueued, Event, JobSpec
 from holdfast.domain.rules import effective
 from holdfast.domain.subscriptions import (
     Behind,
@@ -23,6 +22,7 @@ from holdfast.domain.subscriptions import (
     key_of,
 )
 from holdfast.domain.templates import Template
+from holdfast.engine.job import Enqueued, Event, JobSpec
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.ids import new_id
 from holdfast.stores.reads import Reads

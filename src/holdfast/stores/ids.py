@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.domain.ids import IdMaker
+from holdfast.engine.ids import IdMaker
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from holdfast.domain.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.base import SchemaStatus
 
 CODE = "code"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.policies import whole
-from holdfast.domain.secrets import shown_url
+from holdfast.engine.redaction import shown_url
+from holdfast.engine.retry import whole
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import Store
 
 POOL_SIZE, MOST_CONNECTIONS = 8, 1_000

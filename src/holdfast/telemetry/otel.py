@@ -14,11 +14,11 @@ from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import Claim, JobSpec
-from holdfast.domain.outcome import Crashed, Failed, Outcome, Settled, outcome_word
-from holdfast.domain.redaction import one_line
-from holdfast.domain.trace import Trace
+from holdfast.engine.job import Claim, JobSpec
+from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, outcome_word
+from holdfast.engine.redaction import one_line
+from holdfast.engine.trace import Trace
+from holdfast.errors import HoldfastError
 from holdfast.telemetry import tracing
 
 SYSTEM = "holdfast"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.domain.errors import InvalidSetting, StoreUnavailable
-from holdfast.domain.job import Claim, JobSpec
-from holdfast.domain.outcome import Outcome, Settled, outcome_word
-from holdfast.domain.redaction import one_line
-from holdfast.domain.trace import Trace
+from holdfast.engine.job import Claim, JobSpec
+from holdfast.engine.outcome import Outcome, Settled, outcome_word
+from holdfast.engine.redaction import one_line
+from holdfast.engine.trace import Trace
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.telemetry import watching
 
 try:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast.domain.job import JobSpec
-from holdfast.domain.trace import Trace, is_trace_tag
+from holdfast.engine.job import JobSpec
+from holdfast.engine.trace import Trace, is_trace_tag
 
 # From a request's header, from the job in hand, or from whoever said so.
 _given: ContextVar[Trace | None] = ContextVar("holdfast_trace", default=None)

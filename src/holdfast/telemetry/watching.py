@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from holdfast.domain.job import Claim, JobSpec
-from holdfast.domain.outcome import Outcome, Settled
-from holdfast.domain.trace import Trace, retagged
+from holdfast.engine.job import Claim, JobSpec
+from holdfast.engine.outcome import Outcome, Settled
+from holdfast.engine.trace import Trace, retagged
 from holdfast.telemetry import tracing
 
 log = logging.getLogger("holdfast.telemetry")

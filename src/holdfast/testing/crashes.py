@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import EVERY_TENANT, Claim
+from holdfast.engine.job import EVERY_TENANT, Claim
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import Store
 
 Moment = Literal["before", "after", "saved"]

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from holdfast.app import App
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, InvalidSetting
 from holdfast.domain.gates import Gate, GateState
-from holdfast.domain.job import EVERY_TENANT, Event, Job
-from holdfast.domain.times import instant
+from holdfast.engine.job import EVERY_TENANT, Event, Job
+from holdfast.engine.times import instant
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import Conflict, InvalidSetting
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.base import JobFilter

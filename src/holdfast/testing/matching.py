@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.domain.durations import seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import Job
-from holdfast.domain.states import State
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
 
 # A time that a test works out for itself is never quite the one that its program worked out.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from tempfile import TemporaryDirectory
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.secrets import shown_url
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import InvalidSetting
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.domain.errors import HoldfastError, JobFailed
-from holdfast.domain.job import Job
-from holdfast.domain.states import State
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, JobFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.app import App
-from holdfast.domain.errors import Conflict, JobFailed, NotFound, WaitTimeout
-from holdfast.domain.job import DEFAULT_QUEUE, EVERY_TENANT, Claim, Job
-from holdfast.domain.outcome import Settled, Succeeded
-from holdfast.domain.states import State
 from holdfast.domain.tick import TickOptions, TickSummary
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT, Claim, Job
+from holdfast.engine.outcome import Settled, Succeeded
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.handle import Handle
 from holdfast.runtime.ending import Ended
 from holdfast.runtime.execution import Handler

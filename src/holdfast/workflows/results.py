@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.errors import JobFailed
-from holdfast.domain.states import State
 from holdfast.domain.workflows import ParentResult
+from holdfast.engine.states import State
+from holdfast.errors import JobFailed
 
 if TYPE_CHECKING:
     from holdfast.kind import Kind

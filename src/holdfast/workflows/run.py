@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
-from holdfast.domain.keys import check_name
 from holdfast.domain.workflows import (
     EdgeSpec,
     NodeSpec,
@@ -25,6 +22,9 @@ from holdfast.domain.workflows import (
     check_on_failure,
     plan_hash,
 )
+from holdfast.engine.names import check_name
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
 from holdfast.facts import Facts
 from holdfast.features.workflows import Workflows, found
 from holdfast.handle import Handle

@@ -12,9 +12,9 @@ from holdfast.api.answers import Id
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Because, Body, Instant, Span, Text, Words
 from holdfast.api.routing import Router
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Verdict
-from holdfast.domain.order import Move
+from holdfast.engine.job import Verdict
+from holdfast.engine.order import Move
+from holdfast.errors import InvalidInput
 from holdfast.handle import accepted
 from holdfast.stores.base import Reschedule
 

@@ -13,8 +13,8 @@ from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Span, Text, Words
 from holdfast.api.routing import Router
 from holdfast.domain.agents import Agent
-from holdfast.domain.errors import NotFound
-from holdfast.domain.pages import Place
+from holdfast.engine.names import Place
+from holdfast.errors import NotFound
 
 router = Router(prefix="/agents", tags=["agents"])
 

@@ -18,8 +18,8 @@ from holdfast.api.answers import PAGE, After, Limit, Page, as_json
 from holdfast.api.asking import TheApp, TheLive, allowed, allowed_one
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.errors import EventsGone, StoreUnavailable
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
+from holdfast.errors import EventsGone, StoreUnavailable
 from holdfast.following import check_gone
 from holdfast.live import Here, Lagged, Live
 from holdfast.stores.base import Sent

@@ -14,9 +14,9 @@ from holdfast.api.asking import TheApp, allowed, before_the_body
 from holdfast.api.bodies import Body, Span, Text, Words
 from holdfast.api.routing import Router
 from holdfast.app import App
-from holdfast.domain.errors import Refused
 from holdfast.domain.gates import Gate, GateState, Vote
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import Refused
 from holdfast.features.approvals import Asked, AskedByToken, Spent
 
 router = Router(prefix="/gates", tags=["gates"])

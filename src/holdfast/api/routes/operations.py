@@ -15,9 +15,9 @@ from holdfast.api.linking import here
 from holdfast.api.routing import Router
 from holdfast.api.searches import the_search
 from holdfast.app import App
-from holdfast.domain.errors import InvalidInput, NotFound
 from holdfast.domain.operations import BulkVerb, Operation
-from holdfast.domain.states import State
+from holdfast.engine.states import State
+from holdfast.errors import InvalidInput, NotFound
 
 router = Router(prefix="/operations", tags=["operations"])
 

@@ -15,10 +15,10 @@ from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Instant, Span, Text
 from holdfast.api.routes.templates import KeptOptions
 from holdfast.api.routing import Router
-from holdfast.domain.errors import NotFound
-from holdfast.domain.pages import Place
 from holdfast.domain.preview import Coming
 from holdfast.domain.schedules import Fire, Schedule
+from holdfast.engine.names import Place
+from holdfast.errors import NotFound
 
 router = Router(prefix="/schedules", tags=["schedules"])
 

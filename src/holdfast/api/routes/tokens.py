@@ -12,9 +12,9 @@ from holdfast.access.issuing import refuse_beyond
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.errors import Refused
 from holdfast.domain.roles import Role
 from holdfast.domain.tokens import LONGEST, ApiToken
+from holdfast.errors import Refused
 
 router = Router(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
 

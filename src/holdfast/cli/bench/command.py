@@ -23,8 +23,8 @@ from holdfast.cli.demo.command import without_password
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import emit, say
 from holdfast.cli.session import is_absent, refuse_unready
-from holdfast.domain.errors import InvalidSetting, Refused
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import InvalidSetting, Refused
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.sqlite.connection import database_path
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.cli.demo.check import Reading
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 
 NAMED = 3
 

@@ -19,7 +19,7 @@ from holdfast.cli.bench.view import View
 from holdfast.cli.demo.check import read
 from holdfast.cli.supervision.plan import STOP, Plan
 from holdfast.cli.supervision.process import ChildProcess, how_it_ended
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.kind import Kind
 from holdfast.runtime.worker import WorkerOptions
 

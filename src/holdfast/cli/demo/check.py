@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.cli.demo.kinds import ALWAYS_FAILS
-from holdfast.domain.job import Event, Job
-from holdfast.domain.states import State
-from holdfast.domain.transitions import TRANSITIONS, Step, Transition, Verb, replay
+from holdfast.engine.job import Event, Job
+from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
 from holdfast.stores.base import JobFilter, Store
 
 PAGE = 1000

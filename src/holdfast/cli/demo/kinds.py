@@ -17,7 +17,7 @@ from typing import Any
 from holdfast import config
 from holdfast.app import App
 from holdfast.context import Context
-from holdfast.domain.policies import Backoff, RetryPolicy
+from holdfast.engine.retry import Backoff, RetryPolicy
 from holdfast.kind import Kind, Prepared
 
 ALWAYS_FAILS = "always_fails"

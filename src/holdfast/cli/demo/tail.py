@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.cli.demo.crew import WorkerProcess
-from holdfast.domain.job import Event
-from holdfast.domain.states import State
+from holdfast.engine.job import Event
+from holdfast.engine.states import State
 from holdfast.stores.base import JobFilter, Store
 
 PAGE = 1000

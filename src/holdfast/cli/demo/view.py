@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import STYLES, console, plain, say, write
-from holdfast.domain.states import State
+from holdfast.engine.states import State
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.run import Outcome

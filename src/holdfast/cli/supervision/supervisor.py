@@ -16,7 +16,7 @@ from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.supervision.plan import Plan
 from holdfast.cli.supervision.process import ChildProcess, how_it_ended
 from holdfast.cli.supervision.stopping import Stopping
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.supervisor")
 

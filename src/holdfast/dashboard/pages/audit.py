@@ -14,7 +14,7 @@ from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
 from holdfast.domain.audit import Anchor
 from holdfast.domain.audit_check import Report
-from holdfast.domain.errors import Conflict
+from holdfast.errors import Conflict
 from holdfast.stores.port.audit import ActionFilter, EventFilter
 
 MOST_SEALS: Final = 5_000

@@ -14,10 +14,10 @@ from holdfast.dashboard.asking import PAGE, chosen, document, fields, number, sa
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
 from holdfast.domain.dead_letters import NOTE_LIMIT, ORDERS, DeadLetterGroup, Order
-from holdfast.domain.errors import Conflict, InvalidInput, NotFound
-from holdfast.domain.job import Job
 from holdfast.domain.rules import HIDDEN
-from holdfast.domain.states import State
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.features.dead_letters import GroupWanted
 
 MOST_TRIES: Final = 1_000

@@ -13,7 +13,7 @@ from holdfast.dashboard.asking import PAGE, fields, said
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
 from holdfast.domain.endpoints import NOTICES
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.features.endpoints import Looking
 
 REASON: Final = 1_000

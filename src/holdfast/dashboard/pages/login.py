@@ -15,7 +15,7 @@ from holdfast.access.origin import comes_from_here
 from holdfast.access.tokens import COOKIE, SESSION, Tokens
 from holdfast.dashboard.acting import below, field, go
 from holdfast.dashboard.rendering import render
-from holdfast.domain.errors import NotFound, Refused
+from holdfast.errors import NotFound, Refused
 
 attempts = Attempts()
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.runtime.children.child import Child, ChildDied, Recipe
 from holdfast.runtime.children.keeper import Keeper
 from holdfast.runtime.children.wire import Message

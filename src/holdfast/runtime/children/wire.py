@@ -13,8 +13,8 @@ import struct
 from datetime import datetime
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from holdfast.domain.outcome import Outcome, Settled
-from holdfast.domain.policies import Backoff
+from holdfast.engine.outcome import Outcome, Settled
+from holdfast.engine.retry import Backoff
 
 R = TypeVar("R")
 Message = dict[str, Any]

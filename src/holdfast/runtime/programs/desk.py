@@ -15,9 +15,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import Claim
-from holdfast.domain.payload import safe_text
+from holdfast.engine.job import Claim
+from holdfast.engine.payload import safe_text
+from holdfast.errors import HoldfastError
 
 MOST_ARTIFACTS = 100
 NAME_LIMIT = 500

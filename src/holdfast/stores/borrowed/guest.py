@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from holdfast.domain.errors import Conflict
+from holdfast.errors import Conflict
 from holdfast.stores.flow import Rows, Statement, Steps
 
 T = TypeVar("T")

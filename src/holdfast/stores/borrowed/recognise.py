@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 from holdfast.stores.borrowed.guest import AsyncGuest, Guest
 
 SUPPORTED = (

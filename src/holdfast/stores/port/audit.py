@@ -8,7 +8,7 @@ from typing import Protocol
 
 from holdfast.domain.audit import Action, Seal, Sealed
 from holdfast.domain.audit_check import Block, Tail
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
 from holdfast.stores.flow import Flow
 
 

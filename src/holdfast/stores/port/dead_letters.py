@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
-from holdfast.domain.job import EVERY_TENANT, Enqueued
 from holdfast.domain.operations import Operation, Starting
+from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import JobFilter
 

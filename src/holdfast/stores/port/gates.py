@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Token, Vote
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Flow
 
 

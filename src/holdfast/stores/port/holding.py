@@ -6,10 +6,10 @@ from typing import Protocol
 
 from holdfast.domain.agents import Agent, Definition
 from holdfast.domain.circumstances import Executor
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Limit, Rule
-from holdfast.domain.pages import Place
 from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import Place
 from holdfast.stores.flow import Flow
 
 

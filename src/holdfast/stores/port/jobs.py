@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from holdfast.domain.circumstances import Circumstances
 from holdfast.domain.health import USUAL, Health, Thresholds
-from holdfast.domain.job import Artifact, Attempt, Event, Job, Result, Verdict
-from holdfast.domain.order import Move
-from holdfast.domain.states import State
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Result, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import State
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import Counted, JobFilter, OperatorVerb, Reschedule
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.policies import retry_limit
-from holdfast.domain.states import State
-from holdfast.domain.times import instant_or_none
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.retry import retry_limit
+from holdfast.engine.states import State
+from holdfast.engine.times import instant_or_none
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 OperatorVerb = Literal["cancel", "redrive", "discard"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from holdfast.domain.job import EVERY_TENANT, Claim, Enqueued, Holding, JobSpec, Lease, Sweep, Turn
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import Saved, Step, StepEntry
+from holdfast.engine.job import EVERY_TENANT, Claim, Enqueued, Holding, JobSpec, Lease, Sweep, Turn
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import ClaimRequest
 

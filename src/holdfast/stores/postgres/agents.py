@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from holdfast.domain.agents import Agent, Definition
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads

@@ -6,8 +6,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
+from holdfast.errors import InvalidInput
 
 
 class Ids(bytes):

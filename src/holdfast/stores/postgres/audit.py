@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from holdfast.domain.audit import Sealed
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads.audit import EVERY, PAYLOADS, AuditReads

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from holdfast.domain.job import DEFAULT_RETRY, Enqueued, JobSpec
-from holdfast.domain.policies import EXPONENTIAL
-from holdfast.domain.states import state_of
-from holdfast.domain.times import FIRST, LAST
+from holdfast.engine.job import DEFAULT_RETRY, Enqueued, JobSpec
+from holdfast.engine.retry import EXPONENTIAL
+from holdfast.engine.states import state_of
+from holdfast.engine.times import FIRST, LAST
 from holdfast.stores.codecs import texts
 from holdfast.stores.flow import Row
 

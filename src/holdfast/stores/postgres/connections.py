@@ -17,7 +17,7 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
 from typing_extensions import override
 
-from holdfast.domain.payload import look_at
+from holdfast.engine.payload import look_at
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.arrays import TYPES

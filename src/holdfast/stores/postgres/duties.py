@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.job import EVERY_TENANT, Sweep
+from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from holdfast.domain.job import Enqueued, JobSpec
+from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain

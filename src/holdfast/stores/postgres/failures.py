@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.errors import (
+from holdfast.domain.switches import LATER
+from holdfast.errors import (
     Conflict,
     HoldfastError,
     IllegalTransition,
@@ -13,7 +14,6 @@ from holdfast.domain.errors import (
     SchemaMismatch,
     StaleLease,
 )
-from holdfast.domain.switches import LATER
 
 _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH001": (IllegalTransition, "illegal_transition"),

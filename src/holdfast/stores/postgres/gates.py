@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from holdfast.domain.gates import Answer, Ballot, Token
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.job import Holding, Lease
+from holdfast.engine.job import Holding, Lease
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads.jobs import Reader

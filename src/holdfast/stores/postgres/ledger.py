@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Event
+from holdfast.engine.job import Event
+from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls

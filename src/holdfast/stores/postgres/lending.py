@@ -13,7 +13,7 @@ from typing import Any
 
 from psycopg import AsyncConnection, Connection, OperationalError
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.stores.postgres.connections import CONNECTION
 from holdfast.stores.postgres.pooler import aprepare_if_direct, prepare_if_direct
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.job import Verdict
-from holdfast.domain.order import Move
-from holdfast.domain.states import state_of
+from holdfast.engine.job import Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import state_of
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.postgres.calls import Calls

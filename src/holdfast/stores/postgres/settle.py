@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.arrays import Ids, Numbers, Words, ids, numbers, words
 from holdfast.stores.postgres.calls import Calls

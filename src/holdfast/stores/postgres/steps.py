@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.ids import parse_id
-from holdfast.domain.steps import Saved, StepEntry
+from holdfast.engine.ids import parse_id
+from holdfast.engine.steps import Saved, StepEntry
 from holdfast.stores.base import Sent, Telling
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls

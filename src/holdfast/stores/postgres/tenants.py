@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.ids import parse_id
 from holdfast.domain.tenants import TurnOf
+from holdfast.engine.ids import parse_id
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads

@@ -11,7 +11,7 @@ from psycopg import DataError, adapters
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
-from holdfast.domain.times import FIRST, LAST
+from holdfast.engine.times import FIRST, LAST
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer

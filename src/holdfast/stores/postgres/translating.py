@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import psycopg_pool
 
-from holdfast.domain.errors import InvalidInput, StoreError, StoreUnavailable
+from holdfast.errors import InvalidInput, StoreError, StoreUnavailable
 from holdfast.stores.postgres.failures import refusal
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.job import Claim, Turn
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.job import Claim, Turn
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, texts
 from holdfast.stores.flow import Row, Statement, Steps, flow

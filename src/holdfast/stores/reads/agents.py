@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from holdfast.domain.agents import WAITING_CAP, Agent
-from holdfast.domain.pages import Place
+from holdfast.engine.names import Place
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import at_most, beyond, within

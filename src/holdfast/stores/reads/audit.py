@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from holdfast.domain.audit import Action, Item, Purged, Ranges, Seal, content_digest, digest_of, is_envelope, leaves
 from holdfast.domain.audit_check import Block, Content, Proof, Stray, Tail, Trail
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Event
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Event
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.port.audit import ActionFilter, EventFilter, Looked

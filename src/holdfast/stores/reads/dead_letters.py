@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.operations import Operation
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.pages import Place
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import Place
 from holdfast.stores.codecs import Codec
 from holdfast.stores.flow import Statement
 

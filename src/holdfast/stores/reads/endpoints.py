@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.endpoints import Endpoint, EndpointDelivery
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

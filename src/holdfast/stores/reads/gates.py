@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from holdfast.domain.gates import Gate, GateFilter, Vote
-from holdfast.domain.ids import parse_id
-from holdfast.domain.steps import Step
+from holdfast.engine.ids import parse_id
+from holdfast.engine.steps import Step
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.domain.health import CAP, USUAL, Health, Thresholds, judged
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.switches import Switch
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from holdfast.domain.hour import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.codecs import EPOCH, MICROSECOND
 from holdfast.stores.flow import Rows, Steps, flow

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Artifact, Job, Result
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Artifact, Job, Result
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Attempt, Event
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Attempt, Event
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

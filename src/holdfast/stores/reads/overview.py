@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from holdfast.domain.states import State, state_of
+from holdfast.engine.states import State, state_of
 from holdfast.stores.base import Counted, JobFilter
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

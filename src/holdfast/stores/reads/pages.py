@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.ids import parse_id, uuid7
-from holdfast.domain.job import EVERY_TENANT
-from holdfast.domain.states import HELD, State
+from holdfast.engine.ids import parse_id, uuid7
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.states import HELD, State
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import micros
 from holdfast.stores.reads.dialect import within

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.domain.health import CAP
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.pulse import (
     FAILURES,
     LATELY,
@@ -21,6 +20,7 @@ from holdfast.domain.pulse import (
     WorkerPulse,
     rates_of,
 )
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import OURS
-from holdfast.domain.pages import Place
 from holdfast.domain.schedules import Fire, Schedule
 from holdfast.domain.templates import MadeFrom, Template, version_of
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import OURS
+from holdfast.engine.names import Place
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import at_most, beyond, within

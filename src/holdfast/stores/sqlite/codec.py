@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.job import JobSpec
-from holdfast.domain.payload import look_at
-from holdfast.domain.policies import EXPONENTIAL, RetryPolicy
+from holdfast.engine.job import JobSpec
+from holdfast.engine.payload import look_at
+from holdfast.engine.retry import EXPONENTIAL, RetryPolicy
 from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
 

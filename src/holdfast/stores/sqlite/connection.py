@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
-from holdfast.domain.errors import InvalidSetting, StoreUnavailable
-from holdfast.domain.secrets import shown_url
+from holdfast.engine.redaction import shown_url
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.failures import is_busy, translate
 from holdfast.stores.sqlite.files import Identity, abandon, create_private, gone, identity_of, mode_like
 from holdfast.stores.sqlite.filesystem import refuse_network_file_system

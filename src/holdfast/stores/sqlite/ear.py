@@ -8,7 +8,7 @@ import threading
 
 from typing_extensions import override
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.stores.ear import Ear
 from holdfast.stores.sqlite.connection import Connections, OurConnection
 

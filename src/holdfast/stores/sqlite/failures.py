@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.domain.errors import (
+from holdfast.domain.switches import LATER
+from holdfast.errors import (
     Conflict,
     IllegalTransition,
     InvalidInput,
@@ -16,7 +17,6 @@ from holdfast.domain.errors import (
     StoreError,
     StoreUnavailable,
 )
-from holdfast.domain.switches import LATER
 
 
 def is_busy(error: sqlite3.Error) -> bool:

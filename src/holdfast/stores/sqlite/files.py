@@ -8,7 +8,7 @@ import ctypes
 import os
 import sqlite3
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable
 
 Identity = tuple[int, int]
 

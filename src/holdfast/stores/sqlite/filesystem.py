@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.domain.errors import InvalidSetting
+from holdfast.errors import InvalidSetting
 
 # Without the `fuse.` that file systems of user space have in front of their names.
 NETWORK = frozenset(

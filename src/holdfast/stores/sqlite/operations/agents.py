@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from holdfast.domain.agents import HOLD, Agent, Definition
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import JobSpec
+from holdfast.engine.job import JobSpec
+from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import MICROSECOND, Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads

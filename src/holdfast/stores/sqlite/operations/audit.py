@@ -22,7 +22,7 @@ from holdfast.domain.audit import (
     leaves,
     normal,
 )
-from holdfast.domain.ids import parse_id
+from holdfast.engine.ids import parse_id
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.reads.audit import AuditReads

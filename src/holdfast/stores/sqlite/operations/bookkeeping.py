@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.operations.writer import note_action
 

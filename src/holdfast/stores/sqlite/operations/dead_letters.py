@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import Enqueued
-from holdfast.domain.states import State
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Enqueued
+from holdfast.engine.states import State
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.retry_as import IN_PLACE, SAME
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.domain.fingerprint import fingerprint
-from holdfast.domain.job import EVERY_TENANT, Sweep
+from holdfast.engine.job import EVERY_TENANT, Sweep
+from holdfast.engine.settlement import fingerprint
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.operations.passed_over import PASSED_OVER
 from holdfast.stores.sqlite.operations.retry_as import retry_anew

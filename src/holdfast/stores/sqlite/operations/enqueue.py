@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import astuple
 
 from holdfast.domain.agents import objection, under
-from holdfast.domain.job import Enqueued, JobSpec
-from holdfast.domain.payload import canonical, decode
-from holdfast.domain.states import ACTIVE, State, state_of
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.payload import canonical, decode
+from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs

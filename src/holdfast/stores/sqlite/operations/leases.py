@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.domain.errors import Refused, StaleLease
-from holdfast.domain.job import Claim, Holding, Lease
+from holdfast.engine.job import Claim, Holding, Lease
+from holdfast.errors import Refused, StaleLease
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.retention import Leftover
 from holdfast.stores.sqlite.operations.bookkeeping import DAY, first_id

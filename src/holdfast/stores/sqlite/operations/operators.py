@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.job import Verdict
-from holdfast.domain.states import ACTIVE, State, state_of
+from holdfast.engine.job import Verdict
+from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.codecs import in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from holdfast.domain.job import Verdict
-from holdfast.domain.order import GAP, WINDOW, Move, needed
-from holdfast.domain.states import State, state_of
+from holdfast.engine.job import Verdict
+from holdfast.engine.order import GAP, WINDOW, Move, needed
+from holdfast.engine.states import State, state_of
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from holdfast.domain.audit import content_digest
-from holdfast.domain.job import JobSpec
 from holdfast.domain.rules import Effective, PayloadRule, RuleDraft, effective
+from holdfast.engine.job import JobSpec
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart

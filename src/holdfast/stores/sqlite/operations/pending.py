@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.errors import Refused
-from holdfast.domain.job import JobSpec
+from holdfast.engine.job import JobSpec
+from holdfast.errors import Refused
 from holdfast.stores.flow import Statement, Steps
 
 ANEW = 60_000_000

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.duties import free
 from holdfast.stores.sqlite.operations.passed_over import PASSED_OVER

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.retention import ANY, ENDS, IDLE, Keeping, Preview, Retention, Swept
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.port.retention import PREVIEWED

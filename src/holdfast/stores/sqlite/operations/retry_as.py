@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from holdfast.domain.ids import IdMaker
+from holdfast.engine.ids import IdMaker
 from holdfast.stores.flow import Statement, Steps
 
 _new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.retry_as import retry_anew

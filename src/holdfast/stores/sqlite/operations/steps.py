@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.errors import InvalidInput
-from holdfast.domain.ids import parse_id
-from holdfast.domain.payload import canonical, look_at
-from holdfast.domain.settlement import Settlement
-from holdfast.domain.steps import Saved, StepEntry, projection
+from holdfast.engine.ids import parse_id
+from holdfast.engine.payload import canonical, look_at
+from holdfast.engine.settlement import Settlement
+from holdfast.engine.steps import Saved, StepEntry, projection
+from holdfast.errors import InvalidInput
 from holdfast.stores.base import Sent, Telling
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow

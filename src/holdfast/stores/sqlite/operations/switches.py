@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.domain.job import JobSpec
 from holdfast.domain.limits import Bucket
 from holdfast.domain.switches import Pausing, Switch, refused
+from holdfast.engine.job import JobSpec
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

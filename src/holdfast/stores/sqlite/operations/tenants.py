@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.ids import parse_id
-from holdfast.domain.job import EVERY_TENANT
 from holdfast.domain.limits import Rule
 from holdfast.domain.tenants import EVERY_QUEUE, TurnOf
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.limits import drop_limit, put_limit

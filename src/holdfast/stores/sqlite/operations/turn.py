@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.job import Turn
-from holdfast.domain.settlement import Settlement
+from holdfast.engine.job import Turn
+from holdfast.engine.settlement import Settlement
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.leases import LeaseVerbs, anything_for, live, refused

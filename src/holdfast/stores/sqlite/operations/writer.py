@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from holdfast.domain.errors import StaleLease
-from holdfast.domain.job import EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import StaleLease
 from holdfast.stores.flow import Statement, Steps
 
 _SIGN = (

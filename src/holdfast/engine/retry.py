@@ -1,21 +1,31 @@
-"""How often a job is tried, and how long it waits in between (CX-9, JF-5, HK-3).
+"""``Backoff``, ``Retry``, presets, ``can_retry``; ``Retry-After`` parsing.
+
+How often a job is tried, and how long it waits in between (CX-9, JF-5, HK-3).
 
 Invariant: ``least(cap, base * factor ^ greatest(0, retry - 1 - head))`` is the whole rule. It is written once
 here and once in SQL, and a test compares the two. The bounds below keep the power finite for every retry
 the database allows, so that the SQL needs no guard. Called by ``settlement.decide``.
+
+What the HTTP header ``Retry-After`` asks for: a number of seconds, or a date (RFC 9110, section 10.2.3).
+
+The value comes from outside, so anything can be in it. What cannot be read is nothing at all, what is longer than
+is allowed is cut, and what is past is now.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.domain.durations import Duration, seconds
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.payload import JsonValue
-from holdfast.domain.states import State
+from holdfast.engine.payload import JsonValue
+from holdfast.engine.states import State
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 MAX_DELAY: Final = 30 * 86_400.0
 # 30 days times 1,000 ^ 99 is 2.6e303: no retry up to the hundredth overflows a double.
@@ -261,3 +271,59 @@ def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPT
     It counts, and that is all: whether the step is legal is for the table of transitions to say.
     """
     return state not in (State.SUCCEEDED, State.IN_PROGRESS) and attempts < max_attempts
+
+
+LONGEST_VALUE: Final = 100
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # by the book whole ones; some services send parts
+_NOT_A_DATE = (ValueError, TypeError, OverflowError, IndexError)
+
+
+def asked_delay(value: object, now: datetime, longest: float) -> float | None:
+    """Seconds from ``now``, from 0 to ``longest``; None for what says nothing."""
+    text = _text(value)
+    if text is None:
+        return None
+    if _SECONDS.fullmatch(text):
+        return min(float(text), longest)
+    moment = http_date(text)
+    if moment is None:
+        return None
+    return min(max(0.0, (moment - now).total_seconds()), longest)
+
+
+def http_date(value: object) -> datetime | None:
+    """A date as HTTP writes it, in any of the three forms; None for anything else."""
+    text = _text(value)
+    if text is None:
+        return None
+    try:
+        found = parsedate_to_datetime(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except _NOT_A_DATE:
+        return None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("latin-1")
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value) if 0 <= value < 10**50 else None
+    if not isinstance(value, str) or not value.isascii() or len(value) > LONGEST_VALUE:
+        return None
+    return value.strip()
+
+
+def retry_after(
+    value: object, *, default: Duration | None = None, longest: Duration = "1d", date: object = None
+) -> float | None:
+    """Seconds to wait as a ``Retry-After`` header says: ``raise Retry(after=retry_after(headers.get("Retry-After")))``.
+
+    A number of seconds or an HTTP date; never longer than ``longest``. A header that is missing or makes no sense is
+    ``default``, and without one None, which leaves the delay to the job's own backoff. ``date`` is the response's own
+    ``Date`` header: a date is then counted from the service's clock and not from this machine's.
+    """
+    limit = seconds(longest, "duration")
+    found = asked_delay(value, http_date(date) or datetime.now(UTC), limit)
+    if found is not None or default is None:
+        return found
+    return seconds(default, "duration")

@@ -15,7 +15,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from holdfast.domain.errors import InvalidPayload
+from holdfast.errors import InvalidPayload
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 

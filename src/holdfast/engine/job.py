@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.domain.policies import Retry
-from holdfast.domain.states import State
-from holdfast.domain.trace import Trace
+from holdfast.engine.retry import Retry
+from holdfast.engine.states import State
+from holdfast.engine.trace import Trace
 
 EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"

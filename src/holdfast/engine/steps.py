@@ -1,4 +1,6 @@
-"""Durable steps: what a handler did is remembered in the order in which it did it, and is not done again (HF-6).
+"""Durable step records, match rules, named checkpoints, ``Progress``.
+
+Durable steps: what a handler did is remembered in the order in which it did it, and is not done again (HF-6).
 
 A handler that goes on after a crash, a sleep or an answer runs again from its top. Each of its durable calls takes
 the next place in order; what is remembered for that place is the call's result, if the name is the same. If it is
@@ -12,9 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from holdfast.domain.errors import InvalidSetting, StepsChanged
-from holdfast.domain.keys import check_name
-from holdfast.domain.payload import canonical
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import canonical, encode
+from holdfast.engine.redaction import Redact
+from holdfast.errors import InvalidSetting, StepsChanged
 
 StepKind = Literal["step", "sleep", "event", "approval", "patch"]
 
@@ -219,3 +222,39 @@ def projection(data: Mapping[str, Any], shape: Sequence[str]) -> dict[str, Any]:
     """
     found = {name: data.get(name) for name in shape}
     return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in found.items()}
+
+
+RESERVED: Final = "holdfast:progress"
+MESSAGE_LIMIT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``fraction`` is from 0 to 1, or None where nobody knows; ``attempt`` says which one spoke."""
+
+    fraction: float | None
+    message: str | None
+    attempt: int
+
+    @classmethod
+    def of(cls, fraction: object, message: object, attempt: int, redact: Redact) -> Progress:
+        if fraction is not None:
+            number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
+            if not number or not 0 <= fraction <= 1:  # type: ignore[operator]
+                raise InvalidSetting("the fraction is a number from 0 to 1", code="invalid_progress")
+            fraction = float(fraction)  # type: ignore[arg-type]
+        text = None if message is None else redact(str(message), MESSAGE_LIMIT)
+        # Some text cannot be stored at all; a word on how far it is must not end the job.
+        safe = None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        return cls(fraction, safe, attempt)
+
+    @classmethod
+    def saved(cls, checkpoints: Mapping[str, Any]) -> Progress | None:
+        """What a job's checkpoints say, if they say anything."""
+        value = checkpoints.get(RESERVED)
+        if not isinstance(value, Mapping):
+            return None
+        return cls(value.get("fraction"), value.get("message"), int(value.get("attempt") or 0))
+
+    def to_json(self) -> str:
+        return encode({"fraction": self.fraction, "message": self.message, "attempt": self.attempt})

@@ -1,4 +1,6 @@
-"""Names and content keys: what may be called what, and when two jobs are the same work (HK-2).
+"""Name checks, idempotency and content keys, page keys.
+
+Names and content keys: what may be called what, and when two jobs are the same work (HK-2).
 
 Invariant: two different (kind, tenant, payload) never have the same content key, and the order in which a
 payload's keys were put in never changes it. Called on enqueue, and wherever a name comes in from outside.
@@ -7,11 +9,13 @@ payload's keys were put in never changes it. Called on enqueue, and wherever a n
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from typing import Final
+from typing import Final, NamedTuple, TypedDict
 
-from holdfast.domain.errors import InvalidSetting
-from holdfast.domain.payload import DEFAULT_LIMIT, JsonValue, canonical
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.payload import DEFAULT_LIMIT, JsonValue, canonical, decode
+from holdfast.errors import InvalidInput, InvalidPayload, InvalidSetting
 
 NO_TENANT: Final = "global"
 NAME_LIMIT: Final = 100
@@ -75,3 +79,45 @@ def _part(name: str, what: str) -> str:
 
 def _invalid_name(what: str, why: str) -> InvalidSetting:
     return InvalidSetting(f"the {what} {why}", code="invalid_name")
+
+
+class Place(NamedTuple):
+    """The last one seen."""
+
+    tenant: str
+    name: str
+
+    def cursor(self, scope: str) -> str:
+        """As text: for one tenant the name alone, for those who look at everybody's both."""
+        return json.dumps([*self]) if scope == EVERY_TENANT else self.name
+
+    @classmethod
+    def read(cls, text: str | None, scope: str) -> Place | None:
+        if text is None:
+            return None
+        try:
+            found = decode(text) if scope == EVERY_TENANT else [scope, text]
+        except InvalidPayload:
+            raise unknown_place() from None
+        match found:
+            case [str(tenant), str(name)] if "\0" not in tenant + name:
+                return cls(tenant, name)
+        raise unknown_place()
+
+
+def page_size(limit: object) -> int:
+    """How many at most; ``InvalidInput`` for what is no number."""
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise InvalidInput(f"limit must be a whole number, not {type(limit).__name__}", code="invalid_input")
+    return limit
+
+
+class Paging(TypedDict, total=False):
+    """Which part of a list: those after a place, at most so many. Nothing said, all of it."""
+
+    after: Place | None
+    limit: int | None
+
+
+def unknown_place() -> InvalidInput:
+    return InvalidInput("this is no place in the list", code="invalid_cursor", fix="Give the next of the page before.")

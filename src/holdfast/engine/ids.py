@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate, count, islice
 from typing import Final
 
-from holdfast.domain.errors import InvalidInput
+from holdfast.errors import InvalidInput
 
 #     48 bits     4         12 bits   2         14 bits   48 bits
 #   | unix ms | version | counter | variant | counter | noise |

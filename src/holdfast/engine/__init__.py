@@ -1,0 +1,1 @@
+"""The rules of jobs, pure: no clock, no thread, no file, no database."""

@@ -1,0 +1,69 @@
+"""Durations and sizes as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from holdfast.errors import InvalidSetting
+
+Size = int | str
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)i?b?", re.IGNORECASE)
+LARGEST = 2**60
+
+
+def in_bytes(value: object, what: str = "size", *, least: int = 1) -> int:
+    """The size in bytes; refuses what is too small, or not a size at all."""
+    found: int | None = None
+    if isinstance(value, str):
+        match = _FORM.fullmatch(value.strip())
+        if match:
+            found = int(float(match[1]) * _UNITS[match[2].lower()])
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found = value
+    if found is None or not least <= found <= LARGEST:
+        raise InvalidSetting(
+            f"{value!r} is not a {what} of at least {in_words(least)}",
+            code="invalid_size",
+            fix='Use bytes, or text such as "64MB", "1.5GB".',
+        )
+    return found
+
+
+def in_words(size: int) -> str:
+    """For messages: the largest unit that leaves a whole number."""
+    for unit in ("t", "g", "m", "k"):
+        if size and size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]} {unit.upper()}B"
+    return f"{size:,} bytes"
+
+
+Duration = float | int | str | timedelta
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+LONGEST = 100 * 366 * 86_400.0
+
+
+def seconds(value: object, what: str = "duration") -> float:
+    """The duration in seconds; refuses what is negative, not finite or not a duration at all."""
+    found: float | None = None
+    if isinstance(value, timedelta):
+        found = value.total_seconds()
+    elif isinstance(value, str):
+        text = value.replace(" ", "")
+        if _WHOLE.fullmatch(text):
+            found = sum(float(number) * _DURATION_UNITS[unit] for number, unit in _PART.findall(text))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        found = float(value)
+    if found is None or not math.isfinite(found) or not 0 <= found <= LONGEST:
+        raise InvalidSetting(
+            f"{value!r} is not a {what}",
+            code="invalid_duration",
+            fix='Use seconds, a timedelta, or text such as "90s", "1h30m", "2d".',
+        )
+    return found
