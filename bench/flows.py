@@ -16,8 +16,8 @@ from bench.peers.bench import Bench
 from bench.peers.catalog import BY_NAME, OURS
 from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
-from holdfast.domain.workflows import EdgeSpec, NodeSpec, WorkflowSpec
 from holdfast.engine.job import JobSpec
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, WorkflowSpec
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 

@@ -18,9 +18,9 @@ from bench.peers.backends import Backends, Place
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
-from holdfast.domain.limits import EACH, Rule
 from holdfast.engine.job import JobSpec
 from holdfast.engine.settlement import Settlement
+from holdfast.features.limits.model import EACH, Rule
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
 

@@ -24,8 +24,8 @@ from bench.peers.backends import Backends, Place
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
-from holdfast.domain.retention import Keeping
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import Keeping
 from holdfast.runtime.sweeping import sweep
 from holdfast.stores.open import open_store
 

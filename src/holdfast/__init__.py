@@ -2,20 +2,6 @@
 
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
-from holdfast.domain.agents import Agent
-from holdfast.domain.dead_letters import DeadLetterGroup
-from holdfast.domain.gates import Gate
-from holdfast.domain.health import Health
-from holdfast.domain.limits import Limit
-from holdfast.domain.operations import Operation
-from holdfast.domain.reason import Reason
-from holdfast.domain.reservations import Reservation
-from holdfast.domain.retention import Retention
-from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.subscriptions import SentEvent, Subscription
-from holdfast.domain.templates import Template
-from holdfast.domain.usage import Usage
-from holdfast.domain.workflows import Workflow, WorkflowStatus
 from holdfast.durable.approvals import ApprovalNotice, Decision
 from holdfast.durable.plan import step_key
 from holdfast.durable.values import AppEvent
@@ -26,7 +12,17 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.trace import Trace
 from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
-from holdfast.features.approvals import Asked
+from holdfast.features.agents.model import Agent
+from holdfast.features.approvals.model import Gate
+from holdfast.features.approvals.operations import Asked
+from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
+from holdfast.features.events.model import SentEvent, Subscription
+from holdfast.features.health.model import Health
+from holdfast.features.jobs.why_reasons import Reason
+from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.retention.model import Retention, Usage
+from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.workflows.model import Workflow, WorkflowStatus
 from holdfast.handle import Handle
 from holdfast.insights import Why
 from holdfast.kind import Kind

@@ -7,8 +7,6 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from holdfast.context import current
-from holdfast.domain.gates import GateState
-from holdfast.domain.subscriptions import SentEvent, check_event_name
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event, Job, Verdict
 from holdfast.engine.names import check_name
@@ -17,11 +15,12 @@ from holdfast.engine.payload import encode
 from holdfast.engine.units import Duration
 from holdfast.enqueuing import Enqueuing, as_it_is
 from holdfast.errors import InvalidSetting
-from holdfast.features.approvals import Approvals, Said
-from holdfast.features.dead_letters import DeadLetters
-from holdfast.features.operations import Operations
-from holdfast.features.redriving import FromStep
-from holdfast.features.reservations import Reserving
+from holdfast.features.approvals.model import GateState
+from holdfast.features.approvals.operations import Approvals, Said
+from holdfast.features.dead_letters.operations import DeadLetters, Operations
+from holdfast.features.events.model import SentEvent, check_event_name
+from holdfast.features.jobs.operations import FromStep
+from holdfast.features.limits.operations import Reserving
 from holdfast.handle import Handle
 from holdfast.insights import Why, chain_of, why
 from holdfast.kind import PAYLOAD_LIMIT

@@ -18,20 +18,16 @@ from holdfast.egress import EgressPolicy
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.agents import Agents
-from holdfast.features.audit import Audit
-from holdfast.features.endpoints import Endpoints
-from holdfast.features.executors import Executors
-from holdfast.features.limits import Limits
-from holdfast.features.operations import Operations
-from holdfast.features.payload_rules import PayloadRules
-from holdfast.features.queues import Queues
-from holdfast.features.reservations import Reservations
-from holdfast.features.retention import Retentions
-from holdfast.features.scheduler import Scheduler
-from holdfast.features.subscriptions import Consumers, Declarations, Subscriptions
-from holdfast.features.tenants import Tenants
-from holdfast.features.usage import Metering
+from holdfast.features.agents.operations import Agents, Executors
+from holdfast.features.audit.operations import Audit
+from holdfast.features.dead_letters.operations import Operations
+from holdfast.features.events.operations import Consumers, Declarations, Subscriptions
+from holdfast.features.limits.operations import Limits, Queues, Reservations
+from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.retention.operations import Metering, Retentions
+from holdfast.features.schedules.firing import Scheduler
+from holdfast.features.tenants.operations import Tenants
+from holdfast.features.webhooks.operations import Endpoints
 from holdfast.running import Running
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id

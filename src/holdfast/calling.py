@@ -13,7 +13,6 @@ from typing import Any, assert_never
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
 from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
-from holdfast.domain.rules import HIDDEN, Effective
 from holdfast.durable.approvals import Asking
 from holdfast.durable.drivers import Durable, Lent
 from holdfast.durable.plan import Plan
@@ -24,6 +23,7 @@ from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import Conflict, HoldfastError
+from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.runtime.children.pool import Children

@@ -26,7 +26,6 @@ from holdfast import config
 from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, wants_context
 from holdfast.client import Client
-from holdfast.domain.rules import NO_RULE
 from holdfast.durable.drivers import Lent
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
@@ -35,6 +34,7 @@ from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import in_words
 from holdfast.errors import HoldfastError, InvalidSetting
+from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.runtime import looping
 from holdfast.runtime.children import within

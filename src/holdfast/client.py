@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from holdfast.domain.rules import PayloadRule, effective
-from holdfast.domain.subscriptions import SentEvent
 from holdfast.engine.ids import id_texts
 from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
 from holdfast.engine.names import check_name
@@ -18,7 +16,9 @@ from holdfast.engine.order import Move
 from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.features.redriving import FromStep, check_from_step, redriving
+from holdfast.features.events.model import SentEvent
+from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
+from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.handle import Handle
 from holdfast.stores.aside import aside
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs

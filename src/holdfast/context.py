@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
-from holdfast.domain.usage import check_cost
-from holdfast.domain.workflows import ParentResult
 from holdfast.durable.awaited import AwaitedCalls
 from holdfast.durable.blocking import BlockingCalls, Here
 from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
@@ -27,6 +25,8 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.facts import Facts
+from holdfast.features.retention.model import check_cost
+from holdfast.features.workflows.model import ParentResult
 from holdfast.handle import Handle
 from holdfast.joblog import JobLog
 from holdfast.runtime.stopping import Stop

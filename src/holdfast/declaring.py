@@ -15,10 +15,6 @@ from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context, SyncContext
-from holdfast.domain.limits import uses
-from holdfast.domain.retention import Keeping
-from holdfast.domain.rules import RuleOptions
-from holdfast.domain.usage import check_cost
 from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.names import check_name
@@ -26,10 +22,13 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, Size, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.features.payload_rules import PayloadRules
-from holdfast.features.retention import Retentions
-from holdfast.features.scheduler import Scheduler
-from holdfast.features.subscriptions import Declarations, Following
+from holdfast.features.events.operations import Declarations, Following
+from holdfast.features.limits.model import uses
+from holdfast.features.payloads.model import RuleOptions
+from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.retention.model import Keeping, check_cost
+from holdfast.features.retention.operations import Retentions
+from holdfast.features.schedules.firing import Scheduler
 from holdfast.kind import Kind, Options, RetryAs
 from holdfast.logs import trust
 from holdfast.processes import ProcessOptions, target_of

@@ -10,15 +10,15 @@ from holdfast import bulk
 from holdfast.calling import Declared
 from holdfast.client import Client
 from holdfast.context import current
-from holdfast.domain.rules import NO_RULE
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
 from holdfast.errors import InvalidSetting
-from holdfast.features.schedules import Schedules
-from holdfast.features.templates import Templates
-from holdfast.features.workflows import Workflows
+from holdfast.features.payloads.model import NO_RULE
+from holdfast.features.schedules.operations import Schedules
+from holdfast.features.schedules.templates import Templates
+from holdfast.features.workflows.operations import Workflows
 from holdfast.handle import Handle
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.scheduling import Desk

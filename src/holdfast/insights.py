@@ -6,21 +6,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.agents import Agent
-from holdfast.domain.dead_letters import DeadLetterGroup, Remade
-from holdfast.domain.gates import Gate, GateFilter
-from holdfast.domain.limits import Limit
-from holdfast.domain.reason import Reason
-from holdfast.domain.reservations import Reservation
-from holdfast.domain.rules import HIDDEN, WITHHELD, effective
-from holdfast.domain.scene import Scene
-from holdfast.domain.templates import MadeFrom
-from holdfast.domain.why import reasons
-from holdfast.domain.workflows import ParentResult
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Step
 from holdfast.errors import NotFound
+from holdfast.features.agents.model import Agent
+from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
+from holdfast.features.jobs.why import reasons
+from holdfast.features.jobs.why_reasons import Reason, Scene
+from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
+from holdfast.features.schedules.model import MadeFrom
+from holdfast.features.workflows.model import ParentResult
 from holdfast.searching import Search
 from holdfast.stores.base import Counted, JobFilter, Verbs
 from holdfast.stores.beside import side_by_side

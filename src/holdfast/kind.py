@@ -12,8 +12,6 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from holdfast import context
 from holdfast.arguments import Signature
 from holdfast.client import Client
-from holdfast.domain.limits import uses
-from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.durable.approvals import Asking
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
@@ -25,6 +23,8 @@ from holdfast.engine.times import instant_or_none
 from holdfast.engine.trace import Trace, retagged
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.limits.model import uses
+from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.handle import Handle
 from holdfast.stores.ids import new_id
 from holdfast.vault import Vault

@@ -8,13 +8,13 @@ from typing import Unpack
 
 from holdfast import config
 from holdfast.client import Client
-from holdfast.domain.health import USUAL, Health, Thresholds, check_thresholds, with_concerns
-from holdfast.domain.switches import Named, Switch
 from holdfast.engine.units import Duration
 from holdfast.errors import Refused
-from holdfast.features.connectors import Connectors
-from holdfast.features.switches import Switches
-from holdfast.features.tokens import Tokens
+from holdfast.features.connectors.operations import Connectors
+from holdfast.features.health.model import USUAL, Health, Thresholds, check_thresholds, with_concerns
+from holdfast.features.limits.model import Named, Switch
+from holdfast.features.limits.operations import Switches
+from holdfast.features.tokens.operations import Tokens
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
 

@@ -15,8 +15,8 @@ from holdfast.durable.drivers import Lent, Reached
 from holdfast.engine.units import Duration, seconds
 from holdfast.enqueuing import Enqueuing
 from holdfast.errors import InvalidSetting
+from holdfast.features.events.operations import Subscriptions
 from holdfast.features.repository import JobRepository
-from holdfast.features.subscriptions import Subscriptions
 from holdfast.operating import Operating
 from holdfast.runtime import looping
 from holdfast.runtime.beginning import when_there

@@ -7,12 +7,12 @@ from typing import Any, TypedDict, TypeVar
 
 from holdfast.calling import Declared
 from holdfast.client import Client
-from holdfast.domain.schedules import Missed, Overlap, ScheduleDraft
 from holdfast.engine.job import Enqueued
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
-from holdfast.features.scheduler import Scheduler
+from holdfast.features.schedules.firing import Scheduler
+from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
 

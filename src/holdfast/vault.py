@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 
 from holdfast.artifacts import Artifacts, open_artifacts
 from holdfast.artifacts.base import SCHEME
-from holdfast.domain.rules import Effective
 from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, own
 from holdfast.errors import InvalidPayload, InvalidSetting, Refused
+from holdfast.features.payloads.model import Effective
 from holdfast.sealing import KEYS_VARIABLE, KeyRing
 
 NAME: Final = "$holdfast"

@@ -17,9 +17,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.domain import webhooks as standard
-from holdfast.domain.webhooks import TOLERANCE, Headers, Message
 from holdfast.errors import InvalidInput, InvalidSetting
+from holdfast.features.webhooks import signing as standard
+from holdfast.features.webhooks.signing import TOLERANCE, Headers, Message
 
 __all__ = ["TOLERANCE", "Message", "Seen", "new_secret", "sign", "verify"]
 

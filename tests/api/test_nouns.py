@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.domain.reservations import Ask
+from holdfast.features.limits.model import Ask
 from tests.api.conftest import client_of
 
 API = "/api/v1"

@@ -13,7 +13,7 @@ from holdfast import App
 from holdfast.access import tokens
 from holdfast.access.tokens import COOKIE, Tokens, tokens_of
 from holdfast.api import leave_off
-from holdfast.domain.tokens import ApiToken
+from holdfast.features.tokens.model import ApiToken
 from holdfast.service import make_service
 from holdfast.stores.flow import Flow
 from tests.api.conftest import HERE

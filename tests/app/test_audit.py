@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.audit import verify_file
+from holdfast.features.audit.operations import verify_file
 from holdfast.runtime.sealing import Sealing, release
 from holdfast.runtime.worker import WorkerOptions
 from tests.app.conftest import NewApp

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App
 from holdfast.artifacts.directory import Directory
-from holdfast.features.audit import Audit
+from holdfast.features.audit.operations import Audit
 from holdfast.stores.open import open_store
 from tests.support.stores import claim, open_lease, put_one, settle
 

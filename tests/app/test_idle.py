@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.domain.limits import Rule
-from holdfast.domain.operations import Starting
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.limits.model import Rule
 from holdfast.runtime.worker import SAFETY_POLL, WorkerOptions
 from holdfast.stores.base import JobFilter
 from holdfast.stores.due import KNOWN, DueWork

@@ -12,7 +12,7 @@ from holdfast.artifacts import Artifacts, Reference
 from holdfast.artifacts.directory import Directory
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, StoreUnavailable
-from holdfast.features.keys import rotate
+from holdfast.features.payloads.operations import rotate
 from holdfast.runtime.leftovers import clear
 from holdfast.sealing import new_key
 from tests.app.conftest import NewApp

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from holdfast import App
 from holdfast.artifacts.open import open_artifacts
 from holdfast.cli.commands import app as commands
-from holdfast.domain.endpoints import check_url
 from holdfast.egress.target import Target
 from holdfast.egress.wire import _proxy
 from holdfast.errors import InvalidSetting
+from holdfast.features.webhooks.model import check_url
 from holdfast.http import Client
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore

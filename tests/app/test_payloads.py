@@ -13,10 +13,10 @@ import pytest
 
 import holdfast
 from holdfast import App, State
-from holdfast.domain.rules import HIDDEN, WITHHELD
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.insights import story
 from holdfast.sealing import new_key
 from tests.app.conftest import NewApp

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import App, Context, Handle, Retry, State
 from holdfast.errors import InvalidInput
-from holdfast.features.redriving import redriving
+from holdfast.features.jobs.operations import redriving
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 

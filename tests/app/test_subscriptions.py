@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State
-from holdfast.domain.subscriptions import Subscription
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
+from holdfast.features.events.model import Subscription
 from holdfast.runtime.feeding import feed
 from holdfast.stores.flow import Steps
 from tests.app.conftest import NewApp

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.limits import Rule
+from holdfast.features.limits.model import Rule
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.audit import unguarded

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import Result
 
 from holdfast import config
-from holdfast.domain.gates import Vote
 from holdfast.engine.states import State
+from holdfast.features.approvals.model import Vote
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import FORM, asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.reservations import Ask
+from holdfast.features.limits.model import Ask
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.rules import NO_RULE, Effective
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.steps import StepEntry
+from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.sealing import new_key
 from holdfast.stores.base import Store
 from holdfast.vault import Vault, reference_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.tokens import hash_of, is_token
+from holdfast.features.tokens.model import hash_of, is_token
 from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.limits import Rule
-from holdfast.domain.reservations import Ask
-from holdfast.domain.subscriptions import Subscribing
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.agents.model import Definition
+from holdfast.features.events.model import Subscribing
+from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.base import Store
 from holdfast.stores.port.audit import ActionFilter
 from holdfast.stores.recording import RECORDED

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import WAITING_CAP, Definition
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.retry import GENTLE, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, Refused
+from holdfast.features.agents.model import WAITING_CAP, Definition
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.reads import agents as agent_reads
 from tests.support.agents import disable, enable, register

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.agents import HOLD
 from holdfast.engine.states import State
+from holdfast.features.agents.model import HOLD
 from holdfast.stores.base import ClaimRequest, Reschedule, Store
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.tokens import new_token
 from holdfast.engine.states import State
+from holdfast.features.tokens.model import new_token
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.attack import LATER, Attack

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.connectors import ConnectorDraft
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.connectors.model import ConnectorDraft
 from holdfast.stores.base import Store
 from holdfast.stores.port.audit import ActionFilter
 from tests.support.connectors import connect, drafted

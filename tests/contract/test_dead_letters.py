@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Crashed, Failed
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import State
+from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from tests.support.by_hand import ByHand

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.endpoints import KEPT, KEPT_DAYS, subscription_names
-from holdfast.domain.schedules import Firing
-from holdfast.domain.subscriptions import TELLS
+from holdfast.features.events.model import TELLS
+from holdfast.features.schedules.model import Firing
+from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint, found, sent

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.domain.limits import Rule
-from holdfast.domain.reservations import Ask
 from holdfast.engine.states import State
+from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.base import ClaimRequest, Store
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.switches import pause, resume

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.domain.limits import Rule
 from holdfast.engine.states import State
 from holdfast.errors import Conflict
+from holdfast.features.limits.model import Rule
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.app.waiting import until

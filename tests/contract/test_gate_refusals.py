@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.forms import violations
-from holdfast.domain.gates import Ballot, Gate, Token, refusal
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
+from holdfast.features.approvals.forms import violations
+from holdfast.features.approvals.model import Ballot, Gate, Token, refusal
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, ballot, deny, gate, keep_token, say, votes

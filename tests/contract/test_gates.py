@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.gates import Gate
 from holdfast.engine.states import State
+from holdfast.features.approvals.model import Gate
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import (

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.domain.health import CAP, Health, Thresholds, judged
-from holdfast.domain.limits import Rule
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.health.model import CAP, Health, Thresholds, judged
+from holdfast.features.limits.model import Rule
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.audit import seal

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.limits import Rule, uses
-from holdfast.domain.reason import Reason
-from holdfast.domain.reservations import Ask
 from holdfast.engine.states import State
+from holdfast.features.jobs.why_reasons import Reason
+from holdfast.features.limits.model import Ask, Rule, uses
 from holdfast.insights import why
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand

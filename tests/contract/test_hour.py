@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.hour import Hour
+from holdfast.features.health.statistics import Hour
 from holdfast.stores.base import Store
 from holdfast.stores.reads import hour as reads
 from tests.support.schedules import add

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.limits import EACH, Limit, Rule
 from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Refused
+from holdfast.features.limits.model import EACH, Limit, Rule
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
 from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand

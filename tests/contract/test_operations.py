@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.operations import BATCH, Operation, Starting
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
+from holdfast.features.dead_letters.model import BATCH, GroupFilter, Operation, Starting
 from holdfast.stores import operating
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.flow import drive

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.gates import Ballot, GateFilter, Question
-from holdfast.domain.health import Health, Thresholds
 from holdfast.engine.outcome import Failed, Paused
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause
+from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.health.model import Health, Thresholds
 from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.gates import Answer
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
+from holdfast.features.approvals.model import Answer
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import all_jobs

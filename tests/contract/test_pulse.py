@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.domain.pulse import QueuePulse
 from holdfast.engine.states import State
+from holdfast.features.health.statistics import QueuePulse
 from holdfast.stores.base import ClaimRequest, Store
 from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.reads import audit

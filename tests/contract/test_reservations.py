@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.reservations import Ask, Reservation, Standing
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import Ask, Reservation, Standing
 from holdfast.stores.base import Store
 from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
 

@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.domain.operations import Starting
-from holdfast.domain.reservations import Ask
-from holdfast.domain.retention import Keeping, policy_for
-from holdfast.domain.subscriptions import Subscribing
-from holdfast.domain.tokens import new_token
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import InvalidSetting
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.events.model import Subscribing
+from holdfast.features.limits.model import Ask
+from holdfast.features.retention.model import Keeping, policy_for
+from holdfast.features.tokens.model import new_token
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter

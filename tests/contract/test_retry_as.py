@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Crashed, Outcome, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
+from holdfast.features.agents.model import Definition
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite.operations import retry_as
 from tests.support.by_hand import ByHand

@@ -17,21 +17,18 @@ from psycopg import sql
 
 from holdfast import App
 from holdfast.api.attending import Attending
-from holdfast.domain.agents import Definition
-from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.gates import GateFilter
-from holdfast.domain.limits import Rule
-from holdfast.domain.operations import Starting
-from holdfast.domain.reservations import Ask
-from holdfast.domain.retention import Keeping
-from holdfast.domain.rules import RuleDraft
-from holdfast.domain.schedules import Schedule
-from holdfast.domain.subscriptions import Subscribing
-from holdfast.domain.switches import Pausing
-from holdfast.domain.workflows import EdgeSpec, NodeSpec
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import Refused
+from holdfast.features.agents.model import Definition
+from holdfast.features.approvals.model import GateFilter
+from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.events.model import Subscribing
+from holdfast.features.limits.model import Ask, Pausing, Rule
+from holdfast.features.payloads.model import RuleDraft
+from holdfast.features.retention.model import Keeping
+from holdfast.features.schedules.model import Schedule
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.limits import Rule
-from holdfast.domain.operations import Starting
-from holdfast.domain.reservations import Ask
-from holdfast.domain.retention import Keeping
-from holdfast.domain.rules import RuleDraft
 from holdfast.engine.job import References
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.agents.model import Definition
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.limits.model import Ask, Rule
+from holdfast.features.payloads.model import RuleDraft
+from holdfast.features.retention.model import Keeping
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.retention import Leftover

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.domain.schedules import MOST_COUNTED, MOST_FIRED
 from holdfast.engine.job import holder_of_ours
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
+from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand

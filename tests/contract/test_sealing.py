@@ -12,9 +12,9 @@ from random import Random
 import psycopg
 import pytest
 
-from holdfast.domain.audit import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
-from holdfast.domain.limits import Rule
 from holdfast.errors import Conflict, InvalidInput
+from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
+from holdfast.features.limits.model import Rule
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store

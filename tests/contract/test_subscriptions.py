@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.subscriptions import Delivery, JobOptions, Subscribing, Subscription
-from holdfast.domain.templates import TemplateDraft
 from holdfast.engine.job import Event
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
+from holdfast.features.agents.model import Definition
+from holdfast.features.events.model import Delivery, JobOptions, Subscribing, Subscription
+from holdfast.features.schedules.model import TemplateDraft
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.limits import Rule
-from holdfast.domain.operations import Starting
-from holdfast.domain.retention import Keeping
-from holdfast.domain.switches import Pausing, named
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
+from holdfast.features.agents.model import Definition
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.limits.model import Pausing, Rule, named
+from holdfast.features.retention.model import Keeping
 from holdfast.stores.base import JobFilter, Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks, entry

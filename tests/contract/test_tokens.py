@@ -7,8 +7,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.domain.tokens import hash_of, new_token
 from holdfast.errors import Refused
+from holdfast.features.tokens.model import hash_of, new_token
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.gates import VerdictWord
 from holdfast.engine.states import FINISHED, HELD, PAIRS, State, is_legal
+from holdfast.features.approvals.model import VerdictWord
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.domain.usage import Usage, check_cost, check_day, check_groups
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.errors import InvalidSetting
+from holdfast.features.retention.model import Usage, check_cost, check_day, check_groups
 from holdfast.stores.base import Reschedule, Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import read_events

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.reason import Reason
-from holdfast.domain.why import REASONS
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
+from holdfast.features.agents.model import AHEAD, Definition
+from holdfast.features.jobs.why import REASONS
+from holdfast.features.jobs.why_reasons import Reason
 from holdfast.insights import Why, story, view, why
 from holdfast.stores.base import Reschedule, Store
 from tests.support.audit import unguarded

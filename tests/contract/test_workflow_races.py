@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from holdfast.domain.workflows import Graph
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
+from holdfast.features.workflows.model import Graph
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, verbs_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.workflows import WorkflowStatus
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError
+from holdfast.features.workflows.model import WorkflowStatus
 from holdfast.stores.base import Reschedule, Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
@@ -275,7 +275,7 @@ def test_a_generator_plans_and_takes_nothing(store: Store, by_hand: ByHand) -> N
 
 
 def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> None:
-    from holdfast.domain.agents import Definition
+    from holdfast.features.agents.model import Definition
 
     store.run(store.verbs.register_agent(Definition(id="planner", name="Planner", kind="other"), TENANT))
     flow = Flow(store, {"a": "", "b": "a"}, fields={"b": {"agent": "planner"}})

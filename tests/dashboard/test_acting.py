@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, Retry, State
 from holdfast.access import Identity, Scope
 from holdfast.dashboard.pages import audit
-from holdfast.domain.endpoints import DELIVER, EndpointDelivery
+from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
 from holdfast.service import make_service
 from holdfast.stores.base import JobFilter
 from tests.api.conftest import HERE, client_of

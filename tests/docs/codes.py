@@ -19,7 +19,7 @@ HELPERS = {
     "_refusal": 0,  # engine/payload.py
     "_whole": 4,  # engine/retry.py
     "Reject": 0,  # engine/outcome.py: an attempt's error code, for good
-    "Fate": 1,  # domain/endpoints.py
+    "Fate": 1,  # features/webhooks/model.py
     "Failed": 0,  # engine/outcome.py: an attempt's error code
     "Crashed": 0,  # the same, where its process died
     "Snoozed": 1,  # the reason of a step without an error

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, Context, Gate, State
 from holdfast.errors import HoldfastError
-from holdfast.features.approvals import REASONS
+from holdfast.features.approvals.operations import REASONS
 from tests.app.running import work_off
 from tests.docs.console import Console
 from tests.docs.guide_blocks import blocks, finish, later, run, text

@@ -13,7 +13,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from holdfast.cli.commands import app
-from holdfast.domain import health
+from holdfast.features.health import model as health
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.stores import FINAL, new_id, put_one, settle, take

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import App, Context, Retry
-from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.gates import GateFilter
+from holdfast.features.approvals.model import GateFilter
+from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.insights import story, why
 from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Flow

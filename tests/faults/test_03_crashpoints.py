@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.domain.operations import Starting
-from holdfast.domain.subscriptions import Subscribing
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.events.model import Subscribing
 from holdfast.stores.base import JobFilter, Verbs
 from holdfast.stores.open import open_store
 from tests.faults.checker import IN_TIME, check

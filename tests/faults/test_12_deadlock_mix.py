@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.gates import VerdictWord
 from holdfast.engine.job import Claim
 from holdfast.engine.order import Move
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
+from holdfast.features.approvals.model import VerdictWord
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Store
 from holdfast.stores.open import open_store
 from tests.faults.checker import check

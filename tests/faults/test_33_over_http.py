@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import App
 from holdfast.access.tokens import tokens_of
-from holdfast.domain.operations import Starting
-from holdfast.domain.reservations import Ask
+from holdfast.features.dead_letters.model import Starting
+from holdfast.features.limits.model import Ask
 from holdfast.service import make_service
 from holdfast.stores.base import JobFilter, Store
 from tests.api.conftest import HERE

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.domain.gates import Gate
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
+from holdfast.features.approvals.model import Gate
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

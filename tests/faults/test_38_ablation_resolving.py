@@ -7,9 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.operations import Starting
 from holdfast.engine.states import State
+from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.stores.base import JobFilter, Store
 from holdfast.stores.open import open_store
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, replaced

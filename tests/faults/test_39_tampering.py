@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import Client
-from holdfast.domain.audit import Anchor
-from holdfast.features.audit import Audit, verify_file
+from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.operations import Audit, verify_file
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.audit import anchor, flaws, seal, unguarded, verify

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from holdfast import App, Retry, State
-from holdfast.domain.operations import Operation
+from holdfast.features.dead_letters.model import Operation
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.load import load

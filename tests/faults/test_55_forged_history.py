@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.audit_check import Report
 from holdfast.engine.outcome import Succeeded
+from holdfast.features.audit.verification import Report
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from tests.support.audit import anchor, seal, unguarded, verify

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
-from holdfast.domain.gates import GateFilter
-from holdfast.domain.health import Health
-from holdfast.domain.limits import EACH, Bucket, Limit
-from holdfast.domain.workflows import Graph
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import State, Step, replay
 from holdfast.errors import HoldfastError
+from holdfast.features.approvals.model import GateFilter
+from holdfast.features.health.model import Health
+from holdfast.features.limits.model import EACH, Bucket, Limit
+from holdfast.features.workflows.model import Graph
 from holdfast.stores.base import JobFilter
 from tests.model import views
 from tests.model.model import Model

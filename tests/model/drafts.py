@@ -9,14 +9,14 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.gates import Question
 from holdfast.engine.ids import uuid7
 from holdfast.engine.job import Dedupe, JobSpec
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.retry import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
 from holdfast.engine.settlement import Ending
 from holdfast.engine.steps import Pause, StepEntry
+from holdfast.features.agents.model import Definition
+from holdfast.features.approvals.model import Question
 
 USUAL = RetryPolicy()
 START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")

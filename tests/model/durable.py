@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from holdfast.domain.gates import Ballot, GateFilter, VerdictWord
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
+from holdfast.features.approvals.model import Ballot, GateFilter, VerdictWord
 from tests.model import views
 from tests.model.comparison import same
 from tests.model.drafts import EVENTS, job_id, outcomes, people, scopes, tenants, told, waits

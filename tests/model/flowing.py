@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.workflows import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.states import ACTIVE, State
+from holdfast.features.workflows.model import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
 from holdfast.stores.base import OperatorVerb
 from tests.model.limiting import Limiting
 from tests.model.world import ModelJob

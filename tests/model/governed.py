@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from holdfast.domain.limits import Bucket, Rule
-from holdfast.domain.workflows import ON_FAILURE, EdgeSpec, NodeSpec, WorkflowSpec, plan_hash
+from holdfast.features.limits.model import Bucket, Rule
+from holdfast.features.workflows.model import ON_FAILURE, EdgeSpec, NodeSpec, WorkflowSpec, plan_hash
 from tests.model.drafts import job_id, plain_drafts, scopes, tenants
 from tests.model.durable import Durable
 from tests.model.seat import UNKNOWN

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from holdfast.domain.limits import EACH, SCOPES, Bucket, Limit, Rule
-from holdfast.domain.reservations import Ask, Standing
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import HELD
+from holdfast.features.limits.model import EACH, SCOPES, Ask, Bucket, Limit, Rule, Standing
 from tests.model.reserving import Reserving
 from tests.model.world import ModelJob
 

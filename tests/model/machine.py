@@ -12,11 +12,11 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from holdfast.domain.reservations import Ask
 from holdfast.engine.order import Move, Where
 from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import HELD, State
+from holdfast.features.limits.model import Ask
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced

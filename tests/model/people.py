@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.gates import Answer, Ballot, Gate, Token, Vote, refusal
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
+from holdfast.features.approvals.model import Answer, Ballot, Gate, Token, Vote, refusal
 from holdfast.stores.base import Sent
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds

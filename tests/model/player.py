@@ -8,17 +8,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.domain.agents import Agent, Definition
-from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Vote
-from holdfast.domain.health import Health
-from holdfast.domain.limits import Limit, Rule
-from holdfast.domain.reservations import Ask, Standing
-from holdfast.domain.workflows import Graph, Started, Swept, WorkflowSpec
 from holdfast.engine.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
+from holdfast.features.agents.model import Agent, Definition
+from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.features.health.model import Health
+from holdfast.features.limits.model import Ask, Limit, Rule, Standing
+from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.domain.agents import HOLD, Agent, Definition, Objection, objection
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
+from holdfast.features.agents.model import HOLD, Agent, Definition, Objection, objection
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.reservations import Ask, ReservationState, Standing
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import HELD
+from holdfast.features.limits.model import Ask, ReservationState, Standing
 from tests.model.registry import Registry
 from tests.model.world import ModelJob, seconds
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.agents import Definition
-from holdfast.domain.gates import Ballot, VerdictWord
 from holdfast.engine.order import Move
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.settlement import Ending, Settlement, decide
 from holdfast.engine.states import State, Verb
 from holdfast.engine.steps import StepEntry
+from holdfast.features.agents.model import Definition
+from holdfast.features.approvals.model import Ballot, VerdictWord
 from holdfast.stores.base import ClaimRequest, Reschedule
 from tests.model import views
 from tests.model.comparison import Comparison

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.limits import Rule
-from holdfast.domain.workflows import EdgeSpec, NodeSpec, OnFailure, Standing, WorkflowSpec, plan_hash
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
+from holdfast.features.limits.model import Rule
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, Standing, WorkflowSpec, plan_hash
 from holdfast.stores.base import ClaimRequest
 from tests.model.conftest import Make
 from tests.model.drafts import Draft

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.workflows import ON_FAILURE, OnFailure
 from holdfast.engine.outcome import Outcome
+from holdfast.features.workflows.model import ON_FAILURE, OnFailure
 from holdfast.stores.base import OperatorVerb, Store
 from holdfast.stores.open import open_store
 from tests.support.ledger import check_ledger

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from holdfast.domain.gates import Gate, GateFilter
-from holdfast.domain.health import Health
 from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.engine.retry import EXPONENTIAL
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
+from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.health.model import Health
 from holdfast.stores.base import JobFilter
 from tests.model.flowing import ModelFlow
 from tests.model.people import People

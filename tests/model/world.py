@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
-from holdfast.domain.agents import Agent
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.states import FINISHED, HELD, TRANSITIONS, State, Transition, Verb
 from holdfast.engine.steps import Step
 from holdfast.errors import StaleLease
+from holdfast.features.agents.model import Agent
 
 # Of two steps of one name the first is the usual one; the other has to be asked for.
 TARGETS = {(step.source, step.verb.value): step.target for step in reversed(TRANSITIONS)}

@@ -8,15 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.domain.dead_letters import GroupFilter
-from holdfast.domain.gates import Ballot, GateFilter, Question
-from holdfast.domain.operations import Starting
-from holdfast.domain.retention import Keeping
 from holdfast.engine.job import JobSpec
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
+from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.retention.model import Keeping
 from holdfast.insights import why
 from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow

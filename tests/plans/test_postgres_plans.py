@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain.health import CAP
 from holdfast.engine.states import State
+from holdfast.features.health.model import CAP
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres.store import prepare_connection
 from holdfast.stores.postgres.verbs import PostgresVerbs

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.health import CAP
 from holdfast.engine.states import State
+from holdfast.features.health.model import CAP
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.agents import Agent, Definition
+from holdfast.features.agents.model import Agent, Definition
 from holdfast.stores.base import Store
 from tests.support.stores import TENANT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.audit import Seal
+from holdfast.features.audit.model import Seal
 from tests.support.attack import NOW, both, only_postgres, only_sqlite
 
 _COLUMNS = ", ".join(Seal.__slots__)

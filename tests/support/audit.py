@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from holdfast.domain.audit import Anchor, Seal
-from holdfast.domain.audit_check import Check, Report
+from holdfast.features.audit.model import Anchor, Seal
+from holdfast.features.audit.verification import Check, Report
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 

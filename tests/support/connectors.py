@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.connectors import Connector, ConnectorDraft
+from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.stores.base import Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.endpoints import Endpoint, EndpointDelivery, EndpointDraft
+from holdfast.features.webhooks.model import Endpoint, EndpointDelivery, EndpointDraft
 from holdfast.stores.base import Store
 from tests.support.stores import TENANT, new_id
 

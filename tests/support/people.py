@@ -6,11 +6,11 @@ import json
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
 from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, Saved, Step, StepEntry
+from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
 from holdfast.stores.base import Sent, Store, Telling
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.domain.retention import Keeping, Retention
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import Duration
+from holdfast.features.retention.model import Keeping, Retention
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 

@@ -6,10 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import App
-from holdfast.domain.placing import Placed
-from holdfast.domain.schedules import Decision, Fire, Firing, Schedule, ScheduleDraft
-from holdfast.domain.templates import TemplateDraft
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.schedules.model import Decision, Fire, Firing, Placed, Schedule, ScheduleDraft, TemplateDraft
 from holdfast.stores.base import Store
 from tests.support.stores import TENANT, new_id, spec
 

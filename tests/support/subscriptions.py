@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.subscriptions import Delivery, Fed, Subscribing, Subscription
 from holdfast.engine.job import Job
+from holdfast.features.events.model import Delivery, Fed, Subscribing, Subscription
 from holdfast.stores.base import JobFilter, Store, Telling
 from tests.support.stores import TENANT, new_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.switches import Pausing, Switch, named
+from holdfast.features.limits.model import Pausing, Switch, named
 from holdfast.stores.base import Store
 
 

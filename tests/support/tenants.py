@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from holdfast.domain.tenants import Tenant, terms
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tenants.model import Tenant, terms
 from holdfast.stores.base import Store
 from tests.support.stores import claim, open_lease, put, settle, spec
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.tokens import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of
 from holdfast.engine.units import Duration
+from holdfast.features.tokens.model import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of
 from holdfast.stores.base import Store
 from tests.support.stores import new_id
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.domain.gates import VerdictWord
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
+from holdfast.features.approvals.model import VerdictWord
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks

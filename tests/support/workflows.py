@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.domain.workflows import (
+from holdfast.engine.job import JobSpec
+from holdfast.engine.outcome import Outcome
+from holdfast.features.workflows.model import (
     Counts,
     EdgeSpec,
     Graph,
@@ -18,8 +20,6 @@ from holdfast.domain.workflows import (
     find_cycle,
     plan_hash,
 )
-from holdfast.engine.job import JobSpec
-from holdfast.engine.outcome import Outcome
 from holdfast.stores.base import Store
 from tests.support.stores import DONE, TENANT, claim, new_id, open_lease, settle, spec
 

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import App, Context, Retry
 from holdfast.access import Identity, scopes_of
-from holdfast.domain.health import CODES
 from holdfast.engine.job import Claim
+from holdfast.features.health.model import CODES
 from holdfast.service import make_service
 from holdfast.telemetry import prometheus, watching
 from tests.app.conftest import NewApp

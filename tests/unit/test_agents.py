@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Backoff, Retry
-from holdfast.domain.agents import Definition, Objection, objection, under
 from holdfast.engine.job import JobSpec
 from holdfast.engine.retry import EXPONENTIAL, GENTLE
+from holdfast.features.agents.model import Definition, Objection, objection, under
 
 pytestmark = pytest.mark.req("CX-16")
 

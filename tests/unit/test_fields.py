@@ -7,9 +7,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast.domain.fields import Field as FormField
-from holdfast.domain.fields import as_json, fields
-from holdfast.domain.forms import violations
+from holdfast.features.approvals.forms import Field as FormField
+from holdfast.features.approvals.forms import as_json, fields, violations
 
 pytestmark = pytest.mark.req("CX-7")
 

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.domain.preview import preview
-from holdfast.domain.timing import Timing, zone_of
 from holdfast.errors import InvalidSetting
+from holdfast.features.schedules.timing import Timing, preview, zone_of
 
 pytestmark = pytest.mark.req("SC-9")
 

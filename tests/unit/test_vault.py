@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from holdfast.domain.rules import NO_RULE, Effective, RuleDraft, combine, forbidden_at, together
 from holdfast.engine.payload import MARK
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.payloads.model import NO_RULE, Effective, RuleDraft, combine, forbidden_at, together
 from holdfast.sealing import KeyRing, new_key
 from holdfast.vault import EMPTY, Vault, sealed_in
 from tests.support.stores import new_id

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import webhooks
-from holdfast.domain.endpoints import EndpointDraft, check_url, fate_of, message_of
-from holdfast.domain.webhooks import key_of, secret_of
 from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
+from holdfast.features.webhooks.model import EndpointDraft, check_url, fate_of, message_of
+from holdfast.features.webhooks.signing import key_of, secret_of
 from holdfast.stores.codecs import EPOCH
 
 pytestmark = pytest.mark.req("JF-9")

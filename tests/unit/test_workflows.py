@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.workflows import Counts, Edge, Standing, WorkflowStatus, derive, find_cycle
 from holdfast.engine.states import State
+from holdfast.features.workflows.model import Counts, Edge, Standing, WorkflowStatus, derive, find_cycle
 
 pytestmark = pytest.mark.req("DP-14")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.domain.roles import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tokens.model import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
 
 __all__ = ["EVERY_SCOPE", "ROLES", "Identity", "Role", "Scope", "scopes_of"]
 

@@ -16,9 +16,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.app import App
-from holdfast.domain.health import CODES, Health
-from holdfast.domain.pulse import Pulse
 from holdfast.errors import StoreError
+from holdfast.features.health.model import CODES, Health
+from holdfast.features.health.statistics import Pulse
 from holdfast.telemetry.prometheus import Bounded
 
 PULSE_KEPT = 5.0

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 
 from holdfast.app import App
-from holdfast.domain.pulse import QueuePulse
 from holdfast.errors import HoldfastError
+from holdfast.features.health.statistics import QueuePulse
 
 log = logging.getLogger("holdfast.telemetry")
 

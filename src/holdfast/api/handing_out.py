@@ -20,7 +20,6 @@ from typing import Any
 from holdfast.app import App
 from holdfast.calling import ask_first, chain_of
 from holdfast.client import Client
-from holdfast.domain.rules import NO_RULE
 from holdfast.durable.approvals import Asking
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Outcome, Reject
@@ -30,6 +29,7 @@ from holdfast.engine.retry import as_policy
 from holdfast.engine.settlement import MESSAGE_LIMIT, decide, unreadable
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import InvalidPayload
+from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import Kind
 from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.runtime.ending import Suspended

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from holdfast.api.handing_out import HandingOut
-from holdfast.domain.rules import HIDDEN, WITHHELD
-from holdfast.domain.usage import check_cost
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Cancelled, Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.payload import encode
 from holdfast.engine.redaction import JobRedactor, Redact, one_line
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back
 from holdfast.errors import HoldfastError
+from holdfast.features.payloads.model import HIDDEN, WITHHELD
+from holdfast.features.retention.model import check_cost
 from holdfast.runtime.execution import Handler, packed
 from holdfast.transaction import RESULT_LIMIT
 

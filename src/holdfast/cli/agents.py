@@ -14,11 +14,11 @@ from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
-from holdfast.domain.agents import WAITING_CAP, Agent, Definition
 from holdfast.engine.retry import PRESETS, preset, retry_limit
 from holdfast.engine.units import in_words
 from holdfast.errors import NotFound
-from holdfast.features.agents import Agents
+from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
+from holdfast.features.agents.operations import Agents
 
 commands = Commands("Register agents, look at them, disable and enable them.")
 

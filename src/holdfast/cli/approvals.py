@@ -15,11 +15,11 @@ from holdfast.cli.output import Cell, emit, facts, heading, line, print_document
 from holdfast.cli.session import AnyTenant, scope
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import age, moment, span
-from holdfast.domain.fields import Field, fields, plainly
-from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.engine.ids import parse_id
 from holdfast.errors import NotFound
-from holdfast.features.approvals import Approvals, Asked
+from holdfast.features.approvals.forms import Field, fields, plainly
+from holdfast.features.approvals.model import Gate, GateState, Vote
+from holdfast.features.approvals.operations import Approvals, Asked
 
 commands = Commands("What waits for people: look, and decide.")
 

@@ -16,10 +16,10 @@ from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.timeline import short, way
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, since
-from holdfast.domain.audit_check import Report
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.audit import Audit, Progress, verify_file
+from holdfast.features.audit.operations import Audit, Progress, verify_file
+from holdfast.features.audit.verification import Report
 
 commands = Commands("The sealed ledger: check it, show it, take it elsewhere.")
 

@@ -11,10 +11,10 @@ from holdfast.cli.reading import pairs
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
-from holdfast.domain.connectors import Connector, ConnectorOptions, secret_in
 from holdfast.engine.units import in_words
 from holdfast.errors import InvalidSetting
-from holdfast.features.connectors import Connectors
+from holdfast.features.connectors.model import Connector, ConnectorOptions, secret_in
+from holdfast.features.connectors.operations import Connectors
 
 commands = Commands("What a tenant's connectors may reach, with secrets by name.")
 

@@ -11,7 +11,7 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.subscriptions import From, behind_by
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.features.subscriptions import Consumers
+from holdfast.features.events.operations import Consumers
 
 commands = Commands("Who reads events with a place that is kept for it.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]

@@ -18,8 +18,8 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.which import Kind, Queue, Which
 from holdfast.cli.words import age, moment, since
-from holdfast.domain.dead_letters import DeadLetterGroup
 from holdfast.errors import InvalidSetting, NotFound
+from holdfast.features.dead_letters.model import DeadLetterGroup
 
 commands = Commands("What failed for good, in groups: look, redrive, discard.")
 

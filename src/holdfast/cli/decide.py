@@ -13,10 +13,10 @@ from holdfast.cli.output import emit, say, state_text, table, write
 from holdfast.cli.reading import document, merged, pairs, secret_of
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration
-from holdfast.domain.fields import as_json, fields
-from holdfast.domain.gates import Gate, gate_of_token
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.approvals import Approvals, gate_of
+from holdfast.features.approvals.forms import as_json, fields
+from holdfast.features.approvals.model import Gate, gate_of_token
+from holdfast.features.approvals.operations import Approvals, gate_of
 
 HOW = "cli"
 

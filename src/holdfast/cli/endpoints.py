@@ -12,9 +12,9 @@ from holdfast.cli.output import Cell, emit, facts, line, say, table, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.endpoints import NOTICES, Endpoint, EndpointDelivery
-from holdfast.domain.subscriptions import JobOptions
-from holdfast.features.endpoints import Changes, Endpoints, Looking
+from holdfast.features.events.model import JobOptions
+from holdfast.features.webhooks.model import NOTICES, Endpoint, EndpointDelivery
+from holdfast.features.webhooks.operations import Changes, Endpoints, Looking
 from holdfast.webhooks import new_secret
 
 commands = Commands("Tell others of events: webhooks, and what became of them.")

@@ -10,7 +10,7 @@ from holdfast.cli.output import line
 from holdfast.cli.session import NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.features.executors import Executors
+from holdfast.features.agents.operations import Executors
 
 commands = Commands("Who may execute: a list of labels.")
 

@@ -11,9 +11,9 @@ from holdfast.cli.failures import FAILED
 from holdfast.cli.output import Cell, emit, facts, line, say, table, write
 from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
 from holdfast.cli.words import span
-from holdfast.domain.health import CAP, Thresholds, with_concerns
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
+from holdfast.features.health.model import CAP, Thresholds, with_concerns
 from holdfast.stores.base import Finding, Store
 
 # What health would only warn of.

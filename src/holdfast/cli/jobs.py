@@ -16,13 +16,13 @@ from holdfast.cli.tree import Commands
 from holdfast.cli.waiting import print_steps, reason, short_reason
 from holdfast.cli.which import Which
 from holdfast.cli.words import age, moment
-from holdfast.domain.dead_letters import DeadLetterGroup
-from holdfast.domain.templates import MadeFrom
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.trace import plain_tags
 from holdfast.errors import NotFound
+from holdfast.features.dead_letters.model import DeadLetterGroup
+from holdfast.features.schedules.model import MadeFrom
 from holdfast.insights import Story, page, story
 from holdfast.stores.base import JobFilter
 from holdfast.vault import shown

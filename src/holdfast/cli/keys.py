@@ -13,7 +13,7 @@ from holdfast.cli.output import emit, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.errors import InvalidSetting
-from holdfast.features.keys import Rotated, rotate
+from holdfast.features.payloads.operations import Rotated, rotate
 from holdfast.sealing import KeyRing, new_key
 from holdfast.vault import Vault
 

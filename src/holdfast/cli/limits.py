@@ -12,10 +12,10 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, rate
 from holdfast.client import Client
-from holdfast.domain.limits import Limit, Rule, counted
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import NotFound
-from holdfast.features.limits import Limits
+from holdfast.features.limits.model import Limit, Rule, counted
+from holdfast.features.limits.operations import Limits
 
 commands = Commands("Limit how many jobs run at once, or begin in a time.")
 

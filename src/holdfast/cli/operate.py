@@ -18,14 +18,13 @@ from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration, instant
 from holdfast.client import Client
-from holdfast.domain.rules import NO_RULE
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import JobSpec, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.payload import encode
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.dead_letters import DeadLetters
-from holdfast.features.operations import Operations
+from holdfast.features.dead_letters.operations import DeadLetters, Operations
+from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.ids import new_id

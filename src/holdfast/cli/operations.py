@@ -16,10 +16,10 @@ from holdfast.cli.tree import Commands
 from holdfast.cli.which import Which
 from holdfast.cli.words import duration, moment
 from holdfast.client import Client
-from holdfast.domain.operations import Operation
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
-from holdfast.features.operations import Operations, Wanted
+from holdfast.features.dead_letters.model import Operation
+from holdfast.features.dead_letters.operations import Operations, Wanted
 from holdfast.stores.ids import new_id
 
 commands = Commands("What is done to many jobs at once: start, watch, cancel.")

@@ -17,8 +17,8 @@ from holdfast.client import Client
 from holdfast.engine.job import JobSpec
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry
-from holdfast.features.schedules import Schedules
-from holdfast.features.templates import Templates
+from holdfast.features.schedules.operations import Schedules
+from holdfast.features.schedules.templates import Templates
 from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec
 from holdfast.scheduling import Desk
 from holdfast.stores.ids import new_id

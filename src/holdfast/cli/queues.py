@@ -10,7 +10,7 @@ from holdfast.cli.output import emit, line, say
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, span
-from holdfast.features.queues import Queues
+from holdfast.features.limits.operations import Queues
 
 commands = Commands("How queues are kept: whether waiting counts in them.")
 

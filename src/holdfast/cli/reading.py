@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from holdfast.domain.fields import as_json
 from holdfast.engine.payload import decode
 from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.features.approvals.forms import as_json
 from holdfast.kind import PAYLOAD_LIMIT
 
 # Escapes and spaces may make the text longer than what is stored; beyond this it is not read to the end.

@@ -11,9 +11,9 @@ from holdfast.cli.output import line, state_text
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.reservations import Reservation
 from holdfast.engine.ids import parse_id
-from holdfast.features.reservations import Reservations
+from holdfast.features.limits.model import Reservation
+from holdfast.features.limits.operations import Reservations
 
 commands = Commands("Look at what is reserved, and end it.")
 

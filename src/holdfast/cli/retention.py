@@ -12,8 +12,8 @@ from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
-from holdfast.domain.retention import Retention
-from holdfast.features.retention import Retentions
+from holdfast.features.retention.model import Retention
+from holdfast.features.retention.operations import Retentions
 
 commands = Commands("For how long finished jobs are kept.")
 

@@ -12,10 +12,10 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
 from holdfast.client import Client
-from holdfast.domain.rules import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.engine.units import in_words
 from holdfast.errors import NotFound
-from holdfast.features.payload_rules import PayloadRules
+from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
+from holdfast.features.payloads.operations import PayloadRules
 
 commands = Commands("Rules for payloads: what may be in one, who sees it.")
 

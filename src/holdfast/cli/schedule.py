@@ -11,7 +11,7 @@ from holdfast.cli.output import emit, write
 from holdfast.cli.reading import document
 from holdfast.cli.schedules import Name, as_data, commands, print_schedule
 from holdfast.cli.session import OneTenant
-from holdfast.domain.schedules import Schedule
+from holdfast.features.schedules.model import Schedule
 
 
 @commands.add(

@@ -14,10 +14,9 @@ from holdfast.cli.output import Cell, emit, facts, heading, line, print_document
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import instant, moment, span
-from holdfast.domain.preview import Coming, preview
-from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.timing import Timing
 from holdfast.errors import InvalidSetting, NotFound
+from holdfast.features.schedules.model import Fire, Schedule
+from holdfast.features.schedules.timing import Coming, Timing, preview
 
 commands = Commands("When jobs are made by themselves: look, and change.")
 

@@ -13,9 +13,9 @@ from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment
-from holdfast.domain.subscriptions import DEPTH, MOST_DEEP, JobOptions, Subscription
 from holdfast.errors import NotFound
-from holdfast.features.subscriptions import Subscriptions
+from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
+from holdfast.features.events.operations import Subscriptions
 from holdfast.stores.reads.subscriptions import COUNTED
 
 commands = Commands("Have events make jobs: subscriptions.")

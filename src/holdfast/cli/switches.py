@@ -9,9 +9,9 @@ import typer
 from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.words import moment, time_or_span
-from holdfast.domain.switches import Named
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.switches import Switches
+from holdfast.features.limits.model import Named
+from holdfast.features.limits.operations import Switches
 
 Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue.")]
 Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind.")]

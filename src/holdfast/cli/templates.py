@@ -12,8 +12,8 @@ from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.templates import Template
-from holdfast.features.templates import not_found
+from holdfast.features.schedules.model import Template
+from holdfast.features.schedules.templates import not_found
 
 commands = Commands("Job definitions with a name and versions.")
 

@@ -12,8 +12,8 @@ from holdfast.cli.output import emit, facts, line, say, write
 from holdfast.cli.session import NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.domain.tenants import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
-from holdfast.features.tenants import Tenants
+from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
+from holdfast.features.tenants.operations import Tenants
 
 commands = Commands("Tenants: what they are held to, and how they share queues.")
 

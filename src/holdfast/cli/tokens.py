@@ -12,10 +12,9 @@ from holdfast.cli.output import emit, facts, line, say, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, time_or_span
-from holdfast.domain.roles import Role, Scope
-from holdfast.domain.tokens import ApiToken
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.tokens import Tokens
+from holdfast.features.tokens.model import ApiToken, Role, Scope
+from holdfast.features.tokens.operations import Tokens
 from holdfast.stores.ids import new_id
 
 commands = Commands("Who may ask over HTTP: issue, list and revoke API tokens.")

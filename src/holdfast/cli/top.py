@@ -23,9 +23,9 @@ from holdfast.cli.output import console, emit, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.top_view import Look, Question, Running, as_lines, picture
 from holdfast.client import Client
-from holdfast.domain.gates import GateFilter
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting, StoreError
+from holdfast.features.approvals.model import GateFilter
 from holdfast.stores.base import JobFilter
 
 LEAST, MOST = 0.2, 3600.0

@@ -14,10 +14,10 @@ from rich.text import Text
 from holdfast.cli.output import line
 from holdfast.cli.timeline import short
 from holdfast.cli.words import clock, span
-from holdfast.domain.gates import Gate
-from holdfast.domain.health import CAP
-from holdfast.domain.pulse import Pulse, QueuePulse, WorkerPulse
 from holdfast.engine.job import Job
+from holdfast.features.approvals.model import Gate
+from holdfast.features.health.model import CAP
+from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
 
 NARROW = 80
 OLD = 300.0

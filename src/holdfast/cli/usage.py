@@ -13,8 +13,8 @@ from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import span
-from holdfast.domain.usage import COUNTS, Usage, check_groups
-from holdfast.features.usage import Metering
+from holdfast.features.retention.model import COUNTS, Usage, check_groups
+from holdfast.features.retention.operations import Metering
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _HIDDEN = ("crashed", "cancelled", "expired")

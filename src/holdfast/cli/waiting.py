@@ -10,10 +10,10 @@ from rich.text import Text
 
 from holdfast.cli.output import Cell, line, table
 from holdfast.cli.words import moment, span
-from holdfast.domain.gates import Gate
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Step
+from holdfast.features.approvals.model import Gate
 from holdfast.insights import Story
 from holdfast.vault import shown
 

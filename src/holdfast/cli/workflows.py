@@ -12,8 +12,8 @@ from holdfast.cli.output import STYLES, Cell, emit, facts, heading, line, say, t
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import age, moment
-from holdfast.domain.workflows import Edge, Graph, Node, Workflow
-from holdfast.features.workflows import Workflows, accepted
+from holdfast.features.workflows.model import Edge, Graph, Node, Workflow
+from holdfast.features.workflows.operations import Workflows, accepted
 
 commands = Commands("Look at workflows, cancel them, resume them.")
 

@@ -10,7 +10,7 @@ from holdfast.connectors.http import REQUEST, check_request, requester
 from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import GENERATE, Sources, check_report, generator
 from holdfast.connectors.webhook import deliverer
-from holdfast.domain.endpoints import DELIVER, DELIVERY_RETRY
+from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
 from holdfast.kind import Options
 
 Made = tuple[str, Callable[..., Any], Signature, Options]

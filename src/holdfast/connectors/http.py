@@ -14,7 +14,6 @@ from typing import Any, Final, TypedDict
 
 from holdfast.connectors.reach import Reach, without
 from holdfast.context import Context
-from holdfast.domain.connectors import check_headers
 from holdfast.egress import Answer, Outgoing, send
 from holdfast.engine.outcome import Failed
 from holdfast.engine.payload import decode
@@ -29,6 +28,7 @@ from holdfast.errors import (
     InvalidSetting,
     Refused,
 )
+from holdfast.features.connectors.model import check_headers
 from holdfast.runtime.ending import Ended
 
 REQUEST: Final = "http.request"

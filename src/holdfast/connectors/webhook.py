@@ -17,8 +17,13 @@ from typing import Any, Final
 
 from holdfast.connectors.reach import Reach
 from holdfast.context import Context
-from holdfast.domain import webhooks
-from holdfast.domain.endpoints import (
+from holdfast.egress import Answer, Outgoing, send
+from holdfast.engine.outcome import Cancel, Failed, Reject
+from holdfast.engine.redaction import one_line
+from holdfast.engine.retry import asked_delay, http_date
+from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
+from holdfast.features.webhooks import signing
+from holdfast.features.webhooks.model import (
     DELIVER,
     DELIVERY_TIMEOUT,
     EXCERPT,
@@ -32,11 +37,6 @@ from holdfast.domain.endpoints import (
     is_ours,
     message_of,
 )
-from holdfast.egress import Answer, Outgoing, send
-from holdfast.engine.outcome import Cancel, Failed, Reject
-from holdfast.engine.redaction import one_line
-from holdfast.engine.retry import asked_delay, http_date
-from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.runtime.ending import Ended
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow
@@ -76,7 +76,7 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
         try:
             more = {} if reach.outgoing_headers is None else reach.outgoing_headers(ctx)
             headers = {**more, "Content-Type": "application/json", "User-Agent": USER_AGENT}
-            headers |= webhooks.sign(await _secrets(found, reach), id, int(time.time()), body)
+            headers |= signing.sign(await _secrets(found, reach), id, int(time.time()), body)
             policy = replace(reach.policy, redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
             answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
         except HoldfastError as error:
@@ -106,7 +106,7 @@ async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
             value = await reach.secret(name, endpoint.tenant)
         except Reject as missing:
             raise InvalidSetting(str(missing), code="secret_missing") from None
-        reach.redact.know(value.removeprefix(webhooks.PREFIX))
+        reach.redact.know(value.removeprefix(signing.PREFIX))
         values.append(value)
     return values
 

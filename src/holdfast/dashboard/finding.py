@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.datastructures import ImmutableMultiDict
 
-from holdfast.domain.operations import BulkVerb
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import InvalidInput
+from holdfast.features.dead_letters.model import BulkVerb
 from holdfast.searching import Search, narrowed, parse
 
 PAGE = 50

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.domain.forms import referred
+from holdfast.features.approvals.forms import referred
 
 Widget = Literal["text", "number", "integer", "checkbox", "choice", "json"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.domain.workflows import Node
+from holdfast.features.workflows.model import Node
 
 WIDTH, LABEL, ROW, TOP = 960, 220, 24, 24
 TICKS = 5

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.arguments import adapter_for, rebuilt
-from holdfast.domain.gates import Question
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.approvals.model import Question
 
 F = TypeVar("F")
 

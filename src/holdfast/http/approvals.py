@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
-from holdfast.domain.gates import Gate, GateState, VerdictWord
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.approvals import Asked
+from holdfast.features.approvals.model import Gate, GateState, VerdictWord
+from holdfast.features.approvals.operations import Asked
 from holdfast.http.colours import Noun, many, verb
 from holdfast.http.reading import read
 from holdfast.http.runners import Items, Runner

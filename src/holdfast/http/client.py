@@ -10,13 +10,13 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 from holdfast import config
-from holdfast.domain.gates import GateState
-from holdfast.domain.health import Health
-from holdfast.domain.reservations import TTL
 from holdfast.domain.tick import TickSummary
-from holdfast.domain.usage import By, Usage
-from holdfast.domain.workflows import OnFailure
 from holdfast.engine.units import Duration, seconds
+from holdfast.features.approvals.model import GateState
+from holdfast.features.health.model import Health
+from holdfast.features.limits.model import TTL
+from holdfast.features.retention.model import By, Usage
+from holdfast.features.workflows.model import OnFailure
 from holdfast.http.approvals import Approvals, decided
 from holdfast.http.colours import verb
 from holdfast.http.events import Events, told

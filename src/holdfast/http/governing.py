@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.domain.agents import Agent
-from holdfast.domain.circumstances import Executor
-from holdfast.domain.limits import Limit
-from holdfast.domain.tenants import Tenant
-from holdfast.domain.tokens import ApiToken
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound
+from holdfast.features.agents.model import Agent, Executor
+from holdfast.features.limits.model import Limit
+from holdfast.features.tenants.model import Tenant
+from holdfast.features.tokens.model import ApiToken
 from holdfast.http.calls import aware, policy
 from holdfast.http.colours import Noun, verb
 from holdfast.http.runners import Runner

@@ -6,13 +6,13 @@ import dataclasses
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from holdfast.domain.audit import Action, Anchor
-from holdfast.domain.retention import Preview, Retention
-from holdfast.domain.rules import EACH_KIND, PayloadRule
-from holdfast.domain.subscriptions import Consumer, Delivery, Subscription
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound
+from holdfast.features.audit.model import Action, Anchor
+from holdfast.features.events.model import Consumer, Delivery, Subscription
+from holdfast.features.payloads.model import EACH_KIND, PayloadRule
+from holdfast.features.retention.model import Preview, Retention
 from holdfast.http.calls import aware, policy
 from holdfast.http.colours import Noun, verb
 from holdfast.http.runners import Runner

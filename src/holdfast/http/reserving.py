@@ -15,17 +15,9 @@ import time
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from holdfast.domain.reservations import (
-    LOOK_EVERY,
-    LOOK_LATER,
-    Reserved,
-    busy,
-    is_begun,
-    outlived,
-    why_left,
-)
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, NotFound, StoreError
+from holdfast.features.limits.model import LOOK_EVERY, LOOK_LATER, Reserved, busy, is_begun, outlived, why_left
 from holdfast.http.runners import Awaiting, Blocking, Runner
 from holdfast.http.standing import Asked, Reservations
 

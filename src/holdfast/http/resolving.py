@@ -7,11 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from holdfast.domain.dead_letters import DeadLetterGroup, Order
-from holdfast.domain.operations import BulkVerb, Operation
 from holdfast.engine.job import Job
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound, WaitTimeout
+from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
 from holdfast.http.calls import aware
 from holdfast.http.colours import Noun, many, verb
 from holdfast.http.jobs import JobsWanted

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.domain.preview import Coming
-from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.templates import Template
 from holdfast.engine.retry import Retry
 from holdfast.errors import NotFound
+from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.timing import Coming
 from holdfast.http.calls import aware, new_key, policy
 from holdfast.http.colours import Noun, verb
 from holdfast.http.handles import JobHandle, Placed

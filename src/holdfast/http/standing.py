@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
-from holdfast.domain.reservations import QueueSetting, Reservation, Reserved
-from holdfast.domain.switches import Switch
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound
+from holdfast.features.limits.model import QueueSetting, Reservation, Reserved, Switch
 from holdfast.http.calls import aware
 from holdfast.http.colours import Noun, verb
 from holdfast.http.reading import read

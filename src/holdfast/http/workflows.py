@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, Unpack
 
-from holdfast.domain.workflows import Graph, OnFailure, Swept, Workflow
 from holdfast.errors import InvalidSetting
+from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.http.calls import JobOptions, new_key, prepared
 from holdfast.http.colours import Noun, many, verb
 from holdfast.http.runners import Items, Runner

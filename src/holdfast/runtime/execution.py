@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from holdfast.domain.rules import NO_RULE, WITHHELD, Effective
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
     WELL,
@@ -36,6 +35,7 @@ from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
+from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective
 from holdfast.runtime.ending import Ended, Suspended
 from holdfast.runtime.failures import failure, frame_of, message_of, places_of, traceback_of
 from holdfast.runtime.rulebook import RuleBook

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from holdfast.domain.rules import NO_RULE, Effective, PayloadRule, effective, together
+from holdfast.features.payloads.model import NO_RULE, Effective, PayloadRule, effective, together
 from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Store
 

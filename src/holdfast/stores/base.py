@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from holdfast.domain.health import USUAL, Concern, Thresholds
-from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
+from holdfast.features.health.model import USUAL, Concern, Thresholds
+from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.due import DueWork
 from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow

@@ -10,19 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.domain.rules import effective
-from holdfast.domain.subscriptions import (
-    Behind,
-    Delivery,
-    Fed,
-    SentEvent,
-    Subscription,
-    cause_of,
-    job_of,
-    key_of,
-)
-from holdfast.domain.templates import Template
 from holdfast.engine.job import Enqueued, Event, JobSpec
+from holdfast.features.events.model import Behind, Delivery, Fed, SentEvent, Subscription, cause_of, job_of, key_of
+from holdfast.features.payloads.model import effective
+from holdfast.features.schedules.model import Template
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.ids import new_id
 from holdfast.stores.reads import Reads

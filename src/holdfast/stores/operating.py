@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.operations import COUNTED, WINDOW, Operation
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.errors import InvalidSetting
+from holdfast.features.dead_letters.model import COUNTED, WINDOW, Operation
 from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Steps
 from holdfast.stores.reads import Reads

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from holdfast.app import App
-from holdfast.domain.gates import Gate, GateState
 from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting
+from holdfast.features.approvals.model import Gate, GateState
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.base import JobFilter

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.app import App
-from holdfast.domain.gates import Gate, GateFilter, GateState, VerdictWord, Vote
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Conflict, NotFound
+from holdfast.features.approvals.model import Gate, GateFilter, GateState, VerdictWord, Vote
 
 SOMEBODY = "somebody"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.domain.workflows import OnFailure
 from holdfast.errors import InvalidSetting
+from holdfast.features.workflows.model import OnFailure
 from holdfast.workflows.parts import Link, Part, Planned, policy
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from holdfast.domain.workflows import OnFailure, check_on_failure
 from holdfast.engine.job import JobSpec
 from holdfast.errors import InvalidSetting
+from holdfast.features.workflows.model import OnFailure, check_on_failure
 from holdfast.stores.ids import new_id
 
 if TYPE_CHECKING:

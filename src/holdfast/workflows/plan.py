@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client import Client
-from holdfast.domain.workflows import EdgeSpec, NodeSpec, OnFailure, find_cycle
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, find_cycle
 from holdfast.workflows.edges import Edges
 from holdfast.workflows.parts import Part, everything, policy
 

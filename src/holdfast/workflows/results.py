@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.workflows import ParentResult
 from holdfast.engine.states import State
 from holdfast.errors import JobFailed
+from holdfast.features.workflows.model import ParentResult
 
 if TYPE_CHECKING:
     from holdfast.kind import Kind

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from holdfast.client import Client
-from holdfast.domain.workflows import (
+from holdfast.engine.names import check_name
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
+from holdfast.facts import Facts
+from holdfast.features.workflows.model import (
     EdgeSpec,
     NodeSpec,
     OnFailure,
@@ -22,11 +26,7 @@ from holdfast.domain.workflows import (
     check_on_failure,
     plan_hash,
 )
-from holdfast.engine.names import check_name
-from holdfast.engine.units import Duration, seconds
-from holdfast.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
-from holdfast.facts import Facts
-from holdfast.features.workflows import Workflows, found
+from holdfast.features.workflows.operations import Workflows, found
 from holdfast.handle import Handle
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id

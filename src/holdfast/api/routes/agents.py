@@ -12,9 +12,9 @@ from holdfast.api.answers import PAGE, After, Limit, NamePath, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Span, Text, Words
 from holdfast.api.routing import Router
-from holdfast.domain.agents import Agent
 from holdfast.engine.names import Place
 from holdfast.errors import NotFound
+from holdfast.features.agents.model import Agent
 
 router = Router(prefix="/agents", tags=["agents"])
 

@@ -15,9 +15,9 @@ from holdfast.api.answers import Id, Name, Page
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.routing import Router
 from holdfast.artifacts.base import SCHEME
-from holdfast.domain.rules import HIDDEN
 from holdfast.engine.job import Artifact
 from holdfast.errors import NotFound, Refused
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.insights import artifacts_of
 
 router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])

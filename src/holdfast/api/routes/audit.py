@@ -12,9 +12,9 @@ from holdfast.access import Scope
 from holdfast.api.answers import PAGE, Id, Limit, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_whole
 from holdfast.api.routing import Router
-from holdfast.domain.audit import Action, Anchor
-from holdfast.domain.audit_check import Report
-from holdfast.features.audit import Witnessed
+from holdfast.features.audit.model import Action, Anchor
+from holdfast.features.audit.operations import Witnessed
+from holdfast.features.audit.verification import Report
 from holdfast.searching import moment
 
 router = Router(prefix="/audit", tags=["audit"])

@@ -12,7 +12,7 @@ from holdfast.api.answers import Name, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span, Text, at_most
 from holdfast.api.routing import Router
-from holdfast.domain.connectors import LARGEST, MOST
+from holdfast.features.connectors.model import LARGEST, MOST
 
 router = Router(prefix="/connectors", tags=["connectors"])
 

@@ -10,7 +10,7 @@ from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.subscriptions import Consumer
+from holdfast.features.events.model import Consumer
 
 router = Router(prefix="/consumers", tags=["consumers"])
 

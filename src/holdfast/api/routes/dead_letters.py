@@ -13,12 +13,11 @@ from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Because, Body, Words
 from holdfast.api.linking import here
 from holdfast.api.routing import Router
-from holdfast.domain.dead_letters import DeadLetterGroup, Order
-from holdfast.domain.operations import Operation
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
 from holdfast.errors import NotFound
-from holdfast.features.dead_letters import GroupWanted
+from holdfast.features.dead_letters.model import DeadLetterGroup, Operation, Order
+from holdfast.features.dead_letters.operations import GroupWanted
 from holdfast.searching import moment
 from holdfast.stores.base import JobFilter
 

@@ -13,8 +13,8 @@ from holdfast.api.answers import PAGE, After, Limit, Name, Page, paged
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, RetryPolicy, Text, Words
 from holdfast.api.routing import Router
-from holdfast.domain.subscriptions import JobOptions
-from holdfast.features.endpoints import Changes, Looking
+from holdfast.features.events.model import JobOptions
+from holdfast.features.webhooks.operations import Changes, Looking
 
 router = Router(prefix="/endpoints", tags=["endpoints"])
 

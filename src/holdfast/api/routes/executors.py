@@ -9,7 +9,7 @@ from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed, allowed_whole
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.circumstances import Executor, ExecutorRole
+from holdfast.features.agents.model import Executor, ExecutorRole
 
 router = Router(prefix="/executors", tags=["executors"])
 

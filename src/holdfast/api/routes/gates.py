@@ -14,10 +14,10 @@ from holdfast.api.asking import TheApp, allowed, before_the_body
 from holdfast.api.bodies import Body, Span, Text, Words
 from holdfast.api.routing import Router
 from holdfast.app import App
-from holdfast.domain.gates import Gate, GateState, Vote
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
-from holdfast.features.approvals import Asked, AskedByToken, Spent
+from holdfast.features.approvals.model import Gate, GateState, Vote
+from holdfast.features.approvals.operations import Asked, AskedByToken, Spent
 
 router = Router(prefix="/gates", tags=["gates"])
 by_token = Router(prefix="/decide", tags=["gates"])

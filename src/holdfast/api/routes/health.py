@@ -11,8 +11,8 @@ from holdfast.access import Scope
 from holdfast.access.problems import problem
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.routing import Router
-from holdfast.domain.health import Health
 from holdfast.errors import HoldfastError, SchemaMismatch
+from holdfast.features.health.model import Health
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Store
 

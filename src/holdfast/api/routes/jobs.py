@@ -21,11 +21,11 @@ from holdfast.api.parsing import AT_ONCE, at_leisure
 from holdfast.api.routing import Router
 from holdfast.api.searches import Sought
 from holdfast.app import App
-from holdfast.domain.rules import HIDDEN
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.handle import Handle
 from holdfast.insights import Story, Why, ledger_of, matching, story
 from holdfast.kind import Prepared

@@ -12,7 +12,7 @@ from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Text
 from holdfast.api.routing import Router
-from holdfast.domain.limits import Limit
+from holdfast.features.limits.model import Limit
 
 router = Router(prefix="/limits", tags=["limits"])
 

@@ -15,9 +15,9 @@ from holdfast.api.linking import here
 from holdfast.api.routing import Router
 from holdfast.api.searches import the_search
 from holdfast.app import App
-from holdfast.domain.operations import BulkVerb, Operation
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.dead_letters.model import BulkVerb, Operation
 
 router = Router(prefix="/operations", tags=["operations"])
 

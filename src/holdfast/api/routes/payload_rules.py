@@ -13,7 +13,7 @@ from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Text
 from holdfast.api.routing import Router
-from holdfast.domain.rules import EACH_KIND, Effective, PayloadRule
+from holdfast.features.payloads.model import EACH_KIND, Effective, PayloadRule
 
 router = Router(prefix="/payload-rules", tags=["payload rules"])
 

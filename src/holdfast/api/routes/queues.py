@@ -9,7 +9,7 @@ from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span
 from holdfast.api.routing import Router
-from holdfast.domain.reservations import QueueSetting
+from holdfast.features.limits.model import QueueSetting
 
 router = Router(prefix="/queues", tags=["queues"])
 

@@ -12,9 +12,9 @@ from holdfast.api.answers import PAGE, Id, Limit, Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span, Text, Words
 from holdfast.api.routing import Router
-from holdfast.domain.reservations import Reservation, Reserved
 from holdfast.engine.ids import parse_id
 from holdfast.errors import NotFound
+from holdfast.features.limits.model import Reservation, Reserved
 
 router = Router(prefix="/reservations", tags=["reservations"])
 

@@ -12,7 +12,7 @@ from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, Span, Text
 from holdfast.api.routing import Router
-from holdfast.domain.retention import Preview, Retention
+from holdfast.features.retention.model import Preview, Retention
 
 router = Router(prefix="/retention", tags=["retention"])
 

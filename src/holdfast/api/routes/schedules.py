@@ -15,10 +15,10 @@ from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Instant, Span, Text
 from holdfast.api.routes.templates import KeptOptions
 from holdfast.api.routing import Router
-from holdfast.domain.preview import Coming
-from holdfast.domain.schedules import Fire, Schedule
 from holdfast.engine.names import Place
 from holdfast.errors import NotFound
+from holdfast.features.schedules.model import Fire, Schedule
+from holdfast.features.schedules.timing import Coming
 
 router = Router(prefix="/schedules", tags=["schedules"])
 

@@ -15,8 +15,8 @@ from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Because, Body, RetryPolicy, Span, Text
 from holdfast.api.routing import Router
 from holdfast.app import App
-from holdfast.domain.subscriptions import DEPTH, Delivery, Subscription
 from holdfast.errors import NotFound
+from holdfast.features.events.model import DEPTH, Delivery, Subscription
 
 router = Router(prefix="/subscriptions", tags=["subscriptions"])
 

@@ -9,8 +9,8 @@ from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, Who, allowed
 from holdfast.api.bodies import Body, Instant, Span, Text, Words
 from holdfast.api.routing import Router
-from holdfast.domain.switches import Named, Switch
 from holdfast.errors import Refused
+from holdfast.features.limits.model import Named, Switch
 
 router = Router(prefix="/switches", tags=["switches"])
 

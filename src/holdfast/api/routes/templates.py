@@ -13,9 +13,9 @@ from holdfast.api.asking import TheApp, allowed, allowed_one
 from holdfast.api.bodies import Body, JobOptions, RetryPolicy, Span, Text
 from holdfast.api.routes.jobs import Accepted
 from holdfast.api.routing import Router
-from holdfast.domain.templates import Template
 from holdfast.engine.names import Place
 from holdfast.errors import NotFound
+from holdfast.features.schedules.model import Template
 
 router = Router(prefix="/templates", tags=["templates"])
 

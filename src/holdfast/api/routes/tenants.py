@@ -13,8 +13,8 @@ from holdfast.api.answers import NamePath, Page
 from holdfast.api.asking import TheApp, Who, allowed, allowed_whole
 from holdfast.api.bodies import Body, Text
 from holdfast.api.routing import Router
-from holdfast.domain.tenants import Tenant
 from holdfast.errors import NotFound
+from holdfast.features.tenants.model import Tenant
 
 router = Router(prefix="/tenants", tags=["tenants"])
 

@@ -12,9 +12,8 @@ from holdfast.access.issuing import refuse_beyond
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.roles import Role
-from holdfast.domain.tokens import LONGEST, ApiToken
 from holdfast.errors import Refused
+from holdfast.features.tokens.model import LONGEST, ApiToken, Role
 
 router = Router(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
 

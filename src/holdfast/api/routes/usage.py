@@ -12,7 +12,7 @@ from holdfast.access import Scope
 from holdfast.api.answers import Page
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.routing import Router
-from holdfast.domain.usage import By, Usage
+from holdfast.features.retention.model import By, Usage
 
 router = Router(prefix="/usage", tags=["usage"])
 

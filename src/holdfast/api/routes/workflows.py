@@ -16,8 +16,8 @@ from holdfast.api.bodies import Because, Body, Enqueue, Text
 from holdfast.api.linking import here
 from holdfast.api.routing import Router
 from holdfast.app import App
-from holdfast.domain.workflows import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
 from holdfast.errors import InvalidSetting
+from holdfast.features.workflows.model import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
 from holdfast.workflows import Extension, WorkflowPlan
 
 router = Router(prefix="/workflows", tags=["workflows"])

@@ -15,9 +15,9 @@ from holdfast.dashboard.asking import PAGE, chosen, fields, said
 from holdfast.dashboard.forms import data_of, fields_of
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
-from holdfast.domain.gates import COMMENT_LIMIT, Ballot, Gate, GateState, VerdictWord, Vote, refusal
 from holdfast.errors import InvalidInput
-from holdfast.features.approvals import REASONS, Asked
+from holdfast.features.approvals.model import COMMENT_LIMIT, Ballot, Gate, GateState, VerdictWord, Vote, refusal
+from holdfast.features.approvals.operations import REASONS, Asked
 
 STATES: Final = ("open", "approved", "denied", "expired", "withdrawn")
 

@@ -12,9 +12,9 @@ from holdfast.access import Scope, identity_of
 from holdfast.dashboard.asking import PAGE, chosen, fields, said, time_of, whole_number
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
-from holdfast.domain.audit import Anchor
-from holdfast.domain.audit_check import Report
 from holdfast.errors import Conflict
+from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.verification import Report
 from holdfast.stores.port.audit import ActionFilter, EventFilter
 
 MOST_SEALS: Final = 5_000

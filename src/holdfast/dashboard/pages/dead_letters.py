@@ -13,12 +13,12 @@ from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, chosen, document, fields, number, said, whole_number
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
-from holdfast.domain.dead_letters import NOTE_LIMIT, ORDERS, DeadLetterGroup, Order
-from holdfast.domain.rules import HIDDEN
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidInput, NotFound
-from holdfast.features.dead_letters import GroupWanted
+from holdfast.features.dead_letters.model import NOTE_LIMIT, ORDERS, DeadLetterGroup, Order
+from holdfast.features.dead_letters.operations import GroupWanted
+from holdfast.features.payloads.model import HIDDEN
 
 MOST_TRIES: Final = 1_000
 REASON: Final = 1_000

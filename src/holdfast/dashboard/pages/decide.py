@@ -11,10 +11,10 @@ from holdfast.dashboard.asking import fields, said
 from holdfast.dashboard.forms import data_of, fields_of
 from holdfast.dashboard.pages.approvals import outcome, verdict_of
 from holdfast.dashboard.rendering import render, the_app
-from holdfast.domain.gates import COMMENT_LIMIT
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.approvals import AskedByToken
+from holdfast.features.approvals.model import COMMENT_LIMIT
+from holdfast.features.approvals.operations import AskedByToken
 
 
 async def show(request: Request) -> Response:

@@ -12,9 +12,9 @@ from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, fields, said
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
-from holdfast.domain.endpoints import NOTICES
 from holdfast.errors import InvalidInput
-from holdfast.features.endpoints import Looking
+from holdfast.features.webhooks.model import NOTICES
+from holdfast.features.webhooks.operations import Looking
 
 REASON: Final = 1_000
 

@@ -13,13 +13,13 @@ from holdfast.access import Scope, require
 from holdfast.dashboard.acting import ask_first, field, go
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.showing import special, stretches
-from holdfast.domain.rules import HIDDEN
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.insights import view
 from holdfast.stores.base import Reschedule
 from holdfast.vault import shown

@@ -13,11 +13,11 @@ from holdfast.dashboard.acting import ask_first, below, field, fields, go
 from holdfast.dashboard.asking import posted
 from holdfast.dashboard.finding import PAGE, Finding, only_id
 from holdfast.dashboard.rendering import link_of, render, the_app
-from holdfast.domain.health import CAP
-from holdfast.domain.operations import BULK_VERBS, BulkVerb
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.features.dead_letters.model import BULK_VERBS, BulkVerb
+from holdfast.features.health.model import CAP
 from holdfast.insights import Found, listed
 from holdfast.searching import NEVER, Search, names_a_time
 from holdfast.stores.base import Counted

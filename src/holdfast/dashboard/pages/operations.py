@@ -9,9 +9,9 @@ from starlette.routing import Route
 from holdfast.access import Scope, require
 from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.rendering import render, the_app
-from holdfast.domain.operations import Operation
 from holdfast.engine.ids import parse_id
 from holdfast.errors import NotFound
+from holdfast.features.dead_letters.model import Operation
 
 PAGE = 50
 

@@ -12,13 +12,12 @@ from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import chosen, fields, said, time_of, whole_number
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
-from holdfast.domain.limits import SCOPES, LimitOptions
-from holdfast.domain.pulse import QueuePulse
-from holdfast.domain.switches import Named
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput
-from holdfast.features.switches import listed
+from holdfast.features.health.statistics import QueuePulse
+from holdfast.features.limits.model import SCOPES, LimitOptions, Named
+from holdfast.features.limits.operations import listed
 from holdfast.stores.beside import beside
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")

@@ -16,12 +16,11 @@ from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import PAGE, chosen, document, fields, said, time_of
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
-from holdfast.domain.preview import Coming, preview
-from holdfast.domain.rules import HIDDEN, effective
-from holdfast.domain.schedules import Schedule
-from holdfast.domain.timing import Timing, zone_of
 from holdfast.engine.names import Place
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound
+from holdfast.features.payloads.model import HIDDEN, effective
+from holdfast.features.schedules.model import Schedule
+from holdfast.features.schedules.timing import Coming, Timing, preview, zone_of
 from holdfast.stores.beside import beside
 
 LISTED: Final = 500

@@ -15,8 +15,8 @@ from holdfast.dashboard.acting import ask_first, go
 from holdfast.dashboard.asking import chosen, fields, said
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
-from holdfast.features.executors import ROLES
-from holdfast.features.switches import listed
+from holdfast.features.agents.operations import ROLES
+from holdfast.features.limits.operations import listed
 from holdfast.stores.beside import beside
 
 SHOWN: Final = 200

@@ -13,8 +13,8 @@ from holdfast.dashboard.acting import go
 from holdfast.dashboard.asking import fields, said, whole_number
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
-from holdfast.domain.tenants import EVERY_QUEUE, MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tenants.model import EVERY_QUEUE, MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
 
 COUNTED: Final = 10_000
 LISTED: Final = 200

@@ -14,7 +14,7 @@ from holdfast.dashboard.asking import PAGE, chosen, fields, said
 from holdfast.dashboard.gantt import bars
 from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows
-from holdfast.domain.workflows import Graph, Node
+from holdfast.features.workflows.model import Graph, Node
 
 DRAWN: Final = 300
 """How many jobs are drawn: more than that nobody can make out."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from holdfast.domain.audit import Action, Seal, Sealed
-from holdfast.domain.audit_check import Block, Tail
 from holdfast.engine.job import Event
+from holdfast.features.audit.model import Action, Seal, Sealed
+from holdfast.features.audit.verification import Block, Tail
 from holdfast.stores.flow import Flow
 
 

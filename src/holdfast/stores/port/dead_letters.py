@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
-from holdfast.domain.operations import Operation, Starting
 from holdfast.engine.job import EVERY_TENANT, Enqueued
+from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter, Operation, Remade, Starting
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import JobFilter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.endpoints import Endpoint, EndpointDelivery, EndpointDraft
+from holdfast.features.webhooks.model import Endpoint, EndpointDelivery, EndpointDraft
 from holdfast.stores.flow import Flow
 
 

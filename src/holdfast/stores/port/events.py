@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.subscriptions import Consumer, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.engine.job import Event
+from holdfast.features.events.model import Consumer, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import Sent, Telling
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.gates import Answer, Ballot, Gate, GateFilter, Token, Vote
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Token, Vote
 from holdfast.stores.flow import Flow
 
 

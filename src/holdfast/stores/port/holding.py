@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.agents import Agent, Definition
-from holdfast.domain.circumstances import Executor
-from holdfast.domain.limits import Limit, Rule
-from holdfast.domain.reservations import Ask, QueueSetting, Reservation, Standing
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import Place
+from holdfast.features.agents.model import Agent, Definition, Executor
+from holdfast.features.limits.model import Ask, Limit, QueueSetting, Reservation, Rule, Standing
 from holdfast.stores.flow import Flow
 
 

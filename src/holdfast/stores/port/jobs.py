@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from holdfast.domain.circumstances import Circumstances
-from holdfast.domain.health import USUAL, Health, Thresholds
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Result, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
+from holdfast.features.agents.model import Circumstances
+from holdfast.features.health.model import USUAL, Health, Thresholds
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.requests import Counted, JobFilter, OperatorVerb, Reschedule
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.hour import Hour
-from holdfast.domain.pulse import Pulse, Standing
+from holdfast.features.health.statistics import Hour, Pulse, Standing
 from holdfast.stores.flow import Flow
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from holdfast.domain.rules import PayloadRule, RuleDraft
 from holdfast.engine.job import References
+from holdfast.features.payloads.model import PayloadRule, RuleDraft
 from holdfast.stores.flow import Flow
 
 

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from holdfast.domain.placing import Placed
-from holdfast.domain.schedules import Decision, Fire, Firing, Schedule
-from holdfast.domain.templates import MadeFrom, Template, TemplateDraft
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.names import Place
+from holdfast.features.schedules.model import (
+    Decision,
+    Fire,
+    Firing,
+    MadeFrom,
+    Placed,
+    Schedule,
+    Template,
+    TemplateDraft,
+)
 from holdfast.stores.flow import Flow
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
 
-from holdfast.domain.retention import Keeping, Preview, Retention, Swept
-from holdfast.domain.usage import By, Usage
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import By, Keeping, Preview, Retention, Swept, Usage
 from holdfast.stores.flow import Flow
 
 PREVIEWED = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.switches import Pausing, Switch
+from holdfast.features.limits.model import Pausing, Switch
 from holdfast.stores.flow import Flow
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from holdfast.domain.tenants import Tenant, TurnOf
+from holdfast.features.tenants.model import Tenant, TurnOf
 from holdfast.stores.flow import Flow
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.domain.tokens import ApiToken, Issuing
+from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.flow import Flow
 
 

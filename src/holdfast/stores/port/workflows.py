@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.domain.workflows import EdgeSpec, Graph, NodeSpec, ParentResult, Started, Swept, Workflow, WorkflowSpec
+from holdfast.features.workflows.model import (
+    EdgeSpec,
+    Graph,
+    NodeSpec,
+    ParentResult,
+    Started,
+    Swept,
+    Workflow,
+    WorkflowSpec,
+)
 from holdfast.stores.flow import Flow
 
 

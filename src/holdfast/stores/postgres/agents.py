@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.agents import Agent, Definition
 from holdfast.errors import InvalidInput
+from holdfast.features.agents.model import Agent, Definition
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from holdfast.domain.audit import Sealed
 from holdfast.engine.ids import parse_id
+from holdfast.features.audit.model import Sealed
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads.audit import EVERY, PAYLOADS, AuditReads

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
-from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting
+from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.connectors import Connector, ConnectorDraft
+from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads

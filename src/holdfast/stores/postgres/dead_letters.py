@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.operations import COUNTED, Operation, Starting
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
+from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow

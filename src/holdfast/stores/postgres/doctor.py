@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.domain.health import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
+from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Statement, Steps, flow
 

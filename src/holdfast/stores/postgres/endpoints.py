@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.domain.endpoints import KEPT, KEPT_DAYS, EndpointDelivery, EndpointDraft
+from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, EndpointDelivery, EndpointDraft
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.domain.switches import LATER
 from holdfast.errors import (
     Conflict,
     HoldfastError,
@@ -14,6 +13,7 @@ from holdfast.errors import (
     SchemaMismatch,
     StaleLease,
 )
+from holdfast.features.limits.model import LATER
 
 _OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH001": (IllegalTransition, "illegal_transition"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.gates import Answer, Ballot, Token
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.approvals.model import Answer, Ballot, Token
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.limits import Limit, Rule
-from holdfast.domain.reservations import NOBODYS, Ask, QueueSetting, Standing
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import NOBODYS, Ask, Limit, QueueSetting, Rule, Standing
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.rules import PayloadRule, RuleDraft
+from holdfast.features.payloads.model import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.retention import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.port.retention import PREVIEWED, Leftover

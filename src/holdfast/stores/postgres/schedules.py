@@ -6,10 +6,8 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from holdfast.domain.placing import Placed
-from holdfast.domain.schedules import Decision, Firing, Schedule
-from holdfast.domain.templates import Template, TemplateDraft
 from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.features.schedules.model import Decision, Firing, Placed, Schedule, Template, TemplateDraft
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.features.health.model import USUAL, Concern, Thresholds
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.due import DueWork, maintaining
 from holdfast.stores.ear import Names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.subscriptions import Behind, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.errors import Conflict
+from holdfast.features.events.model import Behind, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Statement, Steps, flow

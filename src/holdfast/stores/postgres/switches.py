@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.domain.switches import Pausing, Switch
+from holdfast.features.limits.model import Pausing, Switch
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads

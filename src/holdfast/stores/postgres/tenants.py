@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.tenants import TurnOf
 from holdfast.engine.ids import parse_id
+from holdfast.features.agents.model import AHEAD
+from holdfast.features.tenants.model import TurnOf
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.reads import Reads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.domain.tokens import ApiToken, Issuing
 from holdfast.engine.ids import parse_id
+from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Rows, Statement, Steps, flow
 from holdfast.stores.reads import Reads

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.workflows import EdgeSpec, NodeSpec, Started, Swept, WorkflowSpec
 from holdfast.engine.ids import parse_id
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.codec import enqueue_document, is_plain

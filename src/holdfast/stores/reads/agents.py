@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from holdfast.domain.agents import WAITING_CAP, Agent
 from holdfast.engine.names import Place
+from holdfast.features.agents.model import WAITING_CAP, Agent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import at_most, beyond, within

@@ -7,10 +7,20 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
-from holdfast.domain.audit import Action, Item, Purged, Ranges, Seal, content_digest, digest_of, is_envelope, leaves
-from holdfast.domain.audit_check import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
+from holdfast.features.audit.model import (
+    Action,
+    Item,
+    Purged,
+    Ranges,
+    Seal,
+    content_digest,
+    digest_of,
+    is_envelope,
+    leaves,
+)
+from holdfast.features.audit.verification import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.port.audit import ActionFilter, EventFilter, Looked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.connectors import Connector
+from holdfast.features.connectors.model import Connector
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

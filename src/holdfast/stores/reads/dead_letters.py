@@ -6,10 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
 
-from holdfast.domain.dead_letters import DeadLetterGroup, GroupFilter, Remade
-from holdfast.domain.operations import Operation
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter, Operation, Remade
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

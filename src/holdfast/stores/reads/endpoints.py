@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.endpoints import Endpoint, EndpointDelivery
 from holdfast.engine.ids import parse_id
+from holdfast.features.webhooks.model import Endpoint, EndpointDelivery
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.gates import Gate, GateFilter, Vote
 from holdfast.engine.ids import parse_id
 from holdfast.engine.steps import Step
+from holdfast.features.approvals.model import Gate, GateFilter, Vote
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

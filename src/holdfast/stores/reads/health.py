@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from holdfast.domain.health import CAP, USUAL, Health, Thresholds, judged
-from holdfast.domain.switches import Switch
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.health.model import CAP, USUAL, Health, Thresholds, judged
+from holdfast.features.limits.model import Switch
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

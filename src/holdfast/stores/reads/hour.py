@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from holdfast.domain.hour import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.health.statistics import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.codecs import EPOCH, MICROSECOND
 from holdfast.stores.flow import Rows, Steps, flow

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.reservations import QueueSetting, Reservation
 from holdfast.engine.ids import parse_id
+from holdfast.features.limits.model import QueueSetting, Reservation
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.jobs import Reader

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.domain.rules import PayloadRule
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import References
+from holdfast.features.payloads.model import PayloadRule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

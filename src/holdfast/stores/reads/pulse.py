@@ -6,8 +6,9 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.health import CAP
-from holdfast.domain.pulse import (
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.health.model import CAP
+from holdfast.features.health.statistics import (
     FAILURES,
     LATELY,
     MOST_FAILURES,
@@ -20,7 +21,6 @@ from holdfast.domain.pulse import (
     WorkerPulse,
     rates_of,
 )
-from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

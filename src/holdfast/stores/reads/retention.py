@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from holdfast.domain.retention import Retention
-from holdfast.domain.usage import COUNTS, GROUPS, MILLION, By, Usage
+from holdfast.features.retention.model import COUNTS, GROUPS, MILLION, By, Retention, Usage
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -7,11 +7,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.schedules import Fire, Schedule
-from holdfast.domain.templates import MadeFrom, Template, version_of
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import OURS
 from holdfast.engine.names import Place
+from holdfast.features.schedules.model import Fire, MadeFrom, Schedule, Template, version_of
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
 from holdfast.stores.reads.dialect import at_most, beyond, within

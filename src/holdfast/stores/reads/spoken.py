@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.rules import HIDDEN, WITHHELD
+from holdfast.features.payloads.model import HIDDEN, WITHHELD
 
 _KEPT = "'" + WITHHELD.replace("'", "''") + "'"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
-from holdfast.domain.subscriptions import Consumer, Delivery, Subscription
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.events.model import Consumer, Delivery, Subscription
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.switches import Switch
+from holdfast.features.limits.model import Switch
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.jobs import Reader

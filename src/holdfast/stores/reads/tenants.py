@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from holdfast.domain.tenants import Tenant, with_shares
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tenants.model import Tenant, with_shares
 from holdfast.stores.beside import side_by_side
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.reads.dialect import within

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.tokens import ApiToken
 from holdfast.engine.ids import parse_id
+from holdfast.features.tokens.model import ApiToken
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

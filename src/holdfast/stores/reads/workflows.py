@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.workflows import Edge, Graph, Node, ParentResult, Workflow
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import state_of
+from holdfast.features.workflows.model import Edge, Graph, Node, ParentResult, Workflow
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.reads.dialect import within

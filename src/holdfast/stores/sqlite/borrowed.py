@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-from holdfast.domain.workflows import Started, WorkflowSpec
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import InvalidSetting, SchemaMismatch
+from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.base import SchemaStatus
 from holdfast.stores.borrowed.guest import SQLITE, Standing, ended
 from holdfast.stores.borrowed.recognise import async_guest, guest

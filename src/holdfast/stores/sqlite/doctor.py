@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 
-from holdfast.domain.health import Concern, Thresholds, full_disk, large_log, weak_setting
+from holdfast.features.health.model import Concern, Thresholds, full_disk, large_log, weak_setting
 from holdfast.stores.base import Finding, SchemaStatus
 
 WAL_ALARM = 256 * 1024 * 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.domain.switches import LATER
 from holdfast.errors import (
     Conflict,
     IllegalTransition,
@@ -17,6 +16,7 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
+from holdfast.features.limits.model import LATER
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from holdfast.domain.health import USUAL, Concern, Thresholds
 from holdfast.errors import StoreUnavailable
+from holdfast.features.health.model import USUAL, Concern, Thresholds
 from holdfast.stores.aside import aside
 from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.due import DueWork

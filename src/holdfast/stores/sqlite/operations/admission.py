@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.domain.limits import EACH, Bucket, Rule, tokens
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import EACH, Bucket, Rule, tokens
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.never import NEVER

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from holdfast.domain.agents import HOLD, Agent, Definition
 from holdfast.engine.job import JobSpec
 from holdfast.errors import InvalidInput
+from holdfast.features.agents.model import HOLD, Agent, Definition
 from holdfast.stores.codecs import MICROSECOND, Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads

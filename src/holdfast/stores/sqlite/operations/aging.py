@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.domain.reservations import QueueSetting
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import QueueSetting
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

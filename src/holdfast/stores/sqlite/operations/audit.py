@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from holdfast.domain.audit import (
+from holdfast.engine.ids import parse_id
+from holdfast.features.audit.model import (
     ACTION_FIELDS,
     EVENT_FIELDS,
     GENESIS,
@@ -22,7 +23,6 @@ from holdfast.domain.audit import (
     leaves,
     normal,
 )
-from holdfast.engine.ids import parse_id
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.reads.audit import AuditReads

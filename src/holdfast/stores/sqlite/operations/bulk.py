@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.domain.operations import COUNTED, Operation, Starting
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
 from holdfast.stores.base import JobFilter
 from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from holdfast.domain.circumstances import AHEAD, Circumstances, Executor, WorkerSeen
-from holdfast.domain.pulse import MOST_WORKERS, WorkerPulse
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
+from holdfast.features.agents.model import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.features.health.statistics import MOST_WORKERS, WorkerPulse
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads

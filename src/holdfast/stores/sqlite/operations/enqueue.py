@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from holdfast.domain.agents import objection, under
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.payload import canonical, decode
 from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.features.agents.model import objection, under
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import insert_jobs

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.domain.tenants import EVERY_QUEUE
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tenants.model import EVERY_QUEUE
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.operations.writer import ids_json

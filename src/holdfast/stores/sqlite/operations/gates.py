@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from holdfast.domain.gates import Answer, Ballot, Gate, Token, refusal
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidInput
+from holdfast.features.approvals.model import Answer, Ballot, Gate, Token, refusal
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

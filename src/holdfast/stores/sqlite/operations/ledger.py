@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from holdfast.domain.subscriptions import SentEvent
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
+from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

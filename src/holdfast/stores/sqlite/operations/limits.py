@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from functools import cached_property
 
-from holdfast.domain.limits import SCOPES, Bucket, Limit, Rule
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import SCOPES, Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

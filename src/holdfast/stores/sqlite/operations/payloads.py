@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.audit import content_digest
-from holdfast.domain.rules import Effective, PayloadRule, RuleDraft, effective
 from holdfast.engine.job import JobSpec
+from holdfast.features.audit.model import content_digest
+from holdfast.features.payloads.model import Effective, PayloadRule, RuleDraft, effective
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart

@@ -5,8 +5,7 @@ There is one writer at a time: who is first in the line stays so until the end o
 
 from __future__ import annotations
 
-from holdfast.domain.limits import Bucket
-from holdfast.domain.reservations import NOBODYS, Ask, Standing
+from holdfast.features.limits.model import NOBODYS, Ask, Bucket, Standing
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.admission import go_on

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.retention import ANY, ENDS, IDLE, Keeping, Preview, Retention, Swept
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import ANY, ENDS, IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.port.retention import PREVIEWED
@@ -68,7 +68,7 @@ _NEXT_OF_TENANT = (
     + " ORDER BY id LIMIT :look"
 )
 _WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'), 'succeeded') ELSE s.state END"
-# The rule of domain/retention.py: nobody who names more has the say.
+# The rule of features/retention/model.py: nobody who names more has the say.
 _DUE = (
     f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
     " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.domain.placing import Placed
-from holdfast.domain.schedules import MOST_WAITING, Decision, Firing, Schedule
 from holdfast.engine.job import Enqueued
+from holdfast.features.schedules.model import MOST_WAITING, Decision, Firing, Placed, Schedule
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads

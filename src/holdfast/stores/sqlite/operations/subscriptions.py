@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.domain.subscriptions import Behind, Delivery, Fed, Subscribing, Subscription, of_ledger
 from holdfast.errors import Conflict
+from holdfast.features.events.model import Behind, Delivery, Fed, Subscribing, Subscription, of_ledger
 from holdfast.stores.codecs import Record
 from holdfast.stores.feeding import Feeding
 from holdfast.stores.flow import Row, Statement, Steps, flow

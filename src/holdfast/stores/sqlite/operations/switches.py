@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.domain.limits import Bucket
-from holdfast.domain.switches import Pausing, Switch, refused
 from holdfast.engine.job import JobSpec
+from holdfast.features.limits.model import Bucket, Pausing, Switch, refused
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

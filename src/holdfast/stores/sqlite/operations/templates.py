@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from holdfast.domain.templates import Template, TemplateDraft
 from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.features.schedules.model import Template, TemplateDraft
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.enqueue import add

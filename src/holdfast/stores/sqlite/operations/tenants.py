@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.circumstances import AHEAD
-from holdfast.domain.limits import Rule
-from holdfast.domain.tenants import EVERY_QUEUE, TurnOf
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.agents.model import AHEAD
+from holdfast.features.limits.model import Rule
+from holdfast.features.tenants.model import EVERY_QUEUE, TurnOf
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.operations.limits import drop_limit, put_limit

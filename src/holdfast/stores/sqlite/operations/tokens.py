@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.domain.tokens import ApiToken, Issuing
 from holdfast.engine.ids import parse_id
+from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Rows, Statement, Steps, flow
 from holdfast.stores.sqlite.codec import SqliteCodec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.usage import COUNTS
+from holdfast.features.retention.model import COUNTS
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.writer import sign, unsign
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.workflows import BAD, EdgeSpec, NodeSpec, Standing, Started, Swept, WorkflowSpec
 from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, Refused
+from holdfast.features.workflows.model import BAD, EdgeSpec, NodeSpec, Standing, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.operations.enqueue import add
 from holdfast.stores.sqlite.operations.operators import OperatorVerbs

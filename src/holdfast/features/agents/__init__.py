@@ -1,0 +1,1 @@
+"""Agents that jobs refer to, and the executors that may run jobs."""

@@ -1,0 +1,1 @@
+"""Approvals: a job asks, people decide."""

@@ -1,0 +1,278 @@
+"""Approval gates: what is asked, who may answer, and when it is decided (CX-5, CX-6, CX-7).
+
+``refusal`` is the whole rule of who may say what. One store asks it; in the other the function ``decide_gate`` says the
+same in its own words, and the contract tests hold both to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import canonical
+from holdfast.errors import InvalidInput, InvalidSetting
+from holdfast.features.approvals.forms import violations
+
+VerdictWord = Literal["approve", "deny"]
+GateState = Literal["open", "approved", "denied", "expired", "withdrawn"]
+
+SUMMARY_LIMIT: Final = 2_000
+COMMENT_LIMIT: Final = 2_000
+DATA_LIMIT: Final = 65_536
+MOST_PEOPLE: Final = 100
+_PREFIX: Final = "hfa"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What ``ctx.approval`` asks. Spans are in seconds; ``form`` is a JSON schema."""
+
+    summary: str
+    data: Any = None
+    form: dict[str, Any] | None = None
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    not_requester: bool = False
+    on_deny: Literal["fail", "resume"] = "fail"
+    on_expire: Literal["deny", "approve", "remind"] = "deny"
+    expires_in: float | None = None
+    remind_every: float | None = None
+    escalate_after: float | None = None
+    escalate_to: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        summary: object = self.summary
+        if not isinstance(summary, str) or not summary.strip() or len(summary) > SUMMARY_LIMIT:
+            raise _invalid(f"an approval has a summary of at most {SUMMARY_LIMIT:,} characters")
+        if len(canonical(self.data)) > DATA_LIMIT or len(canonical(self.form)) > DATA_LIMIT:
+            raise _invalid(f"data and form of an approval have at most {DATA_LIMIT:,} characters each")
+        _check_people("approvers", self.approvers)
+        _check_people("escalate_to", self.escalate_to)
+        quorum: object = self.quorum
+        if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= MOST_PEOPLE:
+            raise _invalid(f"quorum is a whole number from 1 to {MOST_PEOPLE}")
+        if self.approvers and self.quorum > len({*self.approvers, *self.escalate_to}):
+            raise _invalid(f"a quorum of {self.quorum} cannot be reached by so few approvers")
+        if self.on_deny not in ("fail", "resume"):
+            raise _invalid("on_deny is fail or resume")
+        if self.on_expire not in ("deny", "approve", "remind"):
+            raise _invalid("on_expire is deny, approve or remind")
+        if self.on_expire != "deny" and self.expires_in is None:
+            raise _invalid("on_expire needs expires_in")
+        if self.on_expire == "approve" and self.form is not None:
+            raise _invalid("nobody fills in the form of an approval that comes by itself: on_expire is deny or remind")
+        if (self.escalate_after is None) != (not self.escalate_to):
+            raise _invalid("escalate_after and escalate_to go together")
+
+    def to_json(self, gate_id: str, name: str, notify: str | None) -> dict[str, Any]:
+        values = {
+            "id": gate_id,
+            "summary": self.summary,
+            "data": self.data,
+            "form": self.form,
+            "approvers": list(self.approvers),
+            "quorum": self.quorum,
+            "not_requester": self.not_requester,
+            "on_deny": self.on_deny,
+            "on_expire": self.on_expire,
+            "expires_in": self.expires_in,
+            "remind_every": self.remind_every,
+            "escalate_after": self.escalate_after,
+            "escalate_to": list(self.escalate_to),
+            "notify": notify,
+            "content_hash": self.content_hash(name),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def content_hash(self, name: str) -> str:
+        """Of all that a person sees before deciding: a token decides this, and nothing else."""
+        asked = {"name": name, "summary": self.summary, "data": self.data, "form": self.form}
+        return hashlib.sha256(canonical(asked).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate as a reader sees it."""
+
+    id: str
+    tenant: str
+    job_id: str
+    n: int
+    name: str
+    summary: str
+    data: Any
+    form: dict[str, Any] | None
+    approvers: tuple[str, ...]
+    quorum: int
+    requester: str
+    not_requester: bool
+    on_deny: str
+    on_expire: str
+    expires_at: datetime | None
+    remind_at: datetime | None
+    reminders: int
+    escalate_at: datetime | None
+    escalate_to: tuple[str, ...]
+    escalated_at: datetime | None
+    content_hash: str
+    state: GateState
+    opened_at: datetime
+    decided_at: datetime | None
+    approvals: int = 0
+    """How many people have approved so far: counted when it is read."""
+
+    @property
+    def missing(self) -> int:
+        """How many more have to approve before it is decided."""
+        return max(0, self.quorum - self.approvals) if self.state == "open" else 0
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Who may decide it now; empty means anybody."""
+        return (*self.approvers, *self.escalate_to) if self.approvers and self.escalated_at else self.approvers
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One person's word on a gate."""
+
+    gate_id: str
+    person: str
+    verdict: VerdictWord
+    how: str
+    comment: str | None
+    data: Any
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A word on a gate, about to be said. ``token_hash`` when it is the holder of a token who speaks."""
+
+    verdict: VerdictWord
+    person: str | None
+    how: str
+    comment: str | None = None
+    data: Any = None
+    token_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a ballot. Not refused and still open: more people have to agree."""
+
+    gate_id: str
+    state: GateState | None
+    refused: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFilter:
+    """Which gates to list, those that were asked first at the top, or with ``newest`` last. ``after`` is the id of the
+    last one seen; ``approver`` leaves out what this person may not decide."""
+
+    tenant: str
+    state: GateState | None = "open"
+    name: str | None = None
+    job_id: str | None = None
+    approver: str | None = None
+    after: str | None = None
+    limit: int = 50
+    newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The row of a token, as far as a decision needs it."""
+
+    person: str | None
+    expires_at: datetime | None
+    used_at: datetime | None
+
+
+def refusal(
+    gate: Gate,
+    ballot: Ballot,
+    person: str | None,
+    token: Token | None,
+    voted: Iterable[str],
+    waits: bool,
+    now: datetime,
+) -> str | None:
+    """Why this ballot does not count, or None. ``waits``: the job is waiting for this very gate."""
+    rules: Sequence[tuple[str, Callable[[], object]]] = (
+        ("already_decided", lambda: gate.state != "open"),
+        ("withdrawn", lambda: not waits),
+        ("gate_expired", lambda: gate.on_expire != "remind" and gate.expires_at is not None and gate.expires_at <= now),
+        ("token_unknown", lambda: ballot.token_hash is not None and token is None),
+        ("token_used", lambda: token is not None and token.used_at is not None),
+        ("token_expired", lambda: token is not None and token.expires_at is not None and token.expires_at <= now),
+        ("person_required", lambda: not person or person[0] <= " " or len(person) > 255),
+        ("not_an_approver", lambda: gate.people and person not in gate.people),
+        ("requester_may_not_decide", lambda: gate.not_requester and person == gate.requester),
+        ("already_voted", lambda: person in set(voted)),
+        ("form_invalid", lambda: form_refusal(gate, ballot) is not None),
+    )
+    return next((reason for reason, applies in rules if applies()), None)
+
+
+def form_refusal(gate: Gate, ballot: Ballot) -> str | None:
+    """What is wrong with the data of an approval, in words; None when it fits the form."""
+    if gate.form is None or ballot.verdict == "deny":
+        return None
+    if not isinstance(ballot.data, dict):
+        return "the form of this approval has to be filled in"
+    return next(iter(violations(gate.form, ballot.data)), None)
+
+
+# --- tokens ---
+
+
+def new_token(gate_id: str) -> str:
+    """``hfa_<gate>_<secret>``: 256 bits that nobody has seen before."""
+    return f"{_PREFIX}_{parse_id(gate_id).replace('-', '')}_{secrets.token_urlsafe(32)}"
+
+
+def gate_of_token(token: object) -> str | None:
+    """The gate a token speaks of; None for what is no token."""
+    parts = token.split("_", 2) if isinstance(token, str) else []
+    if len(parts) != 3 or parts[0] != _PREFIX or len(parts[1]) != 32 or not 20 <= len(parts[2]) <= 100:
+        return None
+    try:
+        return parse_id(parts[1])
+    except InvalidInput:
+        return None
+
+
+def token_hash(token: str, gate: Gate) -> str:
+    """What is stored of a token: bound to its tenant, its gate and all that was asked there."""
+    bound = "\n".join((token, gate.tenant, gate.id, gate.content_hash))
+    return hashlib.sha256(bound.encode()).hexdigest()
+
+
+def find_hash(wanted: str, stored: Iterable[str]) -> str | None:
+    """The stored hash that is this one. Each is compared in full, in the same time wherever they differ."""
+    found = None
+    for one in stored:
+        if hmac.compare_digest(one.encode(), wanted.encode()):
+            found = one
+    return found
+
+
+def _check_people(what: str, people: object) -> None:
+    if not isinstance(people, tuple) or len(people) > MOST_PEOPLE or len(set(people)) != len(people):
+        raise _invalid(f"{what} is a list of at most {MOST_PEOPLE} different people")
+    for person in people:
+        check_name(person, what, limit=255)
+
+
+def _invalid(why: str) -> InvalidSetting:
+    return InvalidSetting(why, code="invalid_approval")

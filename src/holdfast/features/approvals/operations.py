@@ -1,0 +1,317 @@
+"""Deciding gates: the inbox, the tokens, and people's words (CX-5, CX-6, CX-7).
+
+Each operation is one flow over the verbs of the store, so that what was looked at is what is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, TypedDict, TypeVar
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Job
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode, safe_text
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidInput, NotFound, Refused
+from holdfast.features.approvals.model import (
+    COMMENT_LIMIT,
+    DATA_LIMIT,
+    Answer,
+    Ballot,
+    Gate,
+    GateFilter,
+    GateState,
+    Token,
+    VerdictWord,
+    Vote,
+    find_hash,
+    form_refusal,
+    gate_of_token,
+    new_token,
+    token_hash,
+)
+from holdfast.stores.base import Caller, Verbs
+from holdfast.stores.flow import Flow, Steps, flow
+
+T = TypeVar("T")
+
+REASONS = {
+    "not_found": "there is no such gate in this tenant",
+    "already_decided": "it has been decided already",
+    "withdrawn": "the job does not wait for it any more",
+    "gate_expired": "its time is over",
+    "token_unknown": "the token is not one of this gate's",
+    "token_used": "the token has been used",
+    "token_expired": "the token's time is over",
+    "person_required": "it has to be said who decides",
+    "not_an_approver": "this person is not one of its approvers",
+    "requester_may_not_decide": "whoever asked for the job may not decide it",
+    "already_voted": "this person has decided already",
+    "form_invalid": "what was filled in does not fit the form",
+}
+FIXES = {
+    "person_required": "Say who: by=… in Python, --by on the command line.",
+    "not_an_approver": "Who may is in app.approvals.show(gate), or: holdfast approvals show ID",
+}
+
+
+class Said(TypedDict, total=False):
+    """What goes with a word: ``data`` fills in the form."""
+
+    comment: str | None
+    data: Any
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A gate, what was said of it so far, and the job that asked."""
+
+    gate: Gate
+    votes: list[Vote]
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
+    became of it and when, and if the token was used, when and by whom it was issued to."""
+
+    state: GateState
+    decided_at: datetime | None
+    used_at: datetime | None
+    by: str | None
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a word: the answer, the gate as it is now, and what is wrong with a form, in words."""
+
+    answer: Answer
+    gate: Gate | None = None
+    wrong: str | None = None
+
+
+def _deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
+    gate_id = gate_of(reference)
+    gate = yield from verbs.gate(gate_id, tenant).start()
+    if gate is None:
+        return Decided(Answer(gate_id, None, True, "not_found"))
+    if gate_of_token(reference) is not None:
+        stored = yield from verbs.gate_hashes(gate.id, tenant).start()
+        ballot = replace(ballot, token_hash=find_hash(token_hash(reference, gate), stored) or "unknown")
+    wrong = form_refusal(gate, ballot)
+    if wrong is not None:
+        # Without data the store refuses it for certain; and if there is a weightier reason, it is that one it gives.
+        ballot = replace(ballot, data=None)
+    saying = verbs.decide_gate(gate.id, ballot, tenant)
+    answer = yield from (saying.again() if again else saying).start()
+    now = yield from verbs.gate(gate.id, tenant).start()
+    return Decided(answer, now, wrong)
+
+
+@flow(tells=True, repeat=partial(_deciding, again=True))
+def deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
+    """``reference`` is a gate's id, or a token that decides it."""
+    return (yield from _deciding(verbs, reference, ballot, tenant))
+
+
+@flow()
+def issuing(
+    verbs: Verbs, gate_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
+) -> Steps[tuple[str | None, str | None]]:
+    """A new token, or the reason why not. Only its hash is kept; this is the one time it is seen."""
+    gate = yield from verbs.gate(gate_id, tenant).start()
+    if gate is None:
+        return None, "not_found"
+    token = new_token(gate.id)
+    reason = yield from verbs.keep_gate_token(gate.id, token_hash(token, gate), person, ttl, actor, tenant).start()
+    return (None, reason) if reason is not None else (token, None)
+
+
+@flow(writes=False)
+def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
+    gate = yield from verbs.gate(gate_id, tenant).start()
+    job = None if gate is None else (yield from verbs.get(gate.job_id, tenant).start())
+    if gate is None or job is None:
+        return None
+    votes = yield from verbs.votes(gate.id, tenant).start()
+    return Asked(gate, votes, job)
+
+
+@flow(writes=False)
+def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+    """A page of gates, each with what was said of it."""
+    gates = yield from verbs.gates(wanted).start()
+    found = []
+    for gate in gates:
+        # Nobody has spoken where nothing was counted and nothing is decided.
+        spoken = gate.approvals > 0 or gate.state in ("approved", "denied")
+        found.append((gate, (yield from verbs.votes(gate.id, gate.tenant).start()) if spoken else []))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AskedByToken(Asked):
+    """The same for whoever shows a token; ``spent``: it decides nothing any more."""
+
+    spent: Spent | None = None
+
+
+@flow(writes=False)
+def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[AskedByToken | None]:
+    """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
+    token itself says whose it is."""
+    gate_id = gate_of_token(token)
+    gate = None if gate_id is None else (yield from verbs.gate(gate_id, tenant).start())
+    if gate is None:
+        return None
+    stored = yield from verbs.gate_hashes(gate.id, gate.tenant).start()
+    shown = find_hash(token_hash(token, gate), stored)
+    found = None if shown is None else (yield from asked(verbs, gate.id, gate.tenant).start())
+    if shown is None or found is None:
+        return None
+    kept = yield from verbs.gate_token(shown, gate.tenant).start()
+    now = yield from verbs.now().start()
+    return AskedByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
+
+
+def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
+    if token is None:
+        return None
+    over = token.expires_at is not None and token.expires_at <= now
+    if gate.state == "open" and token.used_at is None and not over:
+        return None
+    by = None if token.used_at is None else token.person
+    return Spent(gate.state, gate.decided_at, token.used_at, by, over and token.used_at is None)
+
+
+class Approvals:
+    """``app.approvals``: list and show what waits for people, issue tokens, decide."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def list(self, **wanted: Any) -> Sequence[Gate]:
+        """Open gates, the oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
+        return self._caller.run(self._caller.verbs.gates(self._filter(wanted)))
+
+    async def alist(self, **wanted: Any) -> Sequence[Gate]:
+        return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
+
+    async def atold(self, **wanted: Any) -> Sequence[tuple[Gate, Sequence[Vote]]]:
+        """The same, each with what was said of it."""
+        return await self._caller.arun(told(self._caller.verbs, self._filter(wanted)))
+
+    def show(self, gate: str, *, tenant: str | None = None) -> Asked:
+        """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
+        return _found(self._caller.run(self._asked(gate, tenant)))
+
+    async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
+        return _found(await self._caller.arun(self._asked(gate, tenant)))
+
+    async def ashow_with(self, token: str, *, tenant: str) -> AskedByToken:
+        """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
+        from one that there never was."""
+        found = await self._caller.arun(asked_with(self._caller.verbs, token, tenant))
+        if found is None:
+            raise NotFound("there is nothing to decide with this token", code="token_unknown")
+        return found
+
+    def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
+        """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""
+        return _counted(self._caller.run(self._deciding(verdict, gate, by, **said)))
+
+    async def adecide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
+        return _counted(await self._caller.arun(self._deciding(verdict, gate, by, **said)))
+
+    def token(
+        self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
+    ) -> str:
+        """A token that decides this gate once. It is shown here and nowhere else: what is kept is a hash."""
+        return _issued(self._caller.run(self._issuing(gate_id, person, expires_in, tenant)))
+
+    async def atoken(
+        self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
+    ) -> str:
+        return _issued(await self._caller.arun(self._issuing(gate_id, person, expires_in, tenant)))
+
+    # --- the flows ---
+
+    def _filter(self, wanted: dict[str, Any]) -> GateFilter:
+        return GateFilter(**{"tenant": self._caller.tenant, **wanted})
+
+    def _asked(self, gate: str, tenant: str | None) -> Flow[Asked | None]:
+        return asked(self._caller.verbs, gate_of(gate), tenant or self._caller.tenant)
+
+    def _deciding(
+        self,
+        verdict: VerdictWord,
+        gate: str,
+        by: str | None,
+        *,
+        how: str = "python",
+        comment: str | None = None,
+        data: Any = None,
+        tenant: str | None = None,
+    ) -> Flow[Decided]:
+        if data is not None:
+            encode(data, limit=DATA_LIMIT, what="form of the approval")
+        person = None if by is None else check_name(by, "person", limit=255)
+        words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
+        ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
+        return deciding(self._caller.verbs, gate, ballot, tenant or self._caller.tenant)
+
+    def _issuing(
+        self, gate_id: str, person: str | None, expires_in: Duration | None, tenant: str | None
+    ) -> Flow[tuple[str | None, str | None]]:
+        ttl = None if expires_in is None else seconds(expires_in, "expires_in")
+        whose = None if person is None else check_name(person, "person", limit=255)
+        caller = self._caller
+        return issuing(caller.verbs, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
+
+
+def gate_of(reference: str) -> str:
+    """The gate's id from its id or a token of it. What is neither is not repeated: it may be most of a token."""
+    try:
+        return gate_of_token(reference) or parse_id(reference)
+    except InvalidInput:
+        raise InvalidInput(
+            "this is neither the id of a gate nor a token",
+            code="invalid_id",
+            fix="A gate's id is a UUID; a token begins with hfa_ and is given whole.",
+        ) from None
+
+
+def _found(found: Asked | None) -> Asked:
+    if found is None:
+        raise _refusal_of("not_found", None)
+    return found
+
+
+def _counted(decided: Decided) -> Gate:
+    if decided.answer.refused or decided.gate is None:
+        raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
+    return decided.gate
+
+
+def _issued(answered: tuple[str | None, str | None]) -> str:
+    token, reason = answered
+    if token is None:
+        raise _refusal_of(reason or "refused", None, "no token is issued")
+    return token
+
+
+def _refusal_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:
+    said = REASONS.get(reason, reason)
+    if reason == "not_found":
+        return NotFound(said)
+    if reason == "form_invalid":
+        return InvalidInput(wrong or said, code=reason)
+    fix = FIXES.get(reason)
+    return Refused(f"{what}: {said}", code=reason, fix=fix)

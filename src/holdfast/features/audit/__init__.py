@@ -1,0 +1,1 @@
+"""The audit trail: seals over the ledger, their verification, actions of operators."""

@@ -1,0 +1,480 @@
+"""Check blocks, report flaws; the export file.
+
+Checking the trail, block by block: what does not fit is named, one flaw for each thing that was done.
+
+A block is compared with its seal. Each job whose first event is in the block must have a legal history that ends in the
+job's state. Payloads and results must be what was sealed, and a purge must be proved by the events it names. The check
+holds one block at a time, and besides only what is wrong or late, each up to a bound.
+
+The trail as JSON lines: a header, then for each block its events, its actions, and the seal over them.
+
+An event is ``{"event": {"seq": …}}`` with the fields that are hashed, under their names and in their order; an action
+likewise. A seal has its lists of numbers and digests as hexadecimal text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from holdfast.engine.states import State, Step, replay
+from holdfast.errors import InvalidInput
+from holdfast.features.audit.model import (
+    ACTION_FIELDS,
+    EVENT_FIELDS,
+    GENESIS,
+    Anchor,
+    Item,
+    Purged,
+    Ranges,
+    Seal,
+    content_digest,
+    digest_of,
+    leaves,
+)
+
+What = Literal["event", "action"]
+FlawKind = (
+    Literal["edited", "deleted", "inserted", "moved", "backdated", "postdated"]
+    | Literal["missing", "rewritten", "cut", "broken", "forged"]
+)
+Thing = Literal["event", "action", "seal", "payload", "result", "job"]
+
+KEPT = 1000  # flaws that are told one by one
+COMPARED = 200  # rows that are looked at for having changed places
+TOLERANCE = 300_000_000  # microseconds by which a clock may have gone back
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """``kind`` is what was done, ``what`` to what. ``number`` is that of the event, action or seal; of a payload or
+    result the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none."""
+
+    kind: FlawKind
+    what: Thing
+    number: int
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """All events of a job, in order, and the state it has: None if there is no such job."""
+
+    job_id: str
+    state: str | None
+    steps: Sequence[tuple[int, str, str | None, str]]
+    """Number, verb, from, to."""
+    alike: bool = True
+    """Whether the job's tenant, kind and who enqueued it are what its events say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a job carries now, beside the event that brought it: number 12 enqueued a job, or said that it succeeded."""
+
+    seq: int
+    what: Literal["payload", "result"]
+    job_id: str
+    state: str | None
+    digest: bytes | None
+    """None: there is none."""
+    resealed: Sequence[str] = ()
+    """Digests that were recorded when keys were changed, hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the database has about a purge: the digests that the events it names were sealed with, and the jobs it names
+    that are not gone."""
+
+    sealed: Mapping[int, bytes]
+    alive: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A row without the rows it belongs to."""
+
+    job_id: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is behind the last seal, and what belongs to no block."""
+
+    unsealed: int = 0
+    """Events and actions that wait to be sealed."""
+    purges: Sequence[Item] = ()
+    """Actions among them that are purges."""
+    proofs: Mapping[int, Proof] = field(default_factory=dict)
+    strays: Sequence[Stray] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A seal and the rows there are in its place. ``purges`` has the numbers (``5-9,12``) that retention took away from
+    among them, or is None where the purges are still to come."""
+
+    seal: Seal
+    events: Sequence[Item]
+    actions: Sequence[Item]
+    purges: Sequence[str] | None = None
+    trails: Sequence[Trail] = ()
+    """Of the jobs whose first event is here."""
+    contents: Sequence[Content] = ()
+    proofs: Mapping[int, Proof] | None = None
+    """By the number of the action; None where there is no database to ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    ok: bool
+    seals: int
+    events: int
+    actions: int
+    purged: int
+    """Events that retention took away, which the trail says."""
+    unsealed: int
+    newest: str | None
+    """The anchor of the newest seal that was checked."""
+    flaws: tuple[Flaw, ...]
+    more: int = 0
+    """Flaws beyond those that are told."""
+
+
+@dataclass
+class Check:
+    """``start`` is the seal to begin behind, which is taken for granted."""
+
+    start: Seal | None = None
+    anchors: Sequence[Anchor] = ()
+    last: Seal | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.start
+        self._flaws: list[Flaw] = []
+        self._more = 0
+        self._sound = True
+        self._counts = {"seals": 0, "event": 0, "action": 0, "purged": 0}
+        # By what and number: rows that no seal has so far, digests of rows that are gone, rows that are not as sealed.
+        self._extra: dict[tuple[What, int], Item] = {}
+        self._gone: dict[tuple[What, int], bytes] = {}
+        self._edited: dict[tuple[What, int], tuple[bytes, Item]] = {}
+        self._anchored = {anchor.number: anchor for anchor in self.anchors}
+        # Told last: where events were changed, their jobs' histories do not fit either.
+        self._broken: list[Flaw] = []
+        # The newest seal above whose floor nothing was visible.
+        self._complete: Seal | None = None
+
+    @property
+    def seals(self) -> int:
+        return self._counts["seals"]
+
+    @property
+    def events(self) -> int:
+        return self._counts["event"]
+
+    def add(self, block: Block) -> None:
+        seal, last = block.seal, self.last
+        expected = 1 if last is None else last.number + 1
+        gap = seal.number != expected
+        whole = seal.is_whole()
+        if gap:
+            span = f"{expected}" if seal.number == expected + 1 else f"{expected} to {seal.number - 1}"
+            self._flaw("missing", "seal", expected, f"seal {span} is gone; what it covered cannot be checked")
+        elif whole and self._sound and seal.previous != (GENESIS if last is None else last.digest):
+            number = 1 if last is None else last.number
+            says = f"seal {number} is not the one that seal {seal.number} was made after"
+            self._flaw("rewritten", "seal", number, says)
+        if not whole:
+            covers = f"what it covers (events {seal.first_seq} to {seal.last_seq}) cannot be checked"
+            self._flaw("edited", "seal", seal.number, f"seal {seal.number} is not as it was made; {covers}")
+        self._hold_to_anchor(seal)
+        # What no seal has is only told from between two seals that say truly where they begin and end.
+        between = whole and not gap and self._sound
+        self._compare("event", seal.events if whole else b"", block.events, between, seal.sealed_at)
+        self._compare("action", seal.actions if whole else b"", block.actions, between, seal.sealed_at)
+        self._forgive(block)
+        if whole:
+            for action in block.actions:
+                if action[4] == "purge":
+                    # The first block that is sealed after an upgrade may have purges that were recorded before it.
+                    before = seal.contents is None or (last is not None and last.contents is None)
+                    self._prove(action, None if block.proofs is None else block.proofs.get(int(action[0] or 0)), before)
+            self._compare_contents(seal, block.contents)
+        for trail in block.trails:
+            self._follow(trail)
+        self._sound = whole
+        self._counts["seals"] += 1
+        self.last = seal
+        if seal.cut == 0:
+            self._complete = seal
+
+    def end(self, tail: Tail | None = None) -> Report:
+        tail = tail or Tail()
+        unsealed = tail.unsealed
+        for action in tail.purges:
+            self._prove(action, tail.proofs.get(int(action[0] or 0)), self.last is None or self.last.contents is None)
+        self._find_moves()
+        for what, number in self._edited:
+            self._flaw("edited", what, number, f"{what} {number} is not as it was sealed")
+        for what, number in self._gone:
+            self._flaw("deleted", what, number, f"{what} {number} was sealed and is gone, and no purge says so")
+        for (what, number), item in self._extra.items():
+            last = self.last
+            if last is None or number <= last.base or last.sees(_xid(item)):
+                self._flaw("inserted", what, number, f"{what} {number} was put in after its time was sealed")
+        for anchor in self._anchored.values():
+            if self.start is None or anchor.number > self.start.number:
+                newest = 0 if self.last is None else self.last.number
+                says = f"seal {anchor.number} was there when the anchor was taken; the chain ends with {newest}"
+                self._flaw("cut", "seal", anchor.number, says)
+        self._broken += [Flaw("broken", "job", 0, f"job {stray.job_id} {stray.says}") for stray in tail.strays]
+        for flaw in self._broken:
+            self._flaw(flaw.kind, flaw.what, flaw.number, flaw.says)
+        newest_seal = None if self.last is None else str(Anchor(self.last.number, self.last.digest))
+        counts = self._counts
+        flaws = tuple(self._flaws)
+        checked = (counts["seals"], counts["event"], counts["action"], counts["purged"])
+        return Report(not flaws, *checked, unsealed, newest_seal, flaws, self._more)
+
+    def part(self) -> Report:
+        """What can be said before its end: what is missing so far may still be excused, and anchors may still come."""
+        self._gone.clear()
+        self._extra.clear()
+        self._anchored.clear()
+        return self.end()
+
+    def _hold_to_anchor(self, seal: Seal) -> None:
+        anchor = self._anchored.pop(seal.number, None)
+        if anchor is not None and anchor.digest != seal.digest:
+            self._flaw("rewritten", "seal", seal.number, f"seal {seal.number} is not the one that was anchored")
+
+    def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool, sealed_at: int) -> None:
+        there = {int(item[0] or 0): item for item in rows}
+        for number, digest in leaves(kept):
+            self._counts[what] += 1
+            item = there.pop(number, None) or self._extra.pop((what, number), None)
+            self._extra.pop((what, number), None)
+            if item is None:
+                self._gone[what, number] = digest
+            elif digest_of(what, item) != digest:
+                if len(self._edited) < KEPT:
+                    self._edited[what, number] = digest, item
+                else:
+                    self._more += 1
+            else:
+                self._look_at_time(what, item, sealed_at)
+        for number, item in there.items() if complete else ():
+            if len(self._extra) < 10 * KEPT:
+                self._extra[what, number] = item
+
+    def _look_at_time(self, what: What, item: Item, sealed_at: int) -> None:
+        """A row that was written after a seal was made says neither an earlier time nor an earlier transaction, and
+        none says a time after its own seal."""
+        last, number = self.last, int(item[0] or 0)
+        at, xid = int(item[8 if what == "event" else 2] or 0), _xid(item)
+        complete = self._complete
+        floor = 0 if complete is None else complete.floor if what == "event" else complete.action_floor
+        if complete is not None and xid is not None and number > max(floor, complete.base) and complete.sees(xid):
+            says = f"{what} {number} says it is of a transaction that had ended when seal {complete.number} was made"
+            self._flaw("inserted", what, number, says)
+        elif at > sealed_at + TOLERANCE:
+            says = f"{what} {number} says {_time(at)}, and was sealed at {_time(sealed_at)}"
+            self._flaw("postdated", what, number, says)
+        elif last is not None and at < last.sealed_at - TOLERANCE and (xid is None or xid > (last.xid or 0)):
+            says = (
+                f"{what} {number} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
+            )
+            self._flaw("backdated", what, number, says)
+
+    def _follow(self, trail: Trail) -> None:
+        """A job's events lead from its first, by legal steps, to the state it has."""
+        first = trail.steps[0][0]
+        says = None
+        if trail.state is None:
+            says = f"job {trail.job_id} has events and no state"
+        else:
+            try:
+                steps = (Step(verb, None if was is None else State(was), State(to)) for _, verb, was, to in trail.steps)
+                ends = replay(steps)
+                if not trail.alike:
+                    says = f"the tenant or kind of job {trail.job_id}, or who enqueued it, is not what its events say"
+                elif ends != trail.state:
+                    says = f"job {trail.job_id} is {trail.state}, and its events end with {ends}"
+            except ValueError as error:
+                says = f"the events of job {trail.job_id} are no legal history: {error}"
+        if says is not None and len(self._broken) < KEPT:
+            self._broken.append(Flaw("broken", "job", first, says))
+
+    def _compare_contents(self, seal: Seal, contents: Iterable[Content]) -> None:
+        if seal.contents is None:
+            return
+        kept = {abs(number): (digest, number < 0) for number, digest in leaves(seal.contents)}
+        sealed = {number for number, _ in leaves(seal.events)}
+        for each in contents:
+            digest, encrypted = kept.get(each.seq, (None, False))
+            if each.digest == digest or each.seq not in sealed or ("event", each.seq) in self._edited:
+                continue
+            # What a cleaned job carried is gone; that it was cleaned is in its events, which were compared.
+            if each.state == "cleaned" and each.digest in (None, content_digest("payload", each.job_id, "{}")):
+                continue
+            if encrypted and each.digest is not None and each.digest.hex() in each.resealed:
+                continue
+            kind: FlawKind = "inserted" if digest is None else "deleted" if each.digest is None else "edited"
+            does = {
+                "inserted": "was added after",
+                "deleted": "is gone since",
+                "edited": "is not the one that was there when",
+            }
+            says = f"the {each.what} of job {each.job_id} {does[kind]} event {each.seq} was sealed"
+            self._flaw(kind, each.what, each.seq, says)
+
+    def _prove(self, action: Item, proof: Proof | None, before: bool) -> None:
+        """A purge names jobs that are gone, and the sealed event of each that says it was cleaned and lists its events.
+        ``before``: it may have been recorded by a version that named no jobs."""
+        number, purged = int(action[0] or 0), Purged.of(action)
+        if purged.malformed or not purged.cleaned:
+            if purged.malformed or not before:
+                self._flaw("forged", "action", number, f"action {number} is a purge that names no jobs, as none does")
+            return
+        certain = True
+        for job, clean in purged.cleaned.items():
+            listed, seq = Purged.listed(clean), int(clean[0] or 0)
+            if proof is None:
+                certain = certain and listed is not None
+                continue
+            sealed = proof.sealed.get(seq)
+            wrong = sealed is not None and sealed != digest_of("event", clean)
+            if wrong or (sealed is None and any(each in proof.sealed for each in listed or ())):
+                says = f"action {number} is a purge of job {job}, which the sealed events do not say was cleaned"
+                self._flaw("forged", "action", number, says)
+            elif sealed is not None and listed is None:
+                certain = False  # cleaned by a version that did not list a job's events
+            if job in proof.alive:
+                self._flaw("forged", "action", number, f"action {number} is a purge of job {job}, which is not gone")
+        unlisted = [each for each in sorted(purged.unlisted) if proof is None or each in proof.sealed]
+        if unlisted and certain:
+            says = f"action {number} is a purge of events {Ranges.text(unlisted)[:200]}, which no job it names had"
+            self._flaw("forged", "action", number, says)
+
+    def _forgive(self, block: Block) -> None:
+        """Take out of what is gone what a purge says it took."""
+        purges = list(block.purges or ())
+        if block.purges is None:
+            purges += [Ranges.text(sorted(Purged.of(a).events)) for a in block.actions if a[4] == "purge"]
+        for text in purges:
+            gone = sorted(number for what, number in self._gone if what == "event")
+            for number in Ranges(text).of(gone):
+                del self._gone["event", number]
+                self._counts["purged"] += 1
+        if block.purges is not None and len(self._gone) > KEPT:  # nothing that comes will excuse them
+            for what, number in list(self._gone)[KEPT:]:
+                del self._gone[what, number]
+                self._more += 1
+
+    def _find_moves(self) -> None:
+        """What looks like an edit, a removal or an insertion may be a row that was given another number."""
+        places = {**{key: digest for key, (digest, _) in self._edited.items()}, **self._gone}
+        rows = {**{key: item for key, (_, item) in self._edited.items()}, **self._extra}
+        for (what, number), digest in list(places.items())[:COMPARED]:
+            for (kind, now), item in list(rows.items())[:COMPARED]:
+                if kind == what and now != number and digest_of(what, (number, *item[1:])) == digest:
+                    self._flaw("moved", what, number, f"{what} {number} was given the number {now}")
+                    self._gone.pop((what, number), None)
+                    self._edited.pop((what, number), None)
+                    self._extra.pop((what, now), None)
+                    break
+
+    def _flaw(self, kind: FlawKind, what: Thing, number: int, says: str) -> None:
+        if len(self._flaws) < KEPT:
+            self._flaws.append(Flaw(kind, what, number, says))
+        else:
+            self._more += 1
+
+
+def _xid(item: Item) -> int | None:
+    return None if item[-1] is None else int(item[-1])
+
+
+def _time(micros: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+FORMAT = 1
+_BYTES = ("events", "actions", "contents")
+
+
+def written_header(start: Seal | None) -> str:
+    return _line({"holdfast": "audit", "format": FORMAT, "behind": None if start is None else _seal(start)})
+
+
+def written_block(block: Block) -> Iterator[str]:
+    for item in block.events:
+        yield _line({"event": dict(zip(EVENT_FIELDS, item, strict=True))})
+    for item in block.actions:
+        yield _line({"action": dict(zip(ACTION_FIELDS, item, strict=True))})
+    yield _line({"seal": _seal(block.seal)})
+
+
+def read_header(lines: Iterator[str]) -> Seal | None:
+    """The seal that the file begins behind."""
+    first = _read(next(lines, ""))
+    if first.get("holdfast") != "audit" or first.get("format") != FORMAT:
+        raise InvalidInput("this is not a file of `holdfast audit export`", code="invalid_audit_file")
+    return None if first["behind"] is None else _seal_of(first["behind"])
+
+
+def read_parts(lines: Iterable[str]) -> Iterator[Block]:
+    """The blocks. Rows behind the last seal belong to none, and are not looked at."""
+    events: list[Item] = []
+    actions: list[Item] = []
+    for line in lines:
+        part = _read(line)
+        if "event" in part:
+            events.append(_item(part["event"], EVENT_FIELDS))
+        elif "action" in part:
+            actions.append(_item(part["action"], ACTION_FIELDS))
+        elif "seal" in part:
+            yield Block(_seal_of(part["seal"]), events, actions)
+            events, actions = [], []
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+def _seal(seal: Seal) -> dict[str, Any]:
+    values = {field.name: getattr(seal, field.name) for field in dataclasses.fields(seal)}
+    return values | {name: values[name].hex() for name in _BYTES if values[name] is not None}
+
+
+def _seal_of(values: Any) -> Seal:
+    try:
+        texts = {name: bytes.fromhex(values[name]) for name in _BYTES if values.get(name) is not None}
+        return Seal(**(values | texts))
+    except (TypeError, KeyError, ValueError) as error:
+        raise InvalidInput(f"the file has a seal that is none: {error}", code="invalid_audit_file") from error
+
+
+def _item(values: Any, fields: tuple[str, ...]) -> Item:
+    try:
+        return tuple(values[name] for name in fields)
+    except (TypeError, KeyError) as error:
+        raise InvalidInput(f"the file has a row without {error}", code="invalid_audit_file") from error
+
+
+def _read(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"the file has a line that is no JSON: {error}", code="invalid_audit_file") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("the file has a line that is no object", code="invalid_audit_file")
+    return found

@@ -1,0 +1,1 @@
+"""Built-in kinds and their settings: HTTP requests, reports, programs."""

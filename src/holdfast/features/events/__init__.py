@@ -1,0 +1,1 @@
+"""Events: consumers of the ledger and subscriptions that make jobs of events."""

@@ -1,0 +1,1 @@
+"""Jobs: enqueue, read, operate, explain."""

@@ -1,0 +1,296 @@
+"""``reasons()``; reasons of finished jobs and about workers.
+
+Why a job is where it is, and does not run (HF-2): every reason that holds, in words, and what would change it. Pure.
+
+Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new
+one is written (in ``why_over``, ``why_waiting`` or ``why_workers``), and put into ``REASONS``, in the order in which
+people should read them. What holds a queued job for another reason than time says so in its note (``{"held": …}``);
+what that means is in ``why_held``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.engine.states import HELD as HELD_STATES
+from holdfast.engine.states import State
+from holdfast.features.agents.model import AHEAD, WorkerSeen
+from holdfast.features.jobs.why_reasons import (
+    Reason,
+    Scene,
+    agent_disabled,
+    at,
+    deadline,
+    held,
+    in_a_call,
+    limited,
+    not_due,
+    paused,
+    reserved,
+    retry_waiting,
+    snoozed,
+    to_be_promoted,
+    waiting_for_approval,
+)
+
+
+def running(scene: Scene) -> Reason | None:
+    job, around = scene.job, scene.around
+    if job.state is not State.IN_PROGRESS or not around.held:
+        return None
+    return Reason(
+        "running",
+        f"it is running, in try {job.attempt}, since {at(job.started_at)}, by {around.holder};"
+        f" its lease is good until {at(around.held_until)} and is renewed meanwhile",
+        f"To stop it: holdfast jobs cancel {job.id}",
+        {"holder": around.holder, "label": around.label},
+    )
+
+
+def prefetched(scene: Scene) -> Reason | None:
+    job, around = scene.job, scene.around
+    if job.state is not State.LEASED or not around.held:
+        return None
+    return Reason(
+        "leased",
+        f"{around.holder} has taken it and not begun it yet; its lease is good until {at(around.held_until)}",
+        "It begins when that worker has a free slot, or comes back when it leaves.",
+        {"holder": around.holder},
+    )
+
+
+def lease_lapsed(scene: Scene) -> Reason | None:
+    job, around = scene.job, scene.around
+    if job.state not in HELD_STATES or around.held:
+        return None
+    again = job.crashes < job.max_crashes
+    then = "taken up again" if again else "a dead letter: it has lost as many workers as it may"
+    then = then if job.state is State.IN_PROGRESS else "queued again"
+    return Reason(
+        "lease_lapsed",
+        f"the lease of {around.holder} ran out, or was ended, at {at(around.held_until)}: that worker is gone",
+        f"The next sweep of any worker frees it, and it is {then}.",
+        {"holder": around.holder},
+    )
+
+
+def no_worker(scene: Scene) -> Reason | None:
+    if not scene.is_due or scene.fitting:
+        return None
+    others = sorted({worker.tenant for worker in scene.around.workers})
+    if others:
+        says = f"the living workers serve other tenants ({', '.join(others)}), and none serves {scene.job.tenant}"
+        return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {scene.job.tenant}")
+    return Reason(
+        "no_worker", f"no living worker serves tenant {scene.job.tenant}", "Start one: holdfast worker MODULE:APP"
+    )
+
+
+def no_worker_for_queue(scene: Scene) -> Reason | None:
+    job = scene.job
+    if not scene.is_due or not scene.fitting:
+        return None
+    if any(worker.queues is None or job.queue in worker.queues for worker in scene.fitting):
+        return None
+    served = sorted({queue for worker in scene.fitting for queue in worker.queues or ()})
+    says = f"{_workers(scene.fitting)}, and none serves queue {job.queue} (they serve {', '.join(served)})"
+    return Reason("no_worker_for_queue", says, f"holdfast worker MODULE:APP --queues {job.queue}", {"queue": job.queue})
+
+
+def no_worker_for_kind(scene: Scene) -> Reason | None:
+    job = scene.job
+    there = [worker for worker in scene.fitting if worker.queues is None or job.queue in worker.queues]
+    if not scene.is_due or not there or scene.taking():
+        return None
+    says = f"{_workers(there)} for its queue, and none has a handler for {job.kind}"
+    return Reason(
+        "no_worker_for_kind", says, f"Start a worker of the program that declares {job.kind}.", {"kind": job.kind}
+    )
+
+
+def refused_executors(scene: Scene) -> Reason | None:
+    taking, listed = scene.taking(), {each.label for each in scene.executors if each.role == "executor"}
+    if not scene.is_due or not taking or not scene.executors or any(worker.label in listed for worker in taking):
+        return None
+    labels = ", ".join(sorted({worker.label for worker in taking}))
+    says = f"{_workers(taking)} that would take it, under labels that may not execute ({labels})"
+    return Reason("executor_refused", says, "holdfast executors add LABEL")
+
+
+def all_busy(scene: Scene) -> Reason | None:
+    taking = scene.taking()
+    if not scene.is_due or not taking or not all(worker.full for worker in taking):
+        return None
+    slots = sum(worker.slots or 0 for worker in taking)
+    says = f"{_workers(taking)} that would take it, with all of their {slots} slots in use"
+    change = "It is taken when one is free; start another worker, or one with more --concurrency."
+    return Reason("workers_busy", says, change, {"slots": slots})
+
+
+def jobs_ahead(scene: Scene) -> Reason | None:
+    ahead = scene.ahead
+    if not scene.is_due or not ahead:
+        return None
+    many = f"{ahead:,} or more jobs are" if ahead >= AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
+    whose = "" if scene.turn is None else f", of its own tenant {scene.job.tenant}"
+    says = f"{many} before it in queue {scene.job.queue}{whose}"
+    return Reason("jobs_ahead", says, f"holdfast jobs move {scene.job.id} --first", {"ahead": ahead})
+
+
+def tenant_turn(scene: Scene) -> Reason | None:
+    if not scene.is_due or scene.turn is None or not scene.others:
+        return None
+    turn, job = scene.turn, scene.job
+    others = f"{scene.others:,} other tenant{'s have' if scene.others > 1 else ' has'}"
+    return Reason(
+        "tenant_turn",
+        f"queue {job.queue} is shared fairly: {others} jobs waiting there, and {job.tenant} is served with weight"
+        f" {turn.weight}",
+        f"It comes when its tenant has its turn. For a larger share: holdfast tenants set {job.tenant} --weight N",
+        {"tenants": turn.tenants, "weight": turn.weight},
+    )
+
+
+def its_turn(scene: Scene) -> Reason | None:
+    job = scene.job
+    in_time = job.deadline_at is None or job.deadline_at > scene.around.now
+    free = any(not worker.full for worker in scene.taking()) and not (
+        limited(scene) or reserved(scene) or paused(scene)
+    )
+    if not scene.is_due or job.due_at is not None or scene.ahead or scene.others or not free or not in_time:
+        return None
+    return Reason(
+        "next",
+        "it is the next of its queue, and a worker that would take it has a free slot",
+        "It is taken in a moment.",
+    )
+
+
+def _workers(workers: list[WorkerSeen]) -> str:
+    return "there is a living worker" if len(workers) == 1 else f"there are {len(workers)} living workers"
+
+
+def succeeded(scene: Scene) -> Reason | None:
+    job, event = scene.job, scene.last("succeed")
+    if job.state is not State.SUCCEEDED:
+        return None
+    by = f" by {event.actor}" if event is not None else ""
+    return Reason("succeeded", f"it succeeded at {at(job.finished_at)}, in try {job.attempt}{by}")
+
+
+def retried(scene: Scene) -> Reason | None:
+    job, new = scene.job, scene.successor
+    if new is None or job.state is not State.FAILED:
+        return None
+    return Reason(
+        "retried_as_new_job",
+        f"it failed ({job.error_code}: {job.error_message}) and was retried as job {new.id}, which is {new.state}",
+        f"It is never run again itself. See: holdfast why {new.id}",
+        {"retried_as": new.id},
+    )
+
+
+_FAILED: Final = {
+    "deadline_passed": (
+        "deadline_passed",
+        "its deadline passed before it was done",
+        "Enqueue it again with a later deadline.",
+    ),
+    "gate_expired": (
+        "gate_expired",
+        "nobody decided its approval in time",
+        "Enqueue it again, with more time to decide.",
+    ),
+    "denied": ("denied", "its approval was denied", "Only a new job can ask again."),
+}
+
+
+def failed(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.state is not State.FAILED or scene.successor is not None:
+        return None
+    event = scene.last("deny", "expire", "fail", "lapse", "crash")
+    by = f" by {event.actor}" if event is not None and event.verb == "deny" else ""
+    code, says, change = _FAILED.get(job.error_code or "", ("failed", "it failed for good", "Enqueue it again."))
+    return Reason(code, f"{says}{by}: {job.error_message} (at {at(job.finished_at)})", change)
+
+
+def dead_letter(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.state is not State.DEAD_LETTER:
+        return None
+    if job.crashes > job.max_crashes:
+        why = f"its worker, or its process, was lost {job.crashes} times, and {job.max_crashes} are allowed"
+    elif job.retries >= job.max_retries and job.max_retries:
+        why = f"all of its {job.max_retries + 1} tries failed"
+    elif not job.max_retries:
+        why = "it failed, and is not tried again"
+    else:
+        why = "it failed in a way that no other try can help"
+    since = f"it is a dead letter since {at(job.finished_at)}"
+    change = f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …"
+    group, others = scene.group, ""
+    if group is not None and group.open > 1:
+        others = f"; {group.open - 1} more wait for the same reason (group {group.fingerprint})"
+        change += f"; all of them: holdfast dead-letters redrive {group.fingerprint}"
+    return Reason(
+        "dead_letter",
+        f"{since}: {why}; the last time {job.error_code}: {job.error_message}{others}",
+        change,
+        {"error_code": job.error_code} | ({} if group is None else {"group": group.fingerprint}),
+    )
+
+
+def cancelled(scene: Scene) -> Reason | None:
+    job, event = scene.job, scene.last("cancel", "discard")
+    if job.state is not State.CANCELLED or event is None:
+        return None
+    verb = "discarded" if event.verb == "discard" else "cancelled"
+    by = "its own handler" if event.meta.get("by") == "handler" else event.actor
+    reason = f": {event.meta['reason']}" if event.meta.get("reason") else ""
+    return Reason(verb, f"it was {verb} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
+
+
+def cleaned(scene: Scene) -> Reason | None:
+    if scene.job.state is not State.CLEANED:
+        return None
+    return Reason("cleaned", "it is over, and retention has emptied it; what happened is still in the ledger")
+
+
+REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
+    succeeded,
+    retried,
+    failed,
+    dead_letter,
+    cancelled,
+    cleaned,
+    running,
+    prefetched,
+    lease_lapsed,
+    in_a_call,
+    retry_waiting,
+    snoozed,
+    waiting_for_approval,
+    agent_disabled,
+    paused,
+    held,
+    limited,
+    reserved,
+    not_due,
+    deadline,
+    to_be_promoted,
+    no_worker,
+    no_worker_for_queue,
+    no_worker_for_kind,
+    refused_executors,
+    all_busy,
+    jobs_ahead,
+    tenant_turn,
+    its_turn,
+)
+
+
+def reasons(scene: Scene) -> list[Reason]:
+    """Every one that holds."""
+    return [reason for look in REASONS if (reason := look(scene)) is not None]

@@ -1,0 +1,344 @@
+"""``Reason``, ``Scene``; reasons of waiting and held jobs.
+
+Why a job that could be run is held back: by its parents, by a limit, by a reservation, by a switch. Pure.
+
+``why`` asks these as part of the whole scene; here is what each has to look at, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.engine.job import EVERY_TENANT, Event, Job
+from holdfast.engine.states import State
+from holdfast.engine.steps import Step
+from holdfast.features.agents.model import Agent, Circumstances, Executor, WorkerSeen
+from holdfast.features.approvals.model import Gate
+from holdfast.features.dead_letters.model import DeadLetterGroup
+from holdfast.features.limits.model import EACH, Limit, Reservation, Switch
+from holdfast.features.tenants.model import TurnOf
+from holdfast.features.workflows.model import ParentResult
+
+WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All there is to know about it."""
+
+    job: Job
+    around: Circumstances
+    history: list[Event]
+    steps: list[Step]
+    gate: Gate | None
+    agent: Agent | None
+    executors: list[Executor]
+    successor: Job | None
+    parents: list[ParentResult] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
+    turn: TurnOf | None = None
+    """Where it stands, if its queue is shared between tenants."""
+    group: DeadLetterGroup | None = None
+    """Of a dead letter: those that failed for the same reason."""
+
+    def last(self, *verbs: str) -> Event | None:
+        return next((event for event in reversed(self.history) if event.verb in verbs), None)
+
+    @property
+    def waits_in(self) -> Step | None:
+        """The durable call that it waits in."""
+        if self.job.state is not State.RETRY_WAITING:
+            return None
+        waits = (step for step in self.steps if not step.over and step.wake_at == self.job.due_at)
+        return next(waits, None)
+
+    @property
+    def is_due(self) -> bool:
+        """It waits for nobody but a worker."""
+        job = self.job
+        late = job.due_at is not None and job.due_at <= self.around.now
+        ready = (job.state is State.QUEUED and job.due_at is None) or (job.state in WAITING and late)
+        return ready and "held" not in self.around.note
+
+    @property
+    def fitting(self) -> list[WorkerSeen]:
+        """The living workers that serve its tenant."""
+        return [worker for worker in self.around.workers if worker.tenant in (self.job.tenant, EVERY_TENANT)]
+
+    @property
+    def ahead(self) -> int | None:
+        """How many stand before it: of its own tenant, where tenants share the queue."""
+        return self.around.ahead if self.turn is None else self.turn.ahead
+
+    @property
+    def others(self) -> int:
+        """Tenants that it takes turns with."""
+        return 0 if self.turn is None else max(0, self.turn.tenants - 1)
+
+    def taking(self) -> list[WorkerSeen]:
+        """Those that would take it: of its tenant, its queue and its kind."""
+        return [
+            worker
+            for worker in self.fitting
+            if (worker.queues is None or self.job.queue in worker.queues)
+            and (worker.kinds is None or self.job.kind in worker.kinds)
+        ]
+
+
+def at(moment: datetime | None) -> str:
+    return "some time" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``code`` is stable; ``says`` and ``change`` (what would change it) are for people."""
+
+    code: str
+    says: str
+    change: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+LOST = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
+
+
+def by_parents(job: Job, parents: list[ParentResult]) -> Reason:
+    """It is parked for its parents: those that have not ended, or one that ended badly."""
+    resume = f"holdfast workflows resume {job.workflow_id}"
+    lost = [parent for parent in parents if parent.state in LOST]
+    open_ = [parent for parent in parents if not parent.state.finished]
+    facts = {"held": "parents", "workflow_id": job.workflow_id, "parents": [parent.job_id for parent in open_ + lost]}
+    if lost:
+        dead = any(parent.state is State.DEAD_LETTER for parent in lost)
+        change = f"To run what failed once more, and this after it: {resume}" if dead else None
+        return Reason("behind_a_failure", f"it is held back behind {_named(lost)}", change, facts)
+    if open_:
+        return Reason(
+            "parents", f"it waits for {_named(open_)}", f"Look at those: holdfast why {open_[0].job_id}", facts
+        )
+    return Reason(
+        "workflow_stopped", "a job of its workflow failed, and that stops the others", f"See: {resume}", facts
+    )
+
+
+def by_limits(job: Job, note: dict[str, Any], limits: list[Limit]) -> list[Reason]:
+    """The limit it is parked at, or those of whole queues and the like, which park nobody and are full."""
+    if note.get("held") == "limit":
+        bucket = json.loads(note["by"]) if "by" in note else None
+        full = [limit for limit in limits if bucket is not None and _is_of(limit, bucket)]
+        name = bucket[2] if bucket is not None else EACH
+        return [_reached(limit, name) for limit in full]
+    return [
+        _reached(limit, limit.name)
+        for limit in limits
+        if limit.concurrency is not None
+        and limit.running >= limit.concurrency
+        and limit.name in _counted(job).get(limit.scope, ())
+        and limit.tenant in (EVERY_TENANT, job.tenant)
+    ]
+
+
+def by_reservations(job: Job, reservations: list[Reservation]) -> list[Reason]:
+    counted = _counted(job)
+    active = [
+        each
+        for each in reservations
+        if each.state == "active"
+        and each.tenant in (EVERY_TENANT, job.tenant)
+        and (each.scope == "all" or each.name in counted.get(each.scope, ()))
+    ]
+    return [
+        Reason(
+            "reserved",
+            f"{each.holder} has reserved {each.what}" + (f": {each.reason}" if each.reason else ""),
+            f"It goes on when that ends. To end it: holdfast reservations release {each.id}",
+            {"reservation": each.id},
+        )
+        for each in active
+    ]
+
+
+def by_switches(job: Job, switches: list[Switch]) -> list[Reason]:
+    return [
+        Reason(
+            "paused",
+            switch.says,
+            ("It goes on by itself then. " if switch.until is not None else "")
+            + f"To go on now: holdfast resume {switch.options}",
+            {"scope": switch.scope, "name": switch.name, "tenant": switch.tenant},
+        )
+        for switch in switches
+        if switch.holds(job.tenant, job.queue, job.kind, job.agent)
+    ]
+
+
+def _counted(job: Job) -> dict[str, set[str]]:
+    """By scope, the names under which it is counted."""
+    names = {"all": {EACH}, "queue": {job.queue}, "kind": {job.kind}, "tenant": {job.tenant}}
+    if job.agent is not None:
+        names["agent"] = {job.agent}
+    for use in job.uses or ():
+        scope, _, name = use.partition(":")
+        names.setdefault(scope, set()).add(name)
+    return names
+
+
+def _is_of(limit: Limit, bucket: list[str]) -> bool:
+    tenant, scope, name = bucket
+    return (limit.tenant, limit.scope) == (tenant, scope) and limit.name in (name, EACH)
+
+
+def _reached(limit: Limit, name: str) -> Reason:
+    what = "all jobs" if limit.scope == "all" else f"{limit.scope} {name}"
+    said = [f"{limit.concurrency} at a time"] if limit.concurrency is not None else []
+    if limit.rate is not None and limit.per is not None:
+        said.append(f"{limit.rate} in {limit.per:g} s")
+    option = "" if limit.scope == "all" else f" --{limit.scope} '{limit.name}'"
+    return Reason(
+        "limit_reached",
+        f"the limit of {what} is reached: {' and '.join(said)}",
+        f"It goes on when there is room. To see or change the limit: holdfast limits show{option}",
+        {"scope": limit.scope, "name": name, "concurrency": limit.concurrency, "rate": limit.rate},
+    )
+
+
+def _named(parents: list[ParentResult]) -> str:
+    shown = [f"{parent.name or parent.job_id} ({parent.state})" for parent in parents[:5]]
+    return ", ".join(shown) + (f" and {len(parents) - 5} more" if len(parents) > 5 else "")
+
+
+def retry_waiting(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.state is not State.RETRY_WAITING or scene.waits_in is not None:
+        return None
+    step = scene.last("retry", "snooze")
+    if step is None or step.verb == "snooze":
+        return None
+    return Reason(
+        "retry_waiting",
+        f"its last try failed ({job.error_code}: {job.error_message}); it is tried again at {at(job.due_at)},"
+        f" with {job.retries} of {job.max_retries} retries and {job.crashes} of {job.max_crashes} lost workers used",
+        f"To try at once: holdfast jobs reschedule {job.id}",
+        {"due_at": at(job.due_at), "error_code": job.error_code},
+    )
+
+
+def snoozed(scene: Scene) -> Reason | None:
+    job, step = scene.job, scene.last("retry", "snooze")
+    if job.state is not State.RETRY_WAITING or scene.waits_in is not None or step is None or step.verb != "snooze":
+        return None
+    reason = step.meta.get("reason")
+    who = "its worker stopped and handed it back" if reason == "worker_stopped" else "its handler put it off"
+    said = f" ({reason})" if reason and reason != "worker_stopped" else ""
+    change = f"To run it at once: holdfast jobs reschedule {job.id}"
+    return Reason("snoozed", f"{who}{said}, until {at(job.due_at)}", change, {"due_at": at(job.due_at)})
+
+
+def in_a_call(scene: Scene) -> Reason | None:
+    """Asleep, or waiting for an event, or for a step to be tried again."""
+    step = scene.waits_in
+    if step is None:
+        return None
+    until = "" if step.until is None else f" until {at(step.until)}"
+    if step.kind == "sleep":
+        return Reason("sleeping", f"its handler sleeps{until}", "It goes on by itself.", {"step": step.name})
+    if step.kind == "event":
+        wanted = ", ".join(f"{name} = {value!r}" for name, value in sorted((step.wanted or {}).items()))
+        says = f"it waits for the event {step.name}{f' with {wanted}' if wanted else ''}{until}"
+        return Reason("waiting_for_event", says, f"holdfast send-event {step.name} …", {"event": step.name})
+    error = (step.error or {}).get("message", "")
+    says = f"its step {step.name} failed {step.tries} times ({error}) and is tried again at {at(step.wake_at)}"
+    return Reason("step_retry", says, f"To try at once: holdfast jobs reschedule {scene.job.id}", {"step": step.name})
+
+
+def waiting_for_approval(scene: Scene) -> Reason | None:
+    gate = scene.gate
+    if scene.job.state is not State.WAITING_FOR_APPROVAL or gate is None:
+        return None
+    who = ", ".join(gate.approvers) or "anybody"
+    expires = "" if gate.expires_at is None else f"; it expires at {at(gate.expires_at)}"
+    not_asker = f", but not {gate.requester}" if gate.not_requester else ""
+    return Reason(
+        "waiting_for_approval",
+        f"people are asked: {gate.summary} ({gate.name}). {who} may decide{not_asker};"
+        f" {gate.approvals} of {gate.quorum} approvals are there{expires}",
+        f"holdfast approvals approve {gate.id}, or deny",
+        {"gate": gate.id, "approvers": list(gate.approvers)},
+    )
+
+
+def agent_disabled(scene: Scene) -> Reason | None:
+    agent = scene.agent
+    if agent is None or agent.disabled_at is None or scene.job.state not in WAITING:
+        return None
+    return Reason(
+        "agent_disabled",
+        f"its agent {agent.id} was disabled by {agent.disabled_by} at {at(agent.disabled_at)}: {agent.disabled_reason}",
+        f"holdfast agents enable {agent.id}",
+        {"agent": agent.id},
+    )
+
+
+def held(scene: Scene) -> Reason | None:
+    """Parked, for whatever reason its note tells."""
+    why = scene.around.note.get("held")
+    if scene.job.state not in WAITING or why is None or (why == "agent_disabled" and scene.agent is not None):
+        return None
+    if why == "parents":
+        return by_parents(scene.job, scene.parents)
+    if why == "limit" and (limited(scene) or reserved(scene) or paused(scene)):
+        return None
+    return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
+
+
+def limited(scene: Scene) -> Reason | None:
+    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
+        return None
+    return next(iter(by_limits(scene.job, scene.around.note, scene.limits)), None)
+
+
+def paused(scene: Scene) -> Reason | None:
+    if scene.job.state not in WAITING:
+        return None
+    return next(iter(by_switches(scene.job, scene.switches)), None)
+
+
+def reserved(scene: Scene) -> Reason | None:
+    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
+        return None
+    return next(iter(by_reservations(scene.job, scene.reservations)), None)
+
+
+def not_due(scene: Scene) -> Reason | None:
+    job, around = scene.job, scene.around
+    if job.state is not State.QUEUED or job.due_at is None or job.due_at <= around.now or "held" in around.note:
+        return None
+    by = around.note.get("by") if "rescheduled" in around.note else None
+    says = f"its time has not come: it is due at {at(job.due_at)}" + (f", as {by} decided" if by else "")
+    change = f"To run it at once: holdfast jobs reschedule {job.id}"
+    return Reason("not_due", says, change, {"due_at": at(job.due_at)})
+
+
+def deadline(scene: Scene) -> Reason | None:
+    job = scene.job
+    waits = job.state in WAITING or job.state is State.WAITING_FOR_APPROVAL
+    if not waits or job.deadline_at is None or job.deadline_at > scene.around.now:
+        return None
+    return Reason(
+        "deadline_over",
+        f"its deadline was {at(job.deadline_at)}: it is not started any more, and the next sweep ends it as failed",
+        "Enqueue it again with a later deadline.",
+    )
+
+
+def to_be_promoted(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.due_at is None or job.due_at > scene.around.now or job.state not in WAITING:
+        return None
+    says = f"its time came at {at(job.due_at)}; it enters its queue with the next look of any worker"
+    return Reason("due", says, "holdfast tick, or a worker, does it.")

@@ -1,0 +1,1 @@
+"""Limits, pauses, reservations and the settings of queues."""

@@ -1,0 +1,1 @@
+"""Rules for payloads, and the keys they are sealed with."""

@@ -1,0 +1,280 @@
+"""Schedules (SC-9), as ``app.schedules``: create, edit, pause, resume, run, preview, history, delete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar, Unpack
+
+from holdfast.engine.job import JobSpec
+from holdfast.engine.names import Paging, check_name
+from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
+from holdfast.features.payloads.model import PayloadRule, shown_payload
+from holdfast.features.schedules.model import (
+    Fire,
+    Firing,
+    Placed,
+    Schedule,
+    ScheduleDraft,
+    Template,
+    drafted,
+    moved,
+    together,
+    unmoved,
+)
+from holdfast.features.schedules.timing import Coming, preview
+from holdfast.stores.base import Caller
+from holdfast.stores.beside import side_by_side
+from holdfast.stores.flow import Steps, flow
+
+T = TypeVar("T")
+
+Make = Callable[[str, Any, dict[str, Any]], JobSpec]
+"""Makes a job of a kind, a payload and options; refuses what does not fit a kind it knows."""
+TRIES = 5  # of a change that somebody else's came before
+
+# Inside the class the word is a method.
+_Schedules = list[Schedule]
+_Fires = list[Fire]
+_Times = list[Coming]
+
+
+class Schedules:
+    """Each call has two colours: the one that begins with ``a`` is awaited."""
+
+    def __init__(self, caller: Caller, make: Make, new_id: Callable[[], str]) -> None:
+        self._caller = caller
+        self._make = make
+        self._new_id = new_id
+
+    def create(self, name: str, timing: str, **definition: Any) -> Schedule:
+        """``app.schedules.create("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
+
+        ``kind`` or ``template`` says what is made, ``payload`` with which arguments. ``missed`` is skip, once or all;
+        ``overlap`` is allow, skip or queue; ``jitter`` spreads the load; other options are those of a template.
+        """
+        return self._caller.run(self._create(name, timing, definition))
+
+    async def acreate(self, name: str, timing: str, **definition: Any) -> Schedule:
+        return await self._caller.arun(self._create(name, timing, definition))
+
+    def edit(self, name: str, **changes: Any) -> Schedule:
+        """Change what is named here, ``timing`` and ``tz`` included. With other times the next one is found from now
+        on; otherwise it stays."""
+        return self._caller.run(self._edit(name, changes))
+
+    async def aedit(self, name: str, **changes: Any) -> Schedule:
+        return await self._caller.arun(self._edit(name, changes))
+
+    def pause(self, name: str) -> Schedule:
+        """Fire nothing until it is resumed; what comes meanwhile is not missed, it does not count."""
+        return self._caller.run(self._turn(name, "paused"))
+
+    async def apause(self, name: str) -> Schedule:
+        return await self._caller.arun(self._turn(name, "paused"))
+
+    def resume(self, name: str) -> Schedule:
+        return self._caller.run(self._turn(name, "active"))
+
+    async def aresume(self, name: str) -> Schedule:
+        return await self._caller.arun(self._turn(name, "active"))
+
+    def delete(self, name: str) -> None:
+        """It fires no more and its name is free; jobs and history stay."""
+        self._caller.run(self._turn(name, "deleted"))
+
+    async def adelete(self, name: str) -> None:
+        await self._caller.arun(self._turn(name, "deleted"))
+
+    def run(self, name: str, *, anyway: bool = False) -> str:
+        """Run it now, besides its times, which stay as they are. Answers the job's id. One that does not allow two at
+        once is refused while a job of it runs, unless ``anyway``."""
+        return self._caller.run(self._run(name, anyway))
+
+    async def arun(self, name: str, *, anyway: bool = False) -> str:
+        return await self._caller.arun(self._run(name, anyway))
+
+    def get(self, name: str) -> Schedule | None:
+        return self._caller.run(self._get(name))
+
+    async def aget(self, name: str) -> Schedule | None:
+        return await self._caller.arun(self._get(name))
+
+    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        """By their names."""
+        return self._caller.run(self._listed(state, kind, page))
+
+    async def alist(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
+        return await self._caller.arun(self._listed(state, kind, page))
+
+    def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
+        """What became of its times, the latest first."""
+        return self._caller.run(self._history(name, limit, before))
+
+    async def ahistory(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
+        return await self._caller.arun(self._history(name, limit, before))
+
+    def preview(self, name: str, count: int = 10) -> _Times:
+        """Its next times in its zone, with a warning where a change of the clock touches one."""
+        return self._caller.run(self._preview(name, count))
+
+    async def apreview(self, name: str, count: int = 10) -> _Times:
+        return await self._caller.arun(self._preview(name, count))
+
+    # --- flows ---
+
+    @flow()
+    def _create(self, name: str, timing: str, definition: Mapping[str, Any]) -> Steps[Schedule]:
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        draft, template = yield from self._drafted(name, timing, definition)
+        now = yield from verbs.now().start()
+        placed = Placed.at(self._new_id(), draft, now)
+        self._firing(draft, template, placed.next_fire_at or now)  # refused now rather than when it fires
+        if not (yield from verbs.add_schedule(placed, self._caller.actor, tenant).start()):
+            raise Conflict(
+                f"there is a schedule {name} already", code="schedule_exists", fix="Edit it, or choose another name."
+            )
+        return (yield from self._shown((yield from self._found(name))))
+
+    @flow()
+    def _edit(self, name: str, changes: Mapping[str, Any]) -> Steps[Schedule]:
+        for _ in range(TRIES):
+            read = yield from self._found(name)
+            draft, template = yield from self._drafted(name, changes.get("timing", read.timing), changed(read, changes))
+            now = yield from self._caller.verbs.now().start()
+            placed = moved(read, draft, now)
+            self._firing(draft, template, placed.next_fire_at or now)
+            state = "active" if read.state == "ended" else read.state
+            if (yield from self._change(read, placed, state)):
+                return (yield from self._shown((yield from self._found(name))))
+        raise _busy(name)
+
+    @flow()
+    def _turn(self, name: str, state: str) -> Steps[Schedule]:
+        for _ in range(TRIES):
+            read = yield from self._found(name)
+            if read.state == state or (read.state, state) == ("ended", "paused"):
+                return (yield from self._shown(read))
+            now = yield from self._caller.verbs.now().start()
+            draft = drafted(read)
+            placed = Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else unmoved(read, draft)
+            if (yield from self._change(read, placed.declared_as(read), state)):
+                return (yield from self._shown(read if state == "deleted" else (yield from self._found(name))))
+        raise _busy(name)
+
+    def _change(self, read: Schedule, placed: Placed, state: str) -> Steps[bool]:
+        change = self._caller.verbs.change_schedule(read, placed, state, self._caller.actor, self._caller.tenant)
+        return (yield from change.start())
+
+    @flow(tells=True)
+    def _run(self, name: str, anyway: bool) -> Steps[str]:
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        read = yield from self._found(name)
+        template = yield from self._template(read.template)
+        now = yield from verbs.now().start()
+        firing = self._firing(drafted(read), template, now)
+        job_id, reason, detail = yield from verbs.run_schedule(
+            read.id, firing, anyway, self._caller.actor, tenant
+        ).start()
+        if job_id is None:
+            said = "a job of it is still running" if reason == "schedule_running" else detail
+            raise Refused(f"schedule {name} was not run: {said or reason}", code=reason)
+        return job_id
+
+    @flow(writes=False)
+    def _history(self, name: str, limit: int, before: datetime | None) -> Steps[_Fires]:
+        read = yield from self._found(name)
+        return (yield from self._caller.verbs.fires(read.id, self._caller.tenant, limit, before).start())
+
+    @flow(writes=False)
+    def _preview(self, name: str, count: int) -> Steps[_Times]:
+        read = yield from self._found(name)
+        now = yield from self._caller.verbs.now().start()
+        return preview(read.timed, now, read.anchor_at, count)
+
+    @flow(writes=False)
+    def _get(self, name: str) -> Steps[Schedule | None]:
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        found, rules = yield from side_by_side(
+            verbs.schedule(_named(name), tenant).start(), verbs.payload_rules(tenant).start()
+        )
+        return None if found is None else _without(rules, found)
+
+    @flow(writes=False)
+    def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
+        verbs, tenant = self._caller.verbs, self._caller.tenant
+        found, rules = yield from side_by_side(
+            verbs.schedules(tenant, state, kind, **page).start(), verbs.payload_rules(tenant).start()
+        )
+        return [_without(rules, each) for each in found]
+
+    # --- parts ---
+
+    def _shown(self, found: Schedule) -> Steps[Schedule]:
+        """Without the payload of a restricted kind (rule 24): it is for the jobs that are made."""
+        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        return _without(rules, found)
+
+    def _found(self, name: str) -> Steps[Schedule]:
+        found = yield from self._caller.verbs.schedule(_named(name), self._caller.tenant).start()
+        if found is None:
+            raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
+        return found
+
+    def _template(self, name: str | None) -> Steps[Template | None]:
+        if name is None:
+            return None
+        found = yield from self._caller.verbs.template(name, self._caller.tenant).start()
+        if found is None or found.removed:
+            raise NotFound(f"there is no template {name} in this tenant", code="template_not_found")
+        return found
+
+    def _drafted(
+        self, name: str, timing: str, definition: Mapping[str, Any]
+    ) -> Steps[tuple[ScheduleDraft, Template | None]]:
+        template = yield from self._template(definition.get("template"))
+        kind = definition.get("kind")
+        if (kind is None) == (template is None):
+            raise InvalidSetting("a schedule has a kind or a template", code="conflicting_options")
+        parts = {name: definition[name] for name in _PARTS if name in definition}
+        options = {name: value for name, value in definition.items() if name not in (*_PARTS, "timing")}
+        parts["kind"] = template.kind if template is not None else kind
+        return ScheduleDraft.of(name, timing, options=options, **parts), template
+
+    def _firing(self, draft: ScheduleDraft, template: Template | None, due: datetime) -> Firing:
+        payload, options = together(template, json.loads(draft.payload), draft.options, due)
+        signed = {**options, "tenant": self._caller.tenant, "enqueued_by": f"schedule {draft.name}"}
+        spec = self._make(draft.kind, payload, signed)
+        return Firing(due, "fire", spec, None if template is None else template.version)
+
+
+_PARTS = ("kind", "template", "tz", "payload", "missed", "overlap", "jitter")
+
+
+def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition that a schedule has with these changes. An option that is None is taken away."""
+    own: dict[str, Any] = {
+        "tz": read.zone,
+        "payload": read.payload,
+        "missed": read.missed,
+        "overlap": read.overlap,
+        "jitter": read.jitter,
+        **({"kind": read.kind} if read.template is None else {"template": read.template}),
+    }
+    if "kind" in changes or "template" in changes:
+        own = {name: value for name, value in own.items() if name not in ("kind", "template")}
+    return {**read.options, **own, **changes}
+
+
+def _without(rules: Sequence[PayloadRule], found: Schedule) -> Schedule:
+    return replace(found, payload=shown_payload(rules, found.tenant, found.kind, found.payload)) if rules else found
+
+
+def _busy(name: str) -> Conflict:
+    return Conflict(f"schedule {name} is being changed by somebody else", code="schedule_changed")
+
+
+def _named(name: str) -> str:
+    return check_name(name, "schedule")

@@ -1,0 +1,1 @@
+"""Tenants: caps, weights, registration."""

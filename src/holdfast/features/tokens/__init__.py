@@ -1,0 +1,1 @@
+"""Tokens of the HTTP API and the dashboard."""

@@ -1,0 +1,1 @@
+"""Webhooks: signed messages to endpoints of others."""

@@ -1,0 +1,390 @@
+"""Endpoints (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
+
+An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
+from what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.names import check_name
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import Backoff, Retry
+from holdfast.errors import InvalidInput, InvalidSetting
+from holdfast.features.events.model import (
+    TELLS,
+    TOLD_BY_US,
+    JobOptions,
+    Subscribing,
+    check_pattern,
+    job_policy,
+    of_ledger,
+    stored_options,
+)
+from holdfast.features.webhooks.signing import MOST_SECRETS, PREFIX
+
+DELIVER: Final = TELLS
+PING: Final = "ping"
+URL_LIMIT: Final = 2_000
+MOST_WANTS: Final = 30
+EXCERPT: Final = 500
+"""How much of an answer's body is kept."""
+KEPT: Final = 1_000
+"""How many attempts are kept of each endpoint, the newest; and none longer than this many days."""
+KEPT_DAYS: Final = 30
+LONGEST_WAIT: Final = 86_400.0
+"""A receiver may put us off for a day."""
+PATIENCE: Final = 5
+"""How often what a receiver does not accept (4xx, a redirect) is sent before it is given up."""
+
+DELIVERY_RETRY: Final = Retry(max_attempts=11, backoff=Backoff(base=10.0, factor=4.0, cap=21_600.0))
+"""Up to 10 s, 40 s, 160 s … six hours: eleven times within 28 hours, spread by chance."""
+DELIVERY_TIMEOUT: Final = 20.0
+
+MAKERS: Final = frozenset({"subscription", "endpoint"})
+"""Of which source a job is that delivers what happened; nobody who enqueues can say so."""
+
+NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "schedule.missed", "endpoint.disabled")
+"""What an endpoint is told that wants nothing in particular: all that somebody should look at."""
+
+# A worker that is lost and a job's own process that dies are one thing to those outside: it crashed, and is taken up.
+_WANTED: Final = {"job.crashed": "job.crash|job.lapse", "job.approval_needed": "job.ask"}
+_TYPES: Final = {
+    "enqueue": "enqueued",
+    "claim": "claimed",
+    "take": "started",
+    "start": "started",
+    "release": "released",
+    "lapse": "crashed",
+    "crash": "crashed",
+    "succeed": "succeeded",
+    "fail": "failed",
+    "retry": "retried",
+    "bury": "dead_letter",
+    "due": "due",
+    "snooze": "snoozed",
+    "expire": "expired",
+    "cancel": "cancelled",
+    "redrive": "redriven",
+    "discard": "discarded",
+    "reschedule": "rescheduled",
+    "move": "moved",
+    "clean": "cleaned",
+    "ask": "approval_needed",
+    "approve": "approved",
+    "deny": "denied",
+}
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
+_SECRET_NAME: Final = re.compile(r"(?!.*__)[A-Z][A-Z0-9_]{0,99}")  # two underscores are between tenant and name
+_MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
+_HOST: Final = re.compile(r"[^\s/?#@\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    id: str
+    tenant: str
+    name: str
+    url: str
+    secrets: tuple[str, ...]
+    """Names of secrets, the newest first: each message is signed with all of them."""
+    wants: tuple[str, ...]
+    kind: str | None
+    job_options: dict[str, Any]
+    disabled_at: datetime | None
+    disabled_by: str | None
+    disabled_reason: str | None
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def enabled(self) -> bool:
+        return self.disabled_at is None
+
+    @property
+    def shown_url(self) -> str:
+        """Without its query, in which some put a password."""
+        parts = urlsplit(self.url)
+        return urlunsplit((parts.scheme, parts.netloc, parts.path, "…" if parts.query else "", ""))
+
+    def described(self) -> dict[str, Any]:
+        """As ``--json`` and the API show it."""
+        names = ("name", "tenant", "secrets", "wants", "kind", "disabled_reason", "disabled_by", "created_by")
+        times = ("disabled_at", "created_at", "updated_at")
+        shown = {name: getattr(self, name) for name in (*names, *times)}
+        return {"id": self.id, "url": self.shown_url, "enabled": self.enabled, "options": self.job_options, **shown}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDelivery:
+    """One attempt to deliver a message. ``status`` is None where nobody answered, ``error_code`` where all is well."""
+
+    id: str
+    tenant: str
+    endpoint_id: str
+    message: str
+    """The webhook-id: the same in every attempt."""
+    type: str
+    job_id: str
+    attempt: int
+    status: int | None
+    error_code: str | None
+    duration_ms: int
+    excerpt: str | None
+    at: datetime | None = None
+
+    @property
+    def delivered(self) -> bool:
+        return self.error_code is None
+
+    def described(self) -> dict[str, Any]:
+        names = ("id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms", "excerpt", "at")
+        return {name: getattr(self, name) for name in names} | {"delivered": self.delivered}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointDraft:
+    """An endpoint about to be made or changed, checked."""
+
+    name: str
+    url: str
+    secrets: tuple[str, ...]
+    wants: tuple[str, ...] = NOTICES
+    kind: str | None = None
+    job_options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: object,
+        url: object,
+        secrets: str | Sequence[str],
+        wants: str | Sequence[str] | None = None,
+        kind: str | None = None,
+        options: JobOptions | None = None,
+    ) -> EndpointDraft:
+        given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
+        unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay", "of_queue"}
+        if unused:
+            raise InvalidSetting(f"unknown options: {', '.join(sorted(unused))}", code="unknown_option")
+        if kind is not None and not kind.replace("*", ""):
+            kind = None
+        draft = cls(
+            name=check_endpoint_name(name),
+            url=check_url(url),
+            secrets=check_secret_names(secrets),
+            wants=_check_wants(given),
+            kind=None if kind is None else check_name(kind, "kind"),
+            job_options=stored_options(options or {}),
+        )
+        draft.subscriptions()  # refused now rather than when it is stored
+        return draft
+
+    @classmethod
+    def changed(cls, was: Endpoint, given: Mapping[str, Any]) -> EndpointDraft:
+        """With what is given in place of what was; an option that is None is as if it had never been said."""
+        options: Mapping[str, Any] = given.get("options") or {}
+        said: Any = {name: value for name, value in options.items() if value is not None}
+        made = cls.of(
+            was.name,
+            given.get("url") or was.url,
+            given.get("secrets") or was.secrets,
+            was.wants if given.get("wants") is None else given["wants"],
+            given.get("kind", was.kind),
+            said,
+        )
+        replaced = {part for name in options for part in _STORED_AS.get(name, (name,))}
+        kept = {name: value for name, value in was.job_options.items() if name not in replaced}
+        return replace(made, job_options=kept | made.job_options)
+
+    def subscriptions(self) -> dict[str, Subscribing | None]:
+        """The subscriptions that make its jobs, by name: one for the ledger, one for what applications tell. None for
+        one that it does not need."""
+        made: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
+        options: Any = _job_options(self.job_options) | {"payload": {"endpoint": self.name, "event": "$"}}
+        for name, ledger in zip(made, (True, False), strict=True):
+            if not ledger:  # what applications tell is of no queue
+                options.pop("of_queue", None)
+            parts = [part for want in self.wants if of_ledger(part := _WANTED.get(want, want)) == ledger]
+            if parts:
+                kind = self.kind if ledger else None
+                made[name] = Subscribing.of(name, "|".join(parts), DELIVER, kind=kind, options=options, declared=True)
+        return made
+
+
+def subscription_names(endpoint: str) -> tuple[str, str]:
+    return f"endpoint:{endpoint}", f"endpoint:{endpoint}:told"
+
+
+def check_endpoint_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidSetting(
+            "the name of an endpoint is up to 60 small letters, digits, dots, dashes and underscores",
+            code="invalid_endpoint",
+        )
+    return name
+
+
+def check_url(url: object) -> str:
+    """Whether it can be an address to post to at all; where it leads is judged when something is sent."""
+    if not isinstance(url, str) or len(url) > URL_LIMIT or not url.isascii() or not url.isprintable() or " " in url:
+        raise _bad(f"a URL is plain text of at most {URL_LIMIT:,} characters")
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.netloc) and parts.port != 0
+    except ValueError:
+        raise _bad("this is no URL") from None
+    if not known or "\\" in url:
+        raise _bad("the URL is not https://host/…, or names a user and a password")
+    return urlunsplit((*parts[:4], "")).replace("@", "%40")
+
+
+def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names, the newest first; a secret itself is refused, and not repeated in the refusal."""
+    given: tuple[object, ...] = (names,) if isinstance(names, str) else tuple(names)
+    if not 1 <= len(given) <= MOST_SECRETS or len(set(given)) != len(given):
+        raise _bad(f"an endpoint has the names of 1 to {MOST_SECRETS} secrets, each once")
+    checked = []
+    for name in given:
+        if isinstance(name, str) and name.startswith(PREFIX):
+            raise InvalidSetting(
+                "this is a secret, and not the name of one",
+                code="secret_by_name",
+                fix="Put it into the environment of the workers, HOLDFAST_SECRET_<NAME>, and say <NAME> here.",
+            )
+        if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
+            raise _bad("the name of a secret is capital letters, digits and single underscores")
+        checked.append(name)
+    return tuple(checked)
+
+
+def check_tenant(tenant: str) -> str:
+    if tenant == EVERY_TENANT:
+        raise InvalidSetting("an endpoint belongs to one tenant", code="invalid_endpoint", fix="Name the tenant.")
+    return tenant
+
+
+def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
+    if not 1 <= len(wants) <= MOST_WANTS or not all(isinstance(want, str) for want in wants):
+        raise _bad(f"an endpoint wants 1 to {MOST_WANTS} kinds of events, such as {', '.join(NOTICES)}")
+    parts = [part.strip() for want in wants for part in want.split("|")]
+    for part in parts:
+        check_pattern(_WANTED.get(part, part))
+    return tuple(dict.fromkeys(parts))
+
+
+_STORED_AS: Final = {"retry": ("max_attempts", "max_crashes", "backoff")}
+
+
+def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are given to a subscription; the policy is that of deliveries unless said otherwise."""
+    given = {
+        name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay", "of_queue")
+    }
+    return given | {"retry": job_policy(stored, DELIVERY_RETRY)}
+
+
+def _bad(why: str) -> InvalidSetting:
+    return InvalidSetting(why, code="invalid_endpoint")
+
+
+# --- what is sent ---
+
+
+def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tuple[str, str, bytes]:
+    """The webhook-id, the type and the body of a delivery: the same bytes in every attempt.
+
+    A job that an event made is given the ``event``; one that somebody enqueued, a ``type`` and ``data``. A message that
+    is sent again in another job names the ``message`` it was first.
+    """
+    id = payload.get("message") or f"msg_{job_id.replace('-', '')}"
+    event = payload.get("event")
+    if event is not None:
+        type, at, data = _of_event(event)
+    else:
+        type, data = check_name(payload.get("type"), "type"), payload.get("data") or {}
+        at = payload.get("at") or _written(made_at)
+    body = encode({"type": type, "timestamp": at, "data": data}, what="message")
+    return id, type, body.encode()
+
+
+def is_ours(type: str | None) -> bool:
+    """Whether this is what a message is called that tells of a job, a schedule or an endpoint."""
+    return type is not None and (of_ledger(type) or type in TOLD_BY_US or type == PING)
+
+
+def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:
+    if not isinstance(event, dict) or not isinstance(event.get("name"), str):
+        raise InvalidInput("the event of a delivery has a name", code="webhook_malformed")
+    name = event["name"]
+    at = str(event.get("at") or event.get("sent_at") or "")
+    facts = {key: _outside(key, value) for key, value in event.items() if key not in ("at", "sent_at")}
+    verb = name.removeprefix("job.")
+    if name.startswith("job.") and verb in _TYPES:
+        return f"job.{_TYPES[verb]}", at, facts
+    return name, at, facts
+
+
+def _outside(key: str, value: Any) -> Any:
+    """Without what is nobody's business outside: the machine of a worker, the place in the code."""
+    if key in ("actor", "sent_by") and isinstance(value, str):
+        return _MACHINE.sub("", value)
+    if key == "meta" and isinstance(value, dict):
+        return {name: each for name, each in value.items() if name not in ("frame", "log", "traceback")}
+    return value
+
+
+def delivery_job(endpoint: Endpoint, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
+    """A delivery that somebody asked for: a ping, or a message once more."""
+    options = endpoint.job_options
+    return JobSpec(
+        id=id,
+        kind=DELIVER,
+        payload=encode({"endpoint": endpoint.name, **payload}),
+        enqueued_by=actor,
+        source_system="endpoint",
+        queue=options.get("queue", "default"),
+        priority=options.get("priority", 0),
+        retry=job_policy(options, DELIVERY_RETRY),
+        tags=tuple(options.get("tags", ())),
+    )
+
+
+def _written(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+# --- what an answer means ---
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """``gone``: the receiver is not there any more, and is not asked again."""
+
+    what: Literal["delivered", "gone", "again", "given_up"]
+    code: str | None = None
+
+
+def fate_of(status: int, refused: int) -> Fate:
+    """What becomes of a message after this answer, ``refused`` so many times before.
+
+    A redirect is not followed, and like any other 4xx it means that something is set up wrong. The same bytes will not
+    be liked better, but what refuses them may be put right, a login or a route that a release has lost: so it is tried
+    a few times, within minutes to an hour, and not for a day.
+    """
+    if 200 <= status < 300:
+        return Fate("delivered")
+    if status == 410:
+        return Fate("gone", "endpoint_gone")
+    if status >= 500 or status in (408, 425, 429) or status < 200:
+        return Fate("again", "webhook_failed")
+    return Fate("given_up" if refused + 1 >= PATIENCE else "again", "webhook_refused")

@@ -1,0 +1,1 @@
+"""Workflows: jobs that depend on one another."""
