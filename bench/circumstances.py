@@ -20,7 +20,7 @@ from bench.bars import Bar
 from bench.console import note
 from bench.peers.backends import Backends
 from holdfast import App
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 from tests.support.binaries import debian_bin
 from tests.support.debian_server import MISSING, DebianServer
 

@@ -26,8 +26,8 @@ from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.retention.model import Keeping
-from holdfast.runtime.sweeping import sweep
 from holdfast.stores.open import open_store
+from holdfast.worker.maintenance import sweep
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast import App, State
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 WITHOUT, WITH = "without", "with"
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:

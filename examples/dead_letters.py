@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 # Every child process reads this file again, and must find the same database.
 SCRATCH = os.environ.setdefault("PICTURES_SCRATCH", tempfile.mkdtemp())

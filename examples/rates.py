@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import holdfast
-from holdfast.egress import EgressPolicy
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.outgoing import EgressPolicy
+from holdfast.worker.worker import WorkerOptions
 
 TOKEN = "a-token-that-is-nowhere-to-be-found"
 FAILS = [503]

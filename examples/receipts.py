@@ -15,7 +15,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 SOON = holdfast.Backoff(base=0.05, factor=2, cap=1)
 NOBODY = "nobody@example.com"

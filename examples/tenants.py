@@ -15,7 +15,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import Refused
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 SOON = holdfast.Retry(max_attempts=4, backoff=holdfast.Backoff(base=0.05, factor=1, cap=0.05))
 

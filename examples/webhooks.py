@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import holdfast
 from holdfast import webhooks
-from holdfast.egress import EgressPolicy
 from holdfast.errors import HoldfastError
+from holdfast.outgoing import EgressPolicy
 
 
 class Receiver(BaseHTTPRequestHandler):

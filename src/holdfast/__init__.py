@@ -2,9 +2,6 @@
 
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
-from holdfast.durable.approvals import ApprovalNotice, Decision
-from holdfast.durable.plan import step_key
-from holdfast.durable.values import AppEvent
 from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.outcome import Cancel, Reject, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
@@ -26,8 +23,11 @@ from holdfast.features.workflows.model import Workflow, WorkflowStatus
 from holdfast.handle import Handle
 from holdfast.insights import Why
 from holdfast.kind import Kind
-from holdfast.logs import configure_logging
+from holdfast.steps.approvals import ApprovalNotice, Decision
+from holdfast.steps.driver import step_key
+from holdfast.steps.values import AppEvent
 from holdfast.stores.base import Sent
+from holdfast.telemetry.logs import configure_logging
 from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
 
 __version__ = "0.1.0"

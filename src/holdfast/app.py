@@ -14,7 +14,6 @@ from holdfast.calling import Declared
 from holdfast.client import Client
 from holdfast.connectors.reach import Reach, SecretProvider
 from holdfast.connectors.report import Sources
-from holdfast.egress import EgressPolicy
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
@@ -28,6 +27,7 @@ from holdfast.features.retention.operations import Metering, Retentions
 from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
+from holdfast.outgoing import EgressPolicy
 from holdfast.running import Running
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id

@@ -13,9 +13,6 @@ from typing import Any, assert_never
 from holdfast.client import Client
 from holdfast.connectors.command import Program, command_caller
 from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
-from holdfast.durable.approvals import Asking
-from holdfast.durable.drivers import Durable, Lent
-from holdfast.durable.plan import Plan
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Succeeded
 from holdfast.engine.payload import look_at
@@ -26,14 +23,15 @@ from holdfast.errors import Conflict, HoldfastError
 from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
-from holdfast.runtime.children.pool import Children
-from holdfast.runtime.execution import Handler, pack_result
-from holdfast.runtime.reporting import Reporter
-from holdfast.runtime.rulebook import RuleBook
-from holdfast.runtime.stopping import Stop
-from holdfast.runtime.threads import Threads
-from holdfast.transaction import RESULT_LIMIT, Completion, Stage
+from holdfast.steps.approvals import Asking
+from holdfast.steps.driver import Durable, Lent, Plan
+from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.vault import Vault
+from holdfast.worker.executor import Handler, RuleBook, pack_result
+from holdfast.worker.processes.pool import Children
+from holdfast.worker.shutdown import Stop
+from holdfast.worker.threads import Threads
+from holdfast.worker.writers import Reporter
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 

@@ -23,10 +23,8 @@ from functools import partial
 from typing import Any
 
 from holdfast import config
-from holdfast.arguments import Signature
 from holdfast.calling import Declared, Means, wants_context
 from holdfast.client import Client
-from holdfast.durable.drivers import Lent
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
@@ -36,20 +34,21 @@ from holdfast.engine.units import in_words
 from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
-from holdfast.runtime import looping
-from holdfast.runtime.children import within
-from holdfast.runtime.children.pool import Children
-from holdfast.runtime.children.wire import Message, frame, outcome_to_json, record_from_json
-from holdfast.runtime.execution import Handler, execute
-from holdfast.runtime.failures import failure
-from holdfast.runtime.recording import Recorder
-from holdfast.runtime.rulebook import RuleBook
-from holdfast.runtime.stopping import Stop
-from holdfast.runtime.surroundings import put_right
-from holdfast.runtime.threads import Threads
+from holdfast.steps.driver import Lent
+from holdfast.steps.signature import Signature
 from holdfast.stores.open import open_store, stand_in
-from holdfast.telemetry import watching
+from holdfast.telemetry import observers
+from holdfast.telemetry.tracebacks import failure
 from holdfast.vault import Vault
+from holdfast.worker import startup
+from holdfast.worker.executor import Handler, RuleBook, execute
+from holdfast.worker.processes import sandbox
+from holdfast.worker.processes.pool import Children
+from holdfast.worker.processes.protocol import Message, frame, outcome_to_json, record_from_json
+from holdfast.worker.shutdown import Stop
+from holdfast.worker.startup import put_right
+from holdfast.worker.threads import Threads
+from holdfast.worker.writers import Recorder
 
 
 @dataclass(slots=True)
@@ -67,18 +66,18 @@ class Bench:
 
 def main() -> None:
     """``argv``: the worker's module path as JSON, and the number of the socket."""
-    within.die_with_parent()
+    sandbox.die_with_parent()
     put_right()
     faulthandler.enable()  # a crash leaves a trace on the worker's stderr
     link = socket.socket(fileno=int(sys.argv[2]))
     link.set_inheritable(False)
-    looping.run(_serve(link))
+    startup.run(_serve(link))
 
 
 async def _serve(link: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[Message] = asyncio.Queue()
-    within.listen(link, lambda message: loop.call_soon_threadsafe(inbox.put_nowait, message))
+    sandbox.listen(link, lambda message: loop.call_soon_threadsafe(inbox.put_nowait, message))
     bench = _set_up(json.loads((await inbox.get())["hello"]))
     # A handler may fork. Its copies must not answer for it, nor keep the line open when this process is gone.
     born = os.getpid()
@@ -100,9 +99,9 @@ async def _serve(link: socket.socket) -> None:
 def _set_up(hello: Message) -> Bench:
     sys.argv = hello["argv"]
     os.nice(hello["niceness"])
-    within.set_up_logging(hello["log"])
-    watching.watched_elsewhere()
-    within.limit_memory(hello["memory"])
+    sandbox.set_up_logging(hello["log"])
+    observers.watched_elsewhere()
+    sandbox.limit_memory(hello["memory"])
     store = open_store(hello["url"], schema=hello["schema"])
     if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
         stand_in(hello["home"], store)
@@ -147,7 +146,7 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
         try:
             return await handler.call(claim, stop)
         except MemoryError as error:
-            within.lift_memory_limit()  # to be able to tell
+            sandbox.lift_memory_limit()  # to be able to tell
             bench.spent = True
             if bench.memory is None:
                 raise

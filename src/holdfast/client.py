@@ -23,7 +23,7 @@ from holdfast.handle import Handle
 from holdfast.stores.aside import aside
 from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
 from holdfast.stores.flow import Flow
-from holdfast.telemetry import watching
+from holdfast.telemetry import observers
 from holdfast.vault import EMPTY, Vault, is_packed
 
 T = TypeVar("T")
@@ -150,9 +150,9 @@ class Client:
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
-        if watching.quiet():
+        if observers.quiet():
             return self._store(specs, tenant, connection)
-        with watching.sending(specs, tenant):
+        with observers.sending(specs, tenant):
             return self._store(specs, tenant, connection)
 
     def _store(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
@@ -173,9 +173,9 @@ class Client:
         return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
-        if watching.quiet():
+        if observers.quiet():
             return await self._astore(specs, tenant, connection)
-        with watching.sending(specs, tenant):
+        with observers.sending(specs, tenant):
             return await self._astore(specs, tenant, connection)
 
     async def _astore(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:

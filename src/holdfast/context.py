@@ -11,11 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.client import Client
-from holdfast.durable.awaited import AwaitedCalls
-from holdfast.durable.blocking import BlockingCalls, Here
-from holdfast.durable.checkpoints import CHECKPOINT_LIMIT, Checkpoints, SyncCheckpoints
-from holdfast.durable.drivers import Durable, Lent
-from holdfast.durable.plan import Plan
 from holdfast.engine.job import Claim, References, log_fields
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Snooze, Stopped
@@ -28,11 +23,13 @@ from holdfast.facts import Facts
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.handle import Handle
-from holdfast.joblog import JobLog
-from holdfast.runtime.stopping import Stop
+from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, Here, SyncCheckpoints
+from holdfast.steps.driver import Durable, Lent, Plan
+from holdfast.steps.transaction import Completion, Ending, Transaction
 from holdfast.stores.flow import Flow
 from holdfast.telemetry import tracing
-from holdfast.transaction import Completion, Ending, Transaction
+from holdfast.telemetry.job_log import JobLog
+from holdfast.worker.shutdown import Stop
 from holdfast.workflows import Extension, Results, extend_workflow
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast import config
-from holdfast.arguments import Signature
 from holdfast.calling import Declared, Way, wants_context
 from holdfast.client import Client
 from holdfast.connectors.built_in import built_in
@@ -15,7 +14,6 @@ from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import Source, Sources, add_source
 from holdfast.connectors.settings import CommandSettings, command_parts
 from holdfast.context import Context, SyncContext
-from holdfast.durable.approvals import Asking, asking, check_notifier
 from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
@@ -30,9 +28,11 @@ from holdfast.features.retention.model import Keeping, check_cost
 from holdfast.features.retention.operations import Retentions
 from holdfast.features.schedules.firing import Scheduler
 from holdfast.kind import Kind, Options, RetryAs
-from holdfast.logs import trust
 from holdfast.processes import ProcessOptions, target_of
 from holdfast.scheduling import ScheduleDecorator, Timed, declare_marked
+from holdfast.steps.approvals import Asking, asking, check_notifier
+from holdfast.steps.signature import Signature
+from holdfast.telemetry.logs import trust
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,9 +10,7 @@ from datetime import datetime
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
-from holdfast.arguments import Signature
 from holdfast.client import Client
-from holdfast.durable.approvals import Asking
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
 from holdfast.engine.names import check_name, content_hash
@@ -26,6 +24,8 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.handle import Handle
+from holdfast.steps.approvals import Asking
+from holdfast.steps.signature import Signature
 from holdfast.stores.ids import new_id
 from holdfast.vault import Vault
 

@@ -21,11 +21,11 @@ from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
 from holdfast.engine.units import Size, in_bytes, in_words
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
-from holdfast.runtime.children.child import Child, ChildDied, Recipe
-from holdfast.runtime.children.pool import Children, ready
-from holdfast.runtime.children.wire import Message, outcome_from_json, record_to_json
-from holdfast.runtime.children.within import describe_logging
-from holdfast.runtime.ending import Ended
+from holdfast.worker.processes.child import Child, ChildDied, Recipe
+from holdfast.worker.processes.pool import Children, ready
+from holdfast.worker.processes.protocol import Message, outcome_from_json, record_to_json
+from holdfast.worker.processes.sandbox import describe_logging
+from holdfast.worker.shutdown import Ended
 
 # Python with Holdfast and a database driver in it needs about half of this.
 LEAST_MEMORY = 64 * 1024 * 1024

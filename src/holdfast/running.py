@@ -10,25 +10,24 @@ from typing import Any, Unpack
 from holdfast.calling import Means
 from holdfast.client import Client
 from holdfast.declaring import Declaring
-from holdfast.domain.tick import Ticking, TickOptions, TickSummary
-from holdfast.durable.drivers import Lent, Reached
 from holdfast.engine.units import Duration, seconds
 from holdfast.enqueuing import Enqueuing
 from holdfast.errors import InvalidSetting
 from holdfast.features.events.operations import Subscriptions
 from holdfast.features.repository import JobRepository
 from holdfast.operating import Operating
-from holdfast.runtime import looping
-from holdfast.runtime.beginning import when_there
-from holdfast.runtime.children.pool import Children
-from holdfast.runtime.duties import Duty
-from holdfast.runtime.leftovers import BATCHES, clear
-from holdfast.runtime.recording import Recorder
-from holdfast.runtime.threads import Threads
-from holdfast.runtime.tick import Tick
-from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.steps.driver import Lent, Reached
 from holdfast.stores.aside import aside
 from holdfast.stores.ids import new_id
+from holdfast.worker import startup
+from holdfast.worker.maintenance import BATCHES, Duty, clear
+from holdfast.worker.options import Ticking, TickOptions, TickSummary
+from holdfast.worker.processes.pool import Children
+from holdfast.worker.startup import when_there
+from holdfast.worker.threads import Threads
+from holdfast.worker.tick import Tick
+from holdfast.worker.worker import Worker, WorkerOptions
+from holdfast.worker.writers import Recorder
 
 
 class Running(Declaring, Enqueuing, Operating):
@@ -99,7 +98,7 @@ class Running(Declaring, Enqueuing, Operating):
             finally:
                 await self.store.leave_loop()
 
-        looping.run(serve())
+        startup.run(serve())
 
     def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
         """Run at most ``limit`` jobs here and now, and say what happened: for cron and serverless hosts."""
@@ -113,7 +112,7 @@ class Running(Declaring, Enqueuing, Operating):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return looping.run(once())
+            return startup.run(once())
         raise InvalidSetting(
             "tick() blocks, and there is an event loop running here", code="running_loop", fix="await app.atick(…)"
         )

@@ -27,9 +27,9 @@ from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
-from holdfast.runtime.beginning import when_there
 from holdfast.stores.aside import aside
 from holdfast.stores.patience import Patience
+from holdfast.worker.startup import when_there
 
 LAST_DUTY = 5.0
 """Seconds for what is being done on the side when the service ends."""

@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, webhooks
 from holdfast.access import Identity, scopes_of
 from holdfast.api.document import every_route, scope_of
-from holdfast.egress import EgressPolicy
+from holdfast.outgoing import EgressPolicy
 from holdfast.service import make_service
 from tests.api.conftest import HERE
 from tests.support.web import running

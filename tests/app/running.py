@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast import App
-from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.worker.worker import Worker, WorkerOptions
 
 # Small values everywhere: nothing here waits for a default.
 QUICK: dict[str, Any] = {"lease_ttl": 5.0, "poll": 0.02, "promote_every": 0.03, "sweep_every": 0.1, "grace": 5.0}

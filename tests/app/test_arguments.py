@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from holdfast import App, Context, State, arguments
+from holdfast import App, Context, State
 from holdfast.errors import InvalidArguments, InvalidPayload
+from holdfast.steps import signature
 from tests.app.running import work_off
 
 pytestmark = pytest.mark.req("HF-5")
@@ -90,7 +91,7 @@ async def test_and_in_async_code(app: App) -> None:
 
 
 def quick() -> Any:
-    from holdfast.runtime.worker import WorkerOptions
+    from holdfast.worker.worker import WorkerOptions
     from tests.app.running import QUICK
 
     return WorkerOptions(burst=True, **QUICK)
@@ -163,7 +164,7 @@ def test_a_stored_payload_that_no_longer_fits_is_buried_at_once(app: App, new_ap
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, app: App) -> App:
     """As if pydantic were not installed."""
-    monkeypatch.setattr(arguments, "TypeAdapter", None)
+    monkeypatch.setattr(signature, "TypeAdapter", None)
     return app
 
 

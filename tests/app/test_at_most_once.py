@@ -11,8 +11,8 @@ import pytest
 from holdfast import App, Context, Retry, State
 from holdfast.engine.job import Turn
 from holdfast.errors import InvalidSetting
-from holdfast.runtime.worker import WorkerOptions
 from holdfast.stores.flow import Flow
+from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
 from tests.app.running import QUICK, work_off, working
 from tests.app.waiting import until

@@ -12,8 +12,8 @@ import pytest
 from holdfast import App
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit.operations import verify_file
-from holdfast.runtime.sealing import Sealing, release
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.maintenance import Sealing, release
+from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
 
@@ -63,8 +63,8 @@ def test_a_tick_seals_too(app: App) -> None:
 
 async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block a look at the least, no more than fits into the share of the time, and a rest after it."""
-    monkeypatch.setattr("holdfast.runtime.sealing.BLOCK", 2)
-    monkeypatch.setattr("holdfast.runtime.sealing.SHARE", 1e-9)
+    monkeypatch.setattr("holdfast.worker.maintenance.BLOCK", 2)
+    monkeypatch.setattr("holdfast.worker.maintenance.SHARE", 1e-9)
 
     @app.job()
     async def work() -> None: ...

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, Handle
-from holdfast.runtime import worker
-from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Store
 from holdfast.stores.ear import Names
+from holdfast.worker import worker
+from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -17,10 +17,10 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.processes import ProcessOptions, process_caller, recipe_for
-from holdfast.runtime.children import keeper
-from holdfast.runtime.children.child import ChildDied
-from holdfast.runtime.children.pool import Children
-from holdfast.runtime.children.wire import outcome_from_json, outcome_to_json, record_from_json, record_to_json
+from holdfast.worker.processes import reaper
+from holdfast.worker.processes.child import ChildDied
+from holdfast.worker.processes.pool import Children
+from holdfast.worker.processes.protocol import outcome_from_json, outcome_to_json, record_from_json, record_to_json
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
 from tests.app.waiting import until
@@ -194,7 +194,7 @@ async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleT
 
 @pytest.mark.req("CX-15")
 async def test_a_keeper_that_is_stopped_keeps_nobody(labour: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "PATIENCE", 0.2)
+    monkeypatch.setattr(reaper, "PATIENCE", 0.2)
     pool = Children(1)
     pool.give_back(await pool.borrow(recipe_for(labour.app.client, "holdfast", ProcessOptions())), recycle=100)
     pid = pool._keeper.pid

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 from tests.app.running import QUICK
 from tests.support.stores import put_one, state_of
 

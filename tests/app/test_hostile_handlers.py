@@ -18,9 +18,9 @@ import pytest
 from holdfast import App, Backoff, Context, HoldfastError, Retry, State, SyncContext
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Outcome, Settled
-from holdfast.runtime import execution, slots
-from holdfast.runtime.slots import Slots
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker import executor, slots
+from holdfast.worker.slots import Slots
+from holdfast.worker.worker import WorkerOptions
 from tests.app.running import QUICK, work_off, working
 from tests.app.waiting import until
 
@@ -80,7 +80,7 @@ def test_an_attempt_that_breaks_down_in_our_own_hands_ends(
         return word
 
     handles = [say.enqueue(word) for word in ("one", "two")]
-    usual = execution.execute
+    usual = executor.execute
 
     async def broken(*args: Any) -> Outcome | Settled:
         outcome = await usual(*args)

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.connectors.reach import SecretProvider
-from holdfast.egress import EgressPolicy
 from holdfast.errors import InvalidArguments
+from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 from tests.support.web import Page, Web, running

@@ -15,12 +15,12 @@ import pytest
 from holdfast import App
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Rule
-from holdfast.runtime.worker import SAFETY_POLL, WorkerOptions
 from holdfast.stores.base import JobFilter
 from holdfast.stores.due import KNOWN, DueWork
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres import keeping, pools
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.worker.worker import SAFETY_POLL, WorkerOptions
 from tests.app.running import working
 from tests.app.waiting import until
 from tests.support import schedules

@@ -13,8 +13,8 @@ from holdfast.artifacts.directory import Directory
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.payloads.operations import rotate
-from holdfast.runtime.leftovers import clear
 from holdfast.sealing import new_key
+from holdfast.worker.maintenance import clear
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

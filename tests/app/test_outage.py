@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreError
-from holdfast.runtime import parting
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import store
+from holdfast.worker import shutdown
 from tests.app.running import working
 from tests.app.waiting import until
 from tests.support.servers import PostgresServer
@@ -98,7 +98,7 @@ def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its duties would have waited one after another, for minutes, for connections that nobody gives them."""
-    monkeypatch.setattr(parting, "LAST_CALL", 0.5)
+    monkeypatch.setattr(shutdown, "LAST_CALL", 0.5)
     monkeypatch.setattr(store, "CONNECT_WITHIN", 600.0)
     begun = threading.Event()
     with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as elsewhere:

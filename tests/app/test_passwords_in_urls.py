@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 from holdfast import App
 from holdfast.artifacts.open import open_artifacts
 from holdfast.cli.commands import app as commands
-from holdfast.egress.target import Target
-from holdfast.egress.wire import _proxy
 from holdfast.errors import InvalidSetting
 from holdfast.features.webhooks.model import check_url
 from holdfast.http import Client
+from holdfast.outgoing.connection import _proxy
+from holdfast.outgoing.policy import Target
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.place import private_store
+from holdfast.testing.database import private_store
 
 pytestmark = pytest.mark.req("DP-17", "JF-13")
 

@@ -12,7 +12,7 @@ from holdfast import App, Context, Handle, Progress, Retry, State, SyncContext
 from holdfast.engine.job import Claim
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import StoreUnavailable
-from holdfast.runtime.reporting import Reporter
+from holdfast.worker.writers import Reporter
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -128,7 +128,7 @@ async def test_an_outage_loses_nothing_but_time() -> None:
 
 
 async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.reporting.LAST_WORD", 0.05)
+    monkeypatch.setattr("holdfast.worker.writers.LAST_WORD", 0.05)
 
     async def write(claim: Claim, report: str) -> bool:
         await asyncio.sleep(60)

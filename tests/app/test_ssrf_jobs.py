@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry, State, webhooks
-from holdfast.egress import EgressPolicy
 from holdfast.features.webhooks.model import DELIVER
+from holdfast.outgoing import EgressPolicy
 from tests.app.running import work_off
 from tests.support.web import Web, running
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.errors import NotFound
-from holdfast.runtime.execution import Handler, execute
-from holdfast.runtime.stopping import Stop
+from holdfast.worker.executor import Handler, execute
+from holdfast.worker.shutdown import Stop
 from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, AT_ONCE, steps_of
 from tests.app.waiting import until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
-from holdfast.runtime.ending import Suspended
+from holdfast.worker.shutdown import Suspended
 from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, AT_ONCE, told
 from tests.app.waiting import until

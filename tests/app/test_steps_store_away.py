@@ -12,8 +12,8 @@ from holdfast.engine.outcome import Failed
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import StaleLease
-from holdfast.runtime.recording import Recorder
 from holdfast.stores.flow import Flow
+from holdfast.worker.writers import Recorder
 from tests.app.away import Away
 from tests.app.running import work_off, working
 from tests.app.test_steps import steps_of, told

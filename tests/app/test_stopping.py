@@ -15,8 +15,8 @@ import pytest
 from holdfast import App, Context, Retry, State, Stopped, SyncContext
 from holdfast.engine.outcome import Failed
 from holdfast.errors import StaleLease
-from holdfast.runtime.execution import Handler, execute
-from holdfast.runtime.stopping import Stop
+from holdfast.worker.executor import Handler, execute
+from holdfast.worker.shutdown import Stop
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -156,7 +156,7 @@ def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFi
 
 @pytest.mark.req("CX-11")
 def test_a_stuck_thread_is_named(app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "patience": 0.01})
+    monkeypatch.setattr("holdfast.worker.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "patience": 0.01})
     go_on, told = threading.Event(), threading.Event()
 
     class Listening(logging.Handler):

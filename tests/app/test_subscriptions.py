@@ -10,8 +10,8 @@ import pytest
 from holdfast import App, Retry, State
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.features.events.model import Subscription
-from holdfast.runtime.feeding import feed
 from holdfast.stores.flow import Steps
+from holdfast.worker.maintenance import feed
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import NotFound, Refused
-from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.worker.worker import Worker, WorkerOptions
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
 from tests.support.schedules import MINUTE, MONDAY, at, made, told

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import App, HoldfastError, State
-from holdfast.domain.tick import TickSummary
+from holdfast.worker.options import TickSummary
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.waiting import until

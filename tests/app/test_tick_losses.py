@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Store
+from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.waiting import until

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import App, Context, Retry, State
 from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
-from holdfast.transaction import Stage
+from holdfast.steps.transaction import Stage
 from tests.app.in_hand import in_hand, lose, state_of
 from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import App, State
-from holdfast.runtime.search import Search
+from holdfast.worker.claim_order import Search
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

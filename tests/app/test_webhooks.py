@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Context, Job, Retry, State, webhooks
-from holdfast.egress import EgressPolicy
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.webhooks.model import DELIVER
+from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.test_killed_worker import begun, worker

@@ -14,9 +14,9 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Backoff, Job, Retry, State, webhooks
-from holdfast.egress import EgressPolicy
 from holdfast.engine.states import FINISHED
 from holdfast.features.webhooks.model import DELIVER, PATIENCE
+from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

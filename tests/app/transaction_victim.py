@@ -11,7 +11,7 @@ import signal
 from typing import Any
 
 from holdfast import App, Context, Retry
-from holdfast.transaction import Ending
+from holdfast.steps.transaction import Ending
 
 CRASH = os.environ.get("HOLDFAST_TEST_CRASH", "")
 

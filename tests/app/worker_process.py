@@ -14,7 +14,7 @@ from tests.support.warm import Warm
 # Lease and sweep of a second or two: recovery within the sum of both, and some for a busy machine.
 WORKER = """
 import asyncio, importlib, signal, sys
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 async def main(module: str, lease: str, concurrency: str) -> None:
     app = importlib.import_module(module).app

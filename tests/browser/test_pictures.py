@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page
 from holdfast import App
 from holdfast.access.local import at_this_machine
 from holdfast.engine.states import State
-from holdfast.runtime.worker import WorkerOptions
 from holdfast.service import make_service
+from holdfast.worker.worker import WorkerOptions
 from tests.app.waiting import until
 from tests.browser.conftest import aside, serving
 from tests.browser.seeds import usual_app

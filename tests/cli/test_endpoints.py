@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast import App, webhooks
-from holdfast.egress import EgressPolicy
+from holdfast.outgoing import EgressPolicy
 from tests.cli.conftest import Holdfast
 from tests.support.web import running
 

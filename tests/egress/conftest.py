@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.egress import EgressPolicy
+from holdfast.outgoing import EgressPolicy
 from tests.support.web import Web, running
 
 Policy = Callable[..., EgressPolicy]

@@ -10,10 +10,10 @@ from ipaddress import ip_network
 import pytest
 
 from holdfast import App
-from holdfast.egress import EgressPolicy, Outgoing
-from holdfast.egress.addresses import refusal
-from holdfast.egress.target import Target
 from holdfast.errors import EgressRefused, InvalidSetting
+from holdfast.outgoing import EgressPolicy, Outgoing
+from holdfast.outgoing.addresses import refusal
+from holdfast.outgoing.policy import Target
 
 pytestmark = pytest.mark.req("JF-8")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.egress import Answer, EgressPolicy, Outgoing, send
 from holdfast.errors import EgressError, EgressTimeout, EgressUnreachable
+from holdfast.outgoing import Answer, EgressPolicy, Outgoing, send
 from tests.support.receiver import End, Receiver, receiving
 
 pytestmark = pytest.mark.req("JF-8", "JF-9")

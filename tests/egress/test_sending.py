@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.egress import EgressPolicy, Outgoing, send
 from holdfast.errors import EgressError, EgressRefused, EgressTimeout, EgressTooLarge, EgressUnreachable
+from holdfast.outgoing import EgressPolicy, Outgoing, send
 from tests.egress.conftest import Policy
 from tests.support.web import Page, Web, running
 

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.egress import EgressPolicy, Outgoing, send
 from holdfast.errors import EgressUnreachable
+from holdfast.outgoing import EgressPolicy, Outgoing, send
 from tests.support.web import running
 
 pytestmark = pytest.mark.req("JF-8")

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.runtime.duties import Duty, run_once, standard_duties
 from holdfast.stores.open import open_store
+from holdfast.worker.maintenance import Duty, run_once, standard_duties
 from tests.faults.workplace import Fresh, Line, OverAProxy
 from tests.support.ledger import check_ledger, read_events
 from tests.support.retention import keep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from holdfast import App
-from holdfast.egress import EgressPolicy
+from holdfast.outgoing import EgressPolicy
 
 app = App(
     name="telling",

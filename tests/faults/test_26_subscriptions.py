@@ -13,7 +13,7 @@ from multiprocessing.context import ForkServerProcess
 import pytest
 
 from holdfast import App
-from holdfast.runtime.feeding import feed
+from holdfast.worker.maintenance import feed
 from tests.app.waiting import until
 from tests.support.ledger import all_jobs, check_ledger
 from tests.support.stores import put_one

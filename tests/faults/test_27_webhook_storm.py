@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Retry, State, webhooks
-from holdfast.egress import EgressPolicy
 from holdfast.features.webhooks.model import DELIVER
+from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp, new_app, url
 from tests.app.running import working
 from tests.app.waiting import until

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.runtime.parting import LAST_CALL, LET_GO
+from holdfast.worker.shutdown import LAST_CALL, LET_GO
 from tests.app.waiting import until
 from tests.faults.effects import effects
 from tests.faults.load import load

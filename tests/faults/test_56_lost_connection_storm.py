@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.runtime import worker
-from holdfast.runtime.worker import FIRST_PAUSE, LONGEST_PAUSE, pause_after
+from holdfast.worker import worker
+from holdfast.worker.worker import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from tests.app.away import Away
 from tests.app.running import working
 from tests.app.waiting import until

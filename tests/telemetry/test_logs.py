@@ -15,8 +15,8 @@ import pytest
 from holdfast import App, Context, Retry, SyncContext, configure_logging, trace_from
 from holdfast.access import Identity, scopes_of
 from holdfast.errors import InvalidSetting
-from holdfast.logs import HANDLER
 from holdfast.service import make_service
+from holdfast.telemetry.logs import HANDLER
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 
@@ -137,7 +137,9 @@ def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> No
         root.removeHandler(own)
         root.handlers[:] = [each for each in root.handlers if each.get_name() != HANDLER]
         root.setLevel(level)
-    made: Any = logging.config.DictConfigurator({"version": 1}).configure_formatter({"()": "holdfast.logs.JsonLines"})
+    made: Any = logging.config.DictConfigurator({"version": 1}).configure_formatter(
+        {"()": "holdfast.telemetry.logs.JsonLines"}
+    )
     record = logging.makeLogRecord(
         {"name": "x", "msg": "m", "level_": 1, "message_": 2, "inf": float("inf"), "odd\nname": "v" * 9_000}
     )

@@ -19,7 +19,7 @@ from holdfast.access import Identity, scopes_of
 from holdfast.engine.job import Claim
 from holdfast.features.health.model import CODES
 from holdfast.service import make_service
-from holdfast.telemetry import prometheus, watching
+from holdfast.telemetry import observers, prometheus
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 from tests.app.waiting import until
@@ -35,7 +35,7 @@ TYPES = {"gauge", "histogram", "counter"}
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> prometheus.ProcessMetrics:
     """Metrics of a process that has just begun."""
-    monkeypatch.setattr(watching, "watchers", [])
+    monkeypatch.setattr(observers, "watchers", [])
     monkeypatch.setattr(prometheus, "_process", None)
     return prometheus.process_metrics()
 

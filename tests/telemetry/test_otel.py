@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from holdfast import App, Context, Reject, outgoing_headers, trace_from
 from holdfast.access.local import at_this_machine
 from holdfast.service import make_service
-from holdfast.telemetry import otel, watching
+from holdfast.telemetry import observers, otel
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 
@@ -167,8 +167,8 @@ def test_a_watcher_that_fails_is_no_reason_for_a_job_to(
         def run(self, claim: object) -> None:
             raise RuntimeError("running")
 
-    monkeypatch.setattr(watching, "watchers", [Broken()])
-    monkeypatch.setattr(watching, "_told", set())
+    monkeypatch.setattr(observers, "watchers", [Broken()])
+    monkeypatch.setattr(observers, "_told", set())
 
     @app.job()
     def fine() -> int:
@@ -187,7 +187,7 @@ def test_without_an_sdk_nothing_is_made() -> None:
     text = (
         "import sys; sys.modules['opentelemetry'] = None\n"  # not installed
         "import holdfast\n"
-        "from holdfast.telemetry import watching\n"
+        "from holdfast.telemetry import observers\n"
         "assert watching.quiet() and not watching.active()\n"
         "with holdfast.trace_from('00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'):\n"
         "    assert not watching.quiet() and holdfast.outgoing_headers()\n"

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.runtime.duties import Duty, Maintenance
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.worker.maintenance import Duty, Maintenance
 
 pytestmark = pytest.mark.req("JF-3", "SC-13")
 

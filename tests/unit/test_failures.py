@@ -9,10 +9,10 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed
 from holdfast.engine.redaction import Redactor
-from holdfast.runtime.execution import Handler, execute
-from holdfast.runtime.failures import CHAIN, FRAMES, failure, traceback_of
-from holdfast.runtime.stopping import Stop
-from holdfast.runtime.threads import Threads
+from holdfast.telemetry.tracebacks import CHAIN, FRAMES, failure, traceback_of
+from holdfast.worker.executor import Handler, execute
+from holdfast.worker.shutdown import Stop
+from holdfast.worker.threads import Threads
 from tests.unit.test_settlement import CLAIM
 
 pytestmark = pytest.mark.req("DP-22", "SC-5")
@@ -44,7 +44,7 @@ async def test_the_frames_of_the_machinery_are_cut_off() -> None:
 def test_one_that_never_left_the_machinery_keeps_its_frames() -> None:
     error = caught(lambda: Stop(timeout="x"))  # type: ignore[arg-type]
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
-    assert "stopping.py" in traceback_of(error, PLAIN)
+    assert "shutdown.py" in traceback_of(error, PLAIN)
 
 
 def test_chains_are_kept_and_bounded() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.settlement import KEPT, fingerprint, shape
-from holdfast.runtime.failures import failure
+from holdfast.telemetry.tracebacks import failure
 
 pytestmark = pytest.mark.req("DP-15")
 

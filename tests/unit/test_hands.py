@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.hands import Hands
+from holdfast.worker.task_pool import Hands
 
 pytestmark = pytest.mark.req("JF-7")
 

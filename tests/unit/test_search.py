@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.engine.job import Claim, Turn
-from holdfast.runtime import search as module
-from holdfast.runtime.search import Look, Search
+from holdfast.worker import claim_order as module
+from holdfast.worker.claim_order import Look, Search
 
 pytestmark = pytest.mark.req("JF-3")
 

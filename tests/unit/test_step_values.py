@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast.durable.values import Value
+from holdfast.steps.values import Value
 
 pytestmark = pytest.mark.req("HF-6")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.threads import Threads
+from holdfast.worker.threads import Threads
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("JF-7", "CX-11")

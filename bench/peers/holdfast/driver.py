@@ -9,7 +9,7 @@ from datetime import timedelta
 from link import Link
 
 import holdfast
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from holdfast.app import App
 from holdfast.errors import Refused
-from holdfast.runtime.duties import Maintenance
-from holdfast.runtime.options import WorkerOptions
 from holdfast.stores.patience import ENDLESS, Patience, patience_of
+from holdfast.worker.maintenance import Maintenance
+from holdfast.worker.options import WorkerOptions
 
 log = logging.getLogger("holdfast.service")
 

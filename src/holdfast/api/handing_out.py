@@ -20,7 +20,6 @@ from typing import Any
 from holdfast.app import App
 from holdfast.calling import ask_first, chain_of
 from holdfast.client import Client
-from holdfast.durable.approvals import Asking
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Outcome, Reject
 from holdfast.engine.payload import decode
@@ -31,16 +30,15 @@ from holdfast.engine.steps import RESERVED
 from holdfast.errors import InvalidPayload
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import Kind
-from holdfast.runtime.duties import Duty, run_once, standard_duties
-from holdfast.runtime.ending import Suspended
-from holdfast.runtime.execution import Handler, unpacked
-from holdfast.runtime.failures import failure
-from holdfast.runtime.quarantine import set_aside
-from holdfast.runtime.rulebook import RuleBook
-from holdfast.runtime.stopping import Stop
+from holdfast.steps.approvals import Asking
 from holdfast.stores.base import ClaimRequest
 from holdfast.stores.patience import ENDLESS, Patience, patience_of
+from holdfast.telemetry.tracebacks import failure
 from holdfast.vault import is_packed
+from holdfast.worker.executor import Handler, RuleBook, unpacked
+from holdfast.worker.maintenance import Duty, run_once, standard_duties
+from holdfast.worker.refusals import set_aside
+from holdfast.worker.shutdown import Stop, Suspended
 
 LOOK_EVERY = 1.0
 ATTEND_EVERY = 0.5

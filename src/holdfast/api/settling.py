@@ -22,8 +22,8 @@ from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlemen
 from holdfast.errors import HoldfastError
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.features.retention.model import check_cost
-from holdfast.runtime.execution import Handler, packed
-from holdfast.transaction import RESULT_LIMIT
+from holdfast.steps.transaction import RESULT_LIMIT
+from holdfast.worker.executor import Handler, packed
 
 Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 CODE_LIMIT: Final = 100

@@ -20,7 +20,7 @@ from holdfast.cli.serving import run_to_end
 from holdfast.cli.supervision.plan import Plan
 from holdfast.cli.supervision.reload import Reloader
 from holdfast.cli.supervision.supervisor import Report
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 DATABASE = "sqlite:///holdfast-dev.db"
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from holdfast.cli.output import plain
 from holdfast.cli.words import clock
-from holdfast.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
+from holdfast.telemetry.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
 
 __all__ = ["JsonLines", "TextLines", "set_up"]
 

@@ -9,7 +9,7 @@ import threading
 from typing import NoReturn
 
 from holdfast.cli.first import step_aside
-from holdfast.runtime.surroundings import put_right
+from holdfast.worker.startup import put_right
 
 LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
 INSTALL = (

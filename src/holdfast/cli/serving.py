@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from holdfast.app import App
 from holdfast.cli.output import line
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.runtime.looping import entered_again
-from holdfast.runtime.worker import Worker, WorkerOptions
+from holdfast.worker.startup import entered_again
+from holdfast.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 

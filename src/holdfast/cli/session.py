@@ -20,10 +20,10 @@ from holdfast.client import Client
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
-from holdfast.runtime.beginning import when_there
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connection import database_path
+from holdfast.worker.startup import when_there
 
 NAME = "holdfast"
 T = TypeVar("T")

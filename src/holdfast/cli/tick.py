@@ -17,8 +17,8 @@ from holdfast.cli.output import emit, facts
 from holdfast.cli.serving import on_signals, run_to_end
 from holdfast.cli.session import scope
 from holdfast.cli.words import span
-from holdfast.domain.tick import Ticking, TickSummary
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.worker.options import Ticking, TickSummary
 
 SHOWN = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed_back", "cancelled", "lost")
 

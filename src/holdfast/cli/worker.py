@@ -26,7 +26,7 @@ from holdfast.cli.words import duration
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 LONGEST_SWEEP = 5.0
 

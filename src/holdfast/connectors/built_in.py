@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.arguments import CheckedSignature, Signature
 from holdfast.connectors.http import REQUEST, check_request, requester
 from holdfast.connectors.reach import Reach
 from holdfast.connectors.report import GENERATE, Sources, check_report, generator
 from holdfast.connectors.webhook import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
 from holdfast.kind import Options
+from holdfast.steps.signature import CheckedSignature, Signature
 
 Made = tuple[str, Callable[..., Any], Signature, Options]
 

@@ -24,19 +24,19 @@ from holdfast.engine.outcome import Crashed, Failed
 from holdfast.engine.payload import safe_text
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.connectors import program_files, program_shim
 from holdfast.kind import Kind
-from holdfast.runtime.children.child import Child, ChildDied, Recipe
-from holdfast.runtime.children.pool import Children
-from holdfast.runtime.children.wire import Message
-from holdfast.runtime.ending import Ended
-from holdfast.runtime.programs import desk, shim
-from holdfast.runtime.slots import LAST_WORDS
 from holdfast.stores.aside import aside
+from holdfast.worker.processes.child import Child, ChildDied, Recipe
+from holdfast.worker.processes.pool import Children
+from holdfast.worker.processes.protocol import Message
+from holdfast.worker.shutdown import Ended
+from holdfast.worker.slots import LAST_WORDS
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 # A path may have bytes in it that are no text, and no store could hold.
 PATH_LIMIT = 4_096
-SHIM = Recipe((sys.executable, "-I", "-S", shim.__file__), "")
+SHIM = Recipe((sys.executable, "-I", "-S", program_shim.__file__), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Program:
             kill_after=seconds(kill_after, "kill_after"),
         )
 
-    def environment(self, claim: Claim, at: desk.Desk) -> dict[str, str]:
+    def environment(self, claim: Claim, at: program_files.Desk) -> dict[str, str]:
         """A few variables that programs need, those that were asked for, those that were given, and the job's."""
         names = (*INHERITED, *self.inherit)
         return {
@@ -107,7 +107,7 @@ def command_caller(
         args, kwargs = kind.signature.unpack(claim.payload)
         line = argv.checked(kind.name, kind.function(*args, **kwargs))
         named = program.log_dir or config.log_directory()
-        at = await aside(desk.set_up, named or config.state_directory(), claim, may_make=named is None)
+        at = await aside(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)
         order = {
             "argv": line,
             "cwd": program.cwd,

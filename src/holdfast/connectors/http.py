@@ -14,7 +14,6 @@ from typing import Any, Final, TypedDict
 
 from holdfast.connectors.reach import Reach, without
 from holdfast.context import Context
-from holdfast.egress import Answer, Outgoing, send
 from holdfast.engine.outcome import Failed
 from holdfast.engine.payload import decode
 from holdfast.engine.redaction import one_line
@@ -29,7 +28,8 @@ from holdfast.errors import (
     Refused,
 )
 from holdfast.features.connectors.model import check_headers
-from holdfast.runtime.ending import Ended
+from holdfast.outgoing import Answer, Outgoing, send
+from holdfast.worker.shutdown import Ended
 
 REQUEST: Final = "http.request"
 INLINE: Final = 65_536

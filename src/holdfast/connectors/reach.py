@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.context import Context
-from holdfast.egress import EgressPolicy
 from holdfast.engine.outcome import Reject
 from holdfast.engine.redaction import LEAST, Redactor
 from holdfast.features.connectors.model import Connector, secret_in
+from holdfast.outgoing import EgressPolicy
 
 SecretProvider = Callable[[str, str], str | Awaitable[str | None] | None]
 """From the name of a secret and a tenant to its value, or None."""

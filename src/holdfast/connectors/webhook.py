@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from holdfast.connectors.reach import Reach
 from holdfast.context import Context
-from holdfast.egress import Answer, Outgoing, send
 from holdfast.engine.outcome import Cancel, Failed, Reject
 from holdfast.engine.redaction import one_line
 from holdfast.engine.retry import asked_delay, http_date
@@ -37,10 +36,11 @@ from holdfast.features.webhooks.model import (
     is_ours,
     message_of,
 )
-from holdfast.runtime.ending import Ended
+from holdfast.outgoing import Answer, Outgoing, send
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.ids import new_id
+from holdfast.worker.shutdown import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
 ANSWER_LIMIT: Final = 16_384

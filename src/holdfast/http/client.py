@@ -10,7 +10,6 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 from holdfast import config
-from holdfast.domain.tick import TickSummary
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.approvals.model import GateState
 from holdfast.features.health.model import Health
@@ -35,6 +34,7 @@ from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTr
 from holdfast.http.wire import Steps, get, given, post
 from holdfast.http.workflows import WorkflowPlan, Workflows, more_of, new_plan
 from holdfast.stores.base import Sent
+from holdfast.worker.options import TickSummary
 
 C = TypeVar("C", bound=Runner)
 

@@ -15,7 +15,7 @@ from holdfast.engine.outcome import Outcome, Settled, outcome_word
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import InvalidSetting, StoreUnavailable
-from holdfast.telemetry import watching
+from holdfast.telemetry import observers
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -136,7 +136,7 @@ def process_metrics() -> ProcessMetrics:
     global _process
     if _process is None:
         _process = ProcessMetrics()
-        watching.watchers.append(_process)
+        observers.watchers.append(_process)
     return _process
 
 

@@ -30,7 +30,7 @@ from holdfast.features.workflows.operations import Workflows, found
 from holdfast.handle import Handle
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
-from holdfast.telemetry import watching
+from holdfast.telemetry import observers
 from holdfast.workflows.parts import Planned
 from holdfast.workflows.plan import Plan
 
@@ -173,7 +173,7 @@ class WorkflowPlan(Plan):
     def start(self) -> WorkflowRun:
         """Store all of it in one transaction; jobs that wait for others are claimed when those have ended."""
         spec = self._spec()
-        with watching.sending([node.job for node in spec.nodes], self.tenant):
+        with observers.sending([node.job for node in spec.nodes], self.tenant):
             if self._connection is None:
                 return self._started(self.client.run(self.client.verbs.start_workflow(spec, self.tenant)))
             store = self.client.store
@@ -181,7 +181,7 @@ class WorkflowPlan(Plan):
 
     async def astart(self) -> WorkflowRun:
         spec = self._spec()
-        with watching.sending([node.job for node in spec.nodes], self.tenant):
+        with observers.sending([node.job for node in spec.nodes], self.tenant):
             if self._connection is None:
                 return self._started(await self.client.arun(self.client.verbs.start_workflow(spec, self.tenant)))
             store = self.client.store
@@ -233,13 +233,13 @@ class Extension(Plan):
     def start(self) -> WorkflowRun:
         known = self.client.run(self._named())
         nodes, edges = self._more(known)
-        with watching.sending([node.job for node in nodes], self.tenant):
+        with observers.sending([node.job for node in nodes], self.tenant):
             return self._added(self.client.run(self._add(nodes, edges)))
 
     async def astart(self) -> WorkflowRun:
         known = await self.client.arun(self._named())
         nodes, edges = self._more(known)
-        with watching.sending([node.job for node in nodes], self.tenant):
+        with observers.sending([node.job for node in nodes], self.tenant):
             return self._added(await self.client.arun(self._add(nodes, edges)))
 
     def _named(self) -> Flow[dict[str, str]]:

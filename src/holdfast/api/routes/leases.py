@@ -21,7 +21,6 @@ from holdfast.api.handing_out import LOOK_EVERY, HandingOut
 from holdfast.api.routing import Router
 from holdfast.api.settling import Said, Verdict, settle_all
 from holdfast.app import App
-from holdfast.durable.checkpoints import CHECKPOINT_LIMIT
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
@@ -29,6 +28,7 @@ from holdfast.engine.payload import encode
 from holdfast.engine.settlement import LONGEST_DELAY
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound, StaleLease
+from holdfast.steps.calls import CHECKPOINT_LIMIT
 from holdfast.stores.base import ClaimRequest
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])

@@ -12,8 +12,8 @@ from holdfast.access import Scope
 from holdfast.api.asking import TheApp, allowed
 from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
-from holdfast.domain.tick import TickSummary
 from holdfast.engine.job import DEFAULT_QUEUE
+from holdfast.worker.options import TickSummary
 
 router = Router(tags=["jobs"])
 

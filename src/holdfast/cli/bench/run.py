@@ -21,7 +21,7 @@ from holdfast.cli.supervision.plan import STOP, Plan
 from holdfast.cli.supervision.process import ChildProcess, how_it_ended
 from holdfast.errors import HoldfastError
 from holdfast.kind import Kind
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 SINGLES, BATCH = 500, 500
 TRICKLE, PAUSE = 200, (0.005, 0.045)

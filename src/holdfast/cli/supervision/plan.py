@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from holdfast.runtime.worker import WorkerOptions
+from holdfast.worker.worker import WorkerOptions
 
 # Orders. They are no signals, because a service manager may signal every process of a service itself, and two of
 # those would mean "at once". The end of the socket means STOP too.

@@ -21,10 +21,10 @@ from holdfast.features.audit.verification import (
     written_block,
     written_header,
 )
-from holdfast.runtime.sealing import release
 from holdfast.stores.base import Caller
 from holdfast.stores.codecs import micros
 from holdfast.stores.port.audit import ActionFilter
+from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
 """Told now and then how many seals and how many events were checked."""

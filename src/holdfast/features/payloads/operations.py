@@ -27,12 +27,12 @@ from holdfast.features.payloads.model import (
     combine,
     effective,
 )
-from holdfast.runtime.leftovers import clear_now
-from holdfast.runtime.rulebook import RuleBook
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
 from holdfast.vault import Vault, What
+from holdfast.worker.executor import RuleBook
+from holdfast.worker.maintenance import clear_now
 
 log = logging.getLogger("holdfast.worker")
 

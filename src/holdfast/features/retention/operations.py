@@ -22,9 +22,9 @@ from holdfast.features.retention.model import (
     check_groups,
     check_state,
 )
-from holdfast.runtime.leftovers import clear_now
 from holdfast.stores.base import Caller
 from holdfast.stores.port.retention import Leftover
+from holdfast.worker.maintenance import clear_now
 
 _Policies = list[Retention]  # inside the class the word is a method
 _Previews = list[Preview]

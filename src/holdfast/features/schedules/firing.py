@@ -33,9 +33,9 @@ from holdfast.features.schedules.model import (
     spread,
     together,
 )
-from holdfast.runtime.duties import Duty
 from holdfast.stores.base import Caller, Store, Verbs
 from holdfast.stores.flow import Flow, Steps
+from holdfast.worker.maintenance import Duty
 
 log = logging.getLogger("holdfast.schedules")
 

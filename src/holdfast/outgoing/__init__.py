@@ -1,0 +1,9 @@
+"""Outgoing HTTP that can be pointed at strangers' URLs: the guard against being used to reach what is ours.
+
+``send`` is the only way out. It resolves a name once, judges every answer, and connects to what it has judged.
+"""
+
+from holdfast.outgoing.client import Answer, Outgoing, send
+from holdfast.outgoing.policy import EgressPolicy, Resolver
+
+__all__ = ["Answer", "EgressPolicy", "Outgoing", "Resolver", "send"]

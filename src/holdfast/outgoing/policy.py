@@ -1,0 +1,221 @@
+"""``EgressPolicy``, URL parsing.
+
+A URL, taken apart once: what is judged and what is connected to come from the same reading.
+
+Two programs that read a URL differently are how guards are got around, so what is doubtful is refused: control
+characters, spaces, backslashes, a user or a password, a zone, a percent sign in the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address, ip_network
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urljoin, urlsplit
+
+from holdfast.errors import EgressRefused, InvalidSetting
+from holdfast.outgoing.addresses import Network
+
+if TYPE_CHECKING:
+    import ssl
+
+
+URL_LIMIT: Final = 8_192
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_DOUBTFUL: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
+_NETLOC: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@%]+)(?::([0-9]{1,5}))?")
+_NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_][a-z0-9_-]{0,62})*")
+_SAFE: Final = "/%:@!$&'()*+,;=~-._?"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes. ``host`` is what the name is resolved by, checked by TLS, and compared with lists."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def of(cls, url: object) -> Target:
+        if not isinstance(url, str) or not url or len(url) > URL_LIMIT:
+            raise refused(f"a URL is text of at most {URL_LIMIT:,} characters")
+        if _DOUBTFUL.search(url):
+            raise refused("the URL has spaces, control characters or backslashes in it")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise refused("this is no URL") from None
+        scheme = parts.scheme.lower()
+        if "@" in parts.netloc:
+            raise refused("the URL names a user or a password", fix="Send credentials in a header, by a secret's name.")
+        found = _NETLOC.fullmatch(parts.netloc)
+        if scheme not in DEFAULT_PORTS or found is None:
+            raise refused("the URL is not http(s)://host[:port]/…")
+        port = int(found[2]) if found[2] else DEFAULT_PORTS[scheme]
+        if not 1 <= port <= 65_535:
+            raise refused("the port is a number from 1 to 65535")
+        path = quote(parts.path or "/", safe=_SAFE)
+        query = "?" + quote(parts.query, safe=_SAFE) if parts.query else ""
+        return cls(scheme, _host(found[1]), port, path + query)
+
+    def joined(self, location: str) -> Target:
+        """Where a redirect leads."""
+        return Target.of(urljoin(f"{self.origin}{self.path}", location))
+
+    @property
+    def is_v6(self) -> bool:
+        return ":" in self.host
+
+    @property
+    def authority(self) -> str:
+        """As the header Host names it."""
+        host = f"[{self.host}]" if self.is_v6 else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """What may be shown: a path or a query can hold a secret."""
+        return f"{self.scheme}://{self.authority}"
+
+
+def _host(text: str) -> str:
+    if text.startswith("["):
+        try:
+            return IPv6Address(text[1:-1]).compressed
+        except ValueError:
+            raise refused("the URL's host is no IPv6 address") from None
+    name = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
+    if not _NAME.fullmatch(name):
+        raise refused("the URL's host is no name")
+    return name
+
+
+def _ascii(name: str) -> str:
+    """By the rules for names in other scripts, after which it is a name, or an address, like any other."""
+    try:
+        import idna
+    except ImportError:
+        raise missing_extra() from None
+    try:
+        return idna.encode(name, uts46=True).decode("ascii")
+    except idna.IDNAError:
+        raise refused("the URL's host is no name") from None
+
+
+def missing_extra() -> InvalidSetting:
+    return InvalidSetting(
+        "outgoing HTTP needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[http]'"
+    )
+
+
+def refused(why: str, *, fix: str | None = None) -> EgressRefused:
+    return EgressRefused(why, fix=fix)
+
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""From a name and a port to addresses as text; for a resolver of your own."""
+
+LONGEST: Final = 600.0
+LARGEST: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressPolicy:
+    """``allow`` opens networks that are closed to all others (``("10.1.2.0/24",)``), ``deny`` closes more. ``hosts``,
+    if there are any, are the only ones: a name, or ``*.example.com`` for those below it, and perhaps a port
+    (``api.example.com:8443``), which is open there besides ``ports``; ``own_hosts`` are a tenant's, and stand with
+    those of the operator. Times are in seconds: ``connect`` for each connection, ``read`` between two pieces of an
+    answer, ``total`` for everything, redirects included. ``max_bytes`` counts what is received, and again what it is
+    when unpacked; with ``cut`` the rest is left out, also what is late or broken off behind the head of an answer, else
+    it is refused. With ``plain_secrets`` connectors may send secrets over http, which whoever is on the way can read.
+    ``proxy`` is one of yours, which judges once more; the environment's is not used.
+    """
+
+    schemes: tuple[str, ...] = ("https", "http")
+    ports: tuple[int, ...] = (80, 443)
+    hosts: tuple[str, ...] = ()
+    own_hosts: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    connect: float = 5.0
+    read: float = 15.0
+    total: float = 30.0
+    max_bytes: int = 1_048_576
+    max_header_bytes: int = 32_768
+    max_request_bytes: int = 10_485_760
+    redirects: int = 0
+    cut: bool = False
+    plain_secrets: bool = False
+    proxy: str | None = field(default=None, repr=False)
+    resolver: Resolver | None = field(default=None, repr=False, compare=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
+    open_networks: tuple[Network, ...] = field(init=False, repr=False, compare=False)
+    closed_networks: tuple[Network, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.schemes or set(self.schemes) - {"http", "https"}:
+            raise _invalid("schemes are http and https")
+        if not all(1 <= port <= 65_535 for port in self.ports):
+            raise _invalid("ports are numbers from 1 to 65535")
+        for name in ("connect", "read", "total"):
+            if not 0 < getattr(self, name) <= LONGEST:
+                raise _invalid(f"{name} is more than 0 and at most {LONGEST:.0f} seconds")
+        for name in ("max_bytes", "max_header_bytes", "max_request_bytes"):
+            if not 0 < getattr(self, name) <= LARGEST:
+                raise _invalid(f"{name} is more than 0 and at most {LARGEST:,} bytes")
+        if not 0 <= self.redirects <= 10:
+            raise _invalid("redirects are from 0 to 10")
+        object.__setattr__(self, "open_networks", _networks(self.allow))
+        object.__setattr__(self, "closed_networks", _networks(self.deny))
+
+    def redirecting(self, times: int) -> EgressPolicy:
+        """The same, that follows so many redirects, up to ten; each is checked like the first request."""
+        return replace(self, redirects=min(max(times, 0), 10))
+
+    def secure(self) -> EgressPolicy:
+        """The same over https alone, from the first hop to the last."""
+        return replace(self, schemes=("https",))
+
+    def check(self, target: Target) -> None:
+        """By what the URL says; what its name resolves to is judged afterwards."""
+        if target.scheme not in self.schemes:
+            raise refused(f"{target.scheme} is not among the schemes that may be used")
+        named = [split_host(host) for host in (*self.hosts, *self.own_hosts)]
+        if target.port not in self.ports and not any(port == target.port for host, port in named if fits(host, target)):
+            raise refused(f"port {target.port} is not among those that may be used")
+        for listed in (self.hosts, self.own_hosts):
+            if listed and not any(
+                fits(host, target) and port in (None, target.port) for host, port in map(split_host, listed)
+            ):
+                raise refused(f"{target.host} is not among the hosts that may be reached")
+
+
+def split_host(text: str) -> tuple[str, int | None]:
+    """``api.example.com:8443`` as a host and a port."""
+    host, colon, port = text.rpartition(":")
+    if colon and port.isdecimal() and (":" not in host or host.endswith("]")):
+        return host.strip("[]"), int(port)
+    return text.strip("[]"), None
+
+
+def fits(pattern: str, target: Target) -> bool:
+    if pattern.startswith("*."):
+        return target.host.endswith(pattern[1:]) and len(target.host) >= len(pattern)
+    return pattern == target.host
+
+
+def _networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    if isinstance(texts, str):
+        raise _invalid("networks are a list of text, such as 10.1.2.0/24")
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise _invalid(f"{error}") from None
+
+
+def _invalid(why: str) -> InvalidSetting:
+    return InvalidSetting(f"outgoing HTTP: {why}", code="invalid_egress")

@@ -1,0 +1,162 @@
+"""``ctx.approval``: what is asked of people, and the decision that comes back typed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
+from holdfast.features.approvals.model import Question
+from holdfast.steps.signature import adapter_for, rebuilt
+
+F = TypeVar("F")
+
+
+class Asking(TypedDict, total=False):
+    """The options of ``ctx.approval``."""
+
+    data: Any
+    approvers: Sequence[str]
+    quorum: int
+    not_requester: bool
+    on_deny: Literal["fail", "resume"]
+    expires_in: Duration | None
+    on_expire: Literal["deny", "approve", "remind"]
+    remind_every: Duration | None
+    escalate_after: Duration | None
+    escalate_to: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What one person said."""
+
+    person: str
+    verdict: str
+    how: str
+    comment: str | None
+    data: Any
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[F]):
+    """What became of an approval. ``data`` is what the last person who approved filled into the form."""
+
+    gate_id: str
+    approved: bool
+    state: str
+    decided_at: datetime
+    words: tuple[Word, ...]
+    data: F
+
+    @property
+    def by(self) -> str | None:
+        """Who had the last word; None when time decided."""
+        return self.words[-1].person if self.words else None
+
+    @property
+    def how(self) -> str | None:
+        return self.words[-1].how if self.words else None
+
+    @property
+    def comment(self) -> str | None:
+        return self.words[-1].comment if self.words else None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalNotice:
+    """What an approval notifier is told: which gate, and why now. ``number`` counts the reminders."""
+
+    gate_id: str
+    what: Literal["asked", "reminder", "escalated"]
+    number: int = 0
+
+
+def question(summary: str, form: Any, options: Asking) -> Question:
+    """Check what is asked. ``form`` is a type (with pydantic) or a JSON schema."""
+    unknown = options.keys() - Asking.__annotations__.keys()
+    if unknown:
+        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    return Question(
+        summary=summary,
+        data=options.get("data"),
+        form=schema_of(form),
+        approvers=_people(options.get("approvers", ())),
+        quorum=options.get("quorum", 1),
+        not_requester=bool(options.get("not_requester", False)),
+        on_deny=options.get("on_deny", "fail"),
+        on_expire=options.get("on_expire", "deny"),
+        expires_in=_span(options.get("expires_in"), "expires_in"),
+        remind_every=_span(options.get("remind_every"), "remind_every"),
+        escalate_after=_span(options.get("escalate_after"), "escalate_after"),
+        escalate_to=_people(options.get("escalate_to", ())),
+    )
+
+
+def asking(required: bool | Asking) -> Asking | None:
+    """What a kind that requires approval asks for: checked when it is declared, not when its first job waits."""
+    if required is False:
+        return None
+    options = Asking() if required is True else required
+    if not isinstance(options, dict):
+        raise InvalidSetting("requires_approval is true, or options of ctx.approval", code="invalid_approval")
+    if options.get("on_deny", "fail") != "fail":
+        raise InvalidSetting(
+            "a job that was not approved is not run: there is no handler to go on with a denial",
+            code="invalid_approval",
+            fix='Ask with ctx.approval(…, on_deny="resume") in the handler.',
+        )
+    question("Run it", None, options)
+    return options
+
+
+def check_notifier(function: Callable[..., Any], skip: int) -> None:
+    """The stores make its jobs, with one argument by this name."""
+    if [*inspect.signature(function).parameters][skip:] != ["notice"]:
+        raise InvalidSetting(
+            "an approval notifier takes one argument, called notice",
+            code="invalid_approval",
+            fix="def tell(notice: holdfast.ApprovalNotice) -> None: …",
+        )
+
+
+def schema_of(form: Any) -> dict[str, Any] | None:
+    if form is None or isinstance(form, Mapping):
+        return None if form is None else dict(form)
+    adapter = adapter_for(form)
+    if adapter is None:
+        raise InvalidSetting(
+            "a form is a type or a JSON schema",
+            code="invalid_approval",
+            fix="With pydantic installed, a model, a dataclass or a TypedDict; without it, a JSON schema as a dict.",
+        )
+    schema: dict[str, Any] = adapter.json_schema()
+    return schema
+
+
+def decision(value: Mapping[str, Any], form: Any) -> Decision[Any]:
+    words = tuple(
+        Word(w["person"], w["verdict"], w["how"], w["comment"], w["data"], datetime.fromisoformat(w["at"]))
+        for w in value["votes"]
+    )
+    data = next((word.data for word in reversed(words) if word.verdict == "approve"), None)
+    if data is not None and form is not None and not isinstance(form, Mapping):
+        data = rebuilt(form, data, "the form of the approval")
+    decided_at, approved = datetime.fromisoformat(value["decided_at"]), value["state"] == "approved"
+    return Decision(value["gate_id"], approved, value["state"], decided_at, words, data)
+
+
+def _span(value: Duration | None, what: str) -> float | None:
+    return None if value is None else seconds(value, what)
+
+
+def _people(people: object) -> tuple[str, ...]:
+    # Text is a sequence too, of letters.
+    if isinstance(people, str) or not isinstance(people, Sequence):
+        raise InvalidSetting("approvers and escalate_to are lists of people", code="invalid_approval")
+    return tuple(people)

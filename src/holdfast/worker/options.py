@@ -1,0 +1,135 @@
+"""``WorkerOptions``, ``TickOptions``, ``TickSummary``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self, TypedDict, Unpack
+
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.names import check_name
+from holdfast.engine.order import check_weights
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
+from holdfast.worker.maintenance import Duty, standard_duties
+
+LEASE, SHORTEST = 30.0, 0.01
+
+
+class Ticking(TypedDict, total=False):
+    """The keywords of ``app.tick``."""
+
+    queues: Sequence[str]
+    concurrency: int
+    timeout: Duration | None
+    tenant: str
+    lease: Duration
+    executor: str
+    weights: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickOptions:
+    """At most ``limit`` jobs, ``concurrency`` of them at a time; what runs after ``timeout`` seconds is handed back."""
+
+    limit: int
+    queues: tuple[str, ...]
+    concurrency: int
+    timeout: float | None
+    tenant: str
+    lease_ttl: float
+    executor: str
+    weights: Mapping[str, int] | None
+
+    @classmethod
+    def of(cls, limit: int, **given: Unpack[Ticking]) -> Self:
+        concurrency = given.get("concurrency", 16)
+        if limit < 1 or concurrency < 1:
+            raise InvalidSetting("a tick takes at least one job, at least one at a time", code="invalid_limit")
+        queues = given.get("queues", (DEFAULT_QUEUE,))
+        if isinstance(queues, str) or not queues:
+            raise InvalidSetting("queues is a list of names", code="invalid_name")
+        lease = seconds(given.get("lease", LEASE), "lease")
+        if lease < SHORTEST:
+            raise InvalidSetting("the lease must be at least 10 ms", code="invalid_duration")
+        weights = given.get("weights")
+        check_weights(weights)
+        timeout = given.get("timeout")
+        return cls(
+            limit=limit,
+            queues=tuple(check_name(queue, "queue") for queue in queues),
+            concurrency=min(limit, concurrency),
+            timeout=None if timeout is None else seconds(timeout, "timeout"),
+            tenant=given.get("tenant", EVERY_TENANT),
+            lease_ttl=lease,
+            executor=check_name(given.get("executor", "worker"), "executor"),
+            weights=weights,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickSummary:
+    """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
+
+    ``paused`` wait for a time, an event or people, ``retried`` will be tried again later, ``dead`` are dead letters
+    now, ``crashed`` lost a process of their own and
+    are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
+    else. ``more``: call again at once, there is work.
+    """
+
+    taken: int
+    ids: tuple[str, ...]
+    duration: float
+    more: bool
+    succeeded: int = 0
+    retried: int = 0
+    dead: int = 0
+    failed: int = 0
+    crashed: int = 0
+    snoozed: int = 0
+    paused: int = 0
+    handed_back: int = 0
+    cancelled: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many.
+
+    ``notify`` has the store tell when there is something to do; without it the worker looks every ``poll`` seconds.
+    With ``weights`` each look begins with a queue drawn by its weight, without them with the first in the list.
+    ``executor`` is the label it works under. Without ``sealing`` it leaves the audit trail to others.
+    """
+
+    queues: tuple[str, ...] = ("default",)
+    weights: Mapping[str, int] | None = None
+    concurrency: int = 16
+    tenant: str = EVERY_TENANT
+    executor: str = "worker"
+    lease_ttl: float = 30.0
+    poll: float = 0.2
+    notify: bool = True
+    promote_every: float = 0.5
+    sweep_every: float = 5.0
+    recall_every: float = 1.0
+    grace: float = 30.0
+    burst: bool = False
+    max_jobs: int | None = None
+    sealing: bool = True
+    extra_duties: tuple[Duty, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+
+    def duties(self) -> tuple[Duty, ...]:
+        """What is to be done as often as promoting is done after it, on its connection: of those a worker has few."""
+        first, *others = standard_duties(
+            self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every, sealing=self.sealing
+        )
+        for duty in self.extra_duties:
+            if duty.every == first.every:
+                first = first.followed_by(duty)
+            else:
+                others.append(duty)
+        return (first, *others)

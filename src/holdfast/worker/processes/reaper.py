@@ -1,0 +1,97 @@
+"""The keeper: a tiny process that kills the worker's children, with all they have started, when the worker is gone.
+
+It is a process because nothing else sees a ``kill -9`` of the worker reliably: a thread in the child is kept out by
+a handler that does not let go of the interpreter, and the kernel's own signal reaches the child but none of its
+children. It runs this very file, by its path, with the standard library only, so that it is small and quick to start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+PATIENCE = 5.0
+
+
+class Keeper:
+    """The worker's side: says which process groups are to die with it. Started with the first of them."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def watch(self, group: int) -> None:
+        self._groups.add(group)
+        try:
+            self._tell(f"+{group}\n")
+        except OSError:
+            self._groups.discard(group)  # the next one must not be told of it: the number is soon another's
+            raise
+
+    def forget(self, group: int) -> None:
+        self._groups.discard(group)
+        if self._process is not None:
+            self._tell(f"-{group}\n")
+
+    def close(self) -> None:
+        """It ends by itself at the end of its pipe, after having killed what is left."""
+        from holdfast.worker.processes import child
+
+        process, self._process = self._process, None
+        if process is not None:
+            if process.stdin is not None:
+                child.let_go(process.stdin.fileno())
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            try:
+                process.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:  # somebody has stopped it
+                process.kill()
+                process.wait()
+
+    def _tell(self, line: str) -> None:
+        try:
+            self._write(line)
+        except OSError:  # somebody has killed it: the next one is told everything
+            if self._process is not None:
+                self._process.kill()
+                self.close()
+            self._write("".join(f"+{group}\n" for group in sorted(self._groups)))
+
+    def _write(self, text: str) -> None:
+        from holdfast.worker.processes import child  # here, because the keeper itself runs without Holdfast
+
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C, or a signal to the worker's group, must not reach it
+            )
+            assert self._process.stdin is not None
+            child.hold(self._process.stdin.fileno())
+        assert self._process.stdin is not None
+        self._process.stdin.write(text.encode("ascii"))
+        self._process.stdin.flush()
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin:
+        (groups.add if line.startswith("+") else groups.discard)(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
